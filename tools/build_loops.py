@@ -6,8 +6,10 @@ environment, nothing is compiled, and vq runs the loops in Python: the same resu
 message.
 """
 
+import atexit
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -70,7 +72,10 @@ class LoopsHook(BuildHookInterface):  # type: ignore[type-arg]
                 (root / target_of(source)).unlink(missing_ok=True)
         if os.environ.get("VQ_PURE"):
             return
-        place = None if editable else Path(tempfile.mkdtemp(prefix="vq-loops-"))
+        place = None
+        if not editable:
+            place = Path(tempfile.mkdtemp(prefix="vq-loops-"))
+            atexit.register(shutil.rmtree, place, ignore_errors=True)  # the wheel is made by then
         for source in SOURCES:
             target = target_of(source)
             made = root / target if place is None else place / target.name

@@ -33,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vq
+from vq.cli import signals
 from vq.coordination import registry, topics
 from vq.coordination.paths import GroupState
 from vq.coordination.zk import ZooKeeperCoordinator
@@ -83,6 +84,19 @@ class Ledger:
             duplicated=arrived.total() - len(arrived) + len(arrived.keys() - sent.keys()),
             altered=altered,
         )
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file to be carried.
+
+    Attributes:
+        lines: How many lines it has.
+        messages: Each line without its end; a line too long for a message is several.
+    """
+
+    lines: int
+    messages: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -254,7 +268,7 @@ def carry(cluster: DemoCluster, lines: list[bytes], ledger: Ledger, steps: Steps
         half = len(lines) // 2
         send(factory, lines[:half], ledger)
         wait_until(lambda: ledger.received_count >= half // 2)
-        steps.say(f"{ledger.received_count:,} lines received; consumer-1 is stopped now")
+        steps.say(f"{ledger.received_count:,} messages received; consumer-1 is stopped now")
         leaving = threading.Thread(target=leaver.shutdown)
         leaving.start()
         if cluster.replicas > 1:
@@ -290,14 +304,16 @@ def send_through_a_kill(
     sending.start()
     wait_until(lambda: bool(acknowledged) and not killed.running)
     begin = time.monotonic()
-    steps.say(f"{sum(acknowledged):,} lines acknowledged; {killed.spec.name} is killed (kill -9)")
+    steps.say(
+        f"{sum(acknowledged):,} messages acknowledged; {killed.spec.name} is killed (kill -9)"
+    )
     state = asyncio.run(group_state(cluster.hosts, group, lambda now: now.master != master))
     steps.say(
         f"{group}/{state.master} leads in epoch {state.epoch}, {time.monotonic() - begin:.1f} s "
         "later: ZooKeeper had to end the session of the killed one first"
     )
     sending.join()
-    steps.say(f"{len(ledger.sent):,} lines acknowledged; {killed.spec.name} is started again")
+    steps.say(f"{len(ledger.sent):,} messages acknowledged; {killed.spec.name} is started again")
     killed.start()
     asyncio.run(wait_in_sync(cluster, group))
     steps.say(f"{killed.spec.name} follows {group}/{state.master} and has what it lacked")
@@ -359,12 +375,12 @@ async def partition_rows(hosts: str) -> list[PartitionRow]:
         return rows
 
 
-def is_whole(ledger: Ledger, account: Account, rows: Sequence[PartitionRow], lines: int) -> bool:
-    """Return whether every line arrived exactly once and the group's progress is at the ends.
+def is_whole(ledger: Ledger, account: Account, rows: Sequence[PartitionRow], messages: int) -> bool:
+    """Return whether every message arrived exactly once and the group's progress is at the ends.
 
     A partition without a message has no progress.
     """
-    carried = len(ledger.sent) == lines and account == Account(0, 0, 0)
+    carried = len(ledger.sent) == messages and account == Account(0, 0, 0)
     return carried and all(row.end == 0 or row.lag == 0 for row in rows)
 
 
@@ -377,10 +393,10 @@ def report(
     ledger: Ledger,
     account: Account,
     rows: Sequence[PartitionRow],
-    lines: int,
+    text: Text,
     took_s: float,
 ) -> None:
-    """Print the number of lines and the place of each partition."""
+    """Print the numbers of lines and messages, and the place of each partition."""
     partitions = Table(title="partitions", title_justify="left")
     for name in ("partition", "broker group", "log end", "committed", "lag"):
         partitions.add_column(name, justify="left" if name == "broker group" else "right")
@@ -388,12 +404,13 @@ def report(
         numbers = (_number(row.end), _number(row.committed), _number(row.lag))
         partitions.add_row(str(row.partition), row.group, *numbers)
     console.print(partitions)
-    totals = Table(title="lines", title_justify="left", show_header=False)
+    totals = Table(title="lines and messages", title_justify="left", show_header=False)
     totals.add_column()
     totals.add_column(justify="right")
     shares = ", ".join(f"{name} {len(got):,}" for name, got in sorted(ledger.received.items()))
     for name, value in (
-        ("lines in the file", f"{lines:,}"),
+        ("lines in the file", f"{text.lines:,}"),
+        ("messages (a long line is several)", f"{len(text.messages):,}"),
         ("sent and acknowledged", f"{len(ledger.sent):,}"),
         ("received", f"{ledger.received_count:,}"),
         ("by consumer", shares),
@@ -407,16 +424,16 @@ def report(
     console.print(totals)
 
 
-def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without their ends; a line too long for a message is split."""
+def read_text(path: Path) -> Text:
+    """Return the lines of a file, and the messages that carry them."""
     bound = vq.TopicSettings().max_message_bytes
+    lines, messages = 0, []
     with path.open("rb") as file:
-        return list(
-            itertools.chain.from_iterable(
-                [line[at : at + bound] for at in range(0, len(line), bound)] or [b""]
-                for line in (raw.rstrip(b"\r\n") for raw in file)
-            )
-        )
+        for raw in file:
+            line = raw.rstrip(b"\r\n")
+            lines += 1
+            messages += [line[at : at + bound] for at in range(0, len(line), bound)] or [b""]
+    return Text(lines, messages)
 
 
 def main() -> int:
@@ -431,14 +448,15 @@ def main() -> int:
         return 2
     steps = Steps()
     try:
-        lines = read_lines(path)
+        text = read_text(path)
     except OSError as error:
         print(f"cannot read {path}: {error.strerror}", file=sys.stderr)
         return 2
-    if not lines:
+    if not text.lines:
         print(f"{path} has no lines; name a file with text: make demo INPUT=FILE", file=sys.stderr)
         return 2
-    steps.say(f"{len(lines):,} lines of {path}")
+    split = f", {len(text.messages):,} messages" if text.lines < len(text.messages) else ""
+    steps.say(f"{text.lines:,} lines of {path}{split}")
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="vq-demo-") as scratch:
         with running_cluster(Path(scratch), arguments.replicas, steps) as cluster:
@@ -447,12 +465,12 @@ def main() -> int:
                 f"topic {TOPIC!r} with {PARTITIONS} partitions over {len(BROKER_GROUPS)} groups"
             )
             wait_for_copies(cluster, steps)
-            took_s = carry(cluster, lines, ledger, steps)
+            took_s = carry(cluster, text.messages, ledger, steps)
             rows = asyncio.run(partition_rows(cluster.hosts))
         steps.say("everything is stopped")
     account = ledger.account()
-    report(Console(), ledger, account, rows, len(lines), took_s)
-    if is_whole(ledger, account, rows, len(lines)):
+    report(Console(), ledger, account, rows, text, took_s)
+    if is_whole(ledger, account, rows, len(text.messages)):
         print("every line arrived exactly once")
         return 0
     print("NOT every line arrived exactly once, or the group's offsets do not say so")
@@ -460,12 +478,16 @@ def main() -> int:
 
 
 def run() -> int:
-    """Run the demo; report an early end in one line, after all processes are stopped."""
+    """Run the demo; report an early end in one line, after all processes are stopped.
+
+    SIGTERM ends it as ctrl-C does: a killed Python would leave processes and files.
+    """
+    signals.install()
     try:
         return main()
     except KeyboardInterrupt:
         print("interrupted; everything is stopped", file=sys.stderr)
-        return 130
+        return signals.exit_code()
     except vq.VqError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

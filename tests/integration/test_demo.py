@@ -76,9 +76,18 @@ def test_a_file_without_lines_is_refused_by_name(
     assert str(file) in err
 
 
-@pytest.mark.parametrize("step", ["lines of", "with 5 partitions"])
-def test_interrupted_it_stops_everything_and_shows_no_traceback(tmp_path: Path, step: str) -> None:
-    """While ZooKeeper starts, and while two producers send."""
+@pytest.mark.parametrize(
+    ("step", "number", "code"),
+    [
+        ("lines of", signal.SIGINT, 130),
+        ("with 5 partitions", signal.SIGINT, 130),
+        ("with 5 partitions", signal.SIGTERM, 143),
+    ],
+)
+def test_interrupted_it_stops_everything_and_shows_no_traceback(
+    tmp_path: Path, step: str, number: signal.Signals, code: int
+) -> None:
+    """While ZooKeeper starts, and while two producers send; nothing stays behind."""
     file = tmp_path / "input"
     file.write_bytes(b"a line of text\n" * 1_000_000)
     scratch = tmp_path / "scratch"
@@ -88,8 +97,8 @@ def test_interrupted_it_stops_everything_and_shows_no_traceback(tmp_path: Path, 
         while step not in running.stdout.readline():
             assert running.poll() is None
         time.sleep(0.5)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, err = running.communicate(timeout=PROCESSES_WAIT_S)
-    assert running.returncode == 130
+    assert running.returncode == code
     assert err == "interrupted; everything is stopped\n"
     assert list(scratch.iterdir()) == []

@@ -313,6 +313,7 @@ class EmbeddedZooKeeper:
             "-Xmx96m",
             "-XX:+UseSerialGC",
             "-Xshare:auto",
+            "-XX:-UsePerfData",  # a killed Java would leave its file in the temporary directory
             "-Dzookeeper.admin.enableServer=false",
             "-Dzookeeper.preAllocSize=1024",
             "-cp",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,7 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("STAMP", str(tmp_path / "stamp.json")),
         ("STATE", str(tmp_path / "state")),
         ("LOG", str(tmp_path / "state" / "log")),
+        ("SCRATCH", str(tmp_path / "state" / "tmp")),
     ):
         monkeypatch.setattr(module, name, value)
     return module
@@ -84,6 +86,52 @@ def test_a_command_that_fails_shows_the_end_of_its_output(
         bootstrap.run_logged(["/bin/sh", "-c", "echo reason; exit 3"], bootstrap.Progress())
     assert "code 3" in str(raised.value)
     assert "reason" in str(raised.value)
+
+
+def test_a_download_shows_a_percentage(bootstrap: ModuleType, tmp_path: Path) -> None:
+    """The file that grows is compared with the size that pip tells."""
+    line = "Downloading https://host/some/big-1.0.tar.gz?x=1 (4.0 kB)"
+    assert bootstrap.downloaded(line, str(tmp_path)) is None
+    (tmp_path / "pip-unpack-x").mkdir()
+    growing = tmp_path / "pip-unpack-x" / "big-1.0.tar.gz"
+    growing.write_bytes(b"x" * 1_000)
+    assert bootstrap.downloaded(line, str(tmp_path)) == 0.25
+    growing.write_bytes(b"x" * 4_010)  # pip rounds
+    assert bootstrap.downloaded(line, str(tmp_path)) == 1.0
+    assert bootstrap.downloaded("Building wheel", str(tmp_path)) is None
+
+
+def test_a_command_that_runs_shows_what_it_downloads(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is half-way, and waits until that was told; its temporary files go with it."""
+    (tmp_path / "state").mkdir()
+    told: list[str] = []
+    go_on = tmp_path / "go-on"
+
+    def tick(text: str) -> None:
+        told.append(text)
+        if "%" in text:
+            go_on.touch()
+
+    progress = bootstrap.Progress()
+    monkeypatch.setattr(progress, "tick", tick)
+    script = (
+        'head -c 500 /dev/zero > "$TMPDIR/a.whl"; echo "Downloading a.whl (1.0 kB)"; '
+        f"while ! [ -e {go_on} ]; do sleep 0.05; done"
+    )
+    bootstrap.run_logged(["/bin/sh", "-c", script], progress)
+    assert told[-1] == "50% Downloading a.whl (1.0 kB)"
+    assert not (tmp_path / "state" / "tmp").exists()
+
+
+def test_documents_tell_the_sizes_that_the_set_up_tells(bootstrap: ModuleType) -> None:
+    sizes = [int(re.search(r"(\d+) MB", text)[1]) for _, text in bootstrap.PARTS.values()]
+    root = Path(bootstrap.ROOT)
+    for name in ("CONTRIBUTING.md", "docs/tutorial.md"):
+        assert all(f"{size} MB" in (root / name).read_text() for size in sizes), name
+    for name in ("README.md", "README.zh-CN.md"):
+        assert f"{sum(sizes)} MB" in (root / name).read_text(), name
 
 
 def test_wrong_arguments_are_usage(

@@ -98,11 +98,14 @@ def test_the_report_shows_every_number_and_what_is_unknown(demo: ModuleType) -> 
     lose(ledger)
     shown = io.StringIO()
     rows = [row(demo, 12_345, None), row(demo, 7, 5)]
-    demo.report(Console(file=shown, width=100), ledger, ledger.account(), rows, len(LINES), 0.5)
+    text = demo.Text(2, LINES)
+    demo.report(Console(file=shown, width=100), ledger, ledger.account(), rows, text, 0.5)
     cells = [line.strip("│ \n").split("│") for line in shown.getvalue().splitlines()]
     found = [[cell.strip() for cell in line] for line in cells]
     assert ["0", "b1", "12,345", "unknown", "unknown"] in found
     assert ["0", "b1", "7", "5", "2"] in found
+    assert ["lines in the file", "2"] in found
+    assert ["messages (a long line is several)", "3"] in found
     assert ["missing", "1"] in found
     assert ["duplicated", "1"] in found
     assert ["by consumer", "consumer-1 2, consumer-2 1"] in found
@@ -157,6 +160,15 @@ def test_the_exit_code_is_0_only_if_everything_is_right(
     assert demo.main() == code
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("NOT") is (code == 1)
+
+
+def test_a_long_line_is_one_line_and_several_messages(demo: ModuleType, tmp_path: Path) -> None:
+    bound = vq.TopicSettings().max_message_bytes
+    file = tmp_path / "long.txt"
+    file.write_bytes(b"x" * (3 * bound) + b"\n\nshort\r\n" + b"y" * (bound + 1))
+    text = demo.read_text(file)
+    assert text.lines == 4
+    assert [len(each) for each in text.messages] == [bound, bound, bound, 0, 5, bound, 1]
 
 
 def test_a_file_that_cannot_be_carried_is_a_usage_error(
