@@ -210,6 +210,14 @@ WRONG = {
         "usurped",
         evidence(THREE, reigns=[Reign(1, "b1", 2, "n1"), Reign(2, "b1", 1, "n1")]),
     ),
+    "a master acknowledges when its lease must have ended": (
+        "unleased",
+        evidence(
+            [send("a"), {**sent("a", 88), "at": 14.0}, END],
+            log={0: [(88, "a")]},
+            away=[(1.0, 2.0), (13.0, 40.0)],
+        ),
+    ),
     "a fault had no effect": (
         "void",
         evidence(THREE, faults=[Fault("kill -9", 0)]),
@@ -269,6 +277,11 @@ CLEAN = {
             Reign(3, "b1", 1, "n1"),
             Reign(4, "b1", 2, "n2"),
         ],
+    ),
+    "sends are acknowledged before and after ZooKeeper was away for long": evidence(
+        [send("a"), {**sent("a", 88), "at": 12.9}, send("b"), {**sent("b", 200), "at": 40.1}, END],
+        log={0: [(88, "a"), (200, "b")]},
+        away=[(13.0, 40.0)],
     ),
     "two clients' messages interleave": evidence(
         [send("a"), send("c"), sent("a", 88), sent("c", 300), END],

@@ -3,7 +3,7 @@
     client ──▶ proxy.address ──▶ target
                  │ cut(UP, 137)      the connection ends after 137 more bytes towards the target
                  │ cut(DOWN, 20)     … or towards the client; by reset or by a normal end
-                 │ swallow()         bytes are taken and go nowhere; connections stay
+                 │ swallow(UP)       bytes are taken and go nowhere; connections stay
                  │ forget(2)         the next two connections are taken, and nothing more
                  │ refuse()          every connection ends, new ones are refused
                  └ heal()            connections that lost bytes end; from now on all is well
@@ -50,7 +50,7 @@ class ChaosProxy:
         self.address = Address("127.0.0.1", 0)
         self._links: set[_Link] = set()
         self._armed: tuple[str, int, bool] | None = None
-        self._swallowing = False
+        self._swallowing: frozenset[str] = frozenset()  # in these directions
         self._refusing = False
         self._to_forget = 0
         self._changed = threading.Condition()
@@ -97,9 +97,9 @@ class ChaosProxy:
         """End every connection."""
         self._do(lambda: self._drop(reset=reset))
 
-    def swallow(self) -> None:
-        """Drop all bytes in both directions; the connections stay open."""
-        self._do(lambda: setattr(self, "_swallowing", True))
+    def swallow(self, *directions: str) -> None:
+        """Drop all bytes in some directions, both unless told; the connections stay open."""
+        self._do(lambda: setattr(self, "_swallowing", frozenset(directions or (UP, DOWN))))
 
     def refuse(self) -> None:
         """End every connection, and every new one at once."""
@@ -120,7 +120,7 @@ class ChaosProxy:
         def end() -> None:
             if self._swallowing:
                 self._drop(reset=True)
-            self._armed, self._swallowing, self._refusing = None, False, False
+            self._armed, self._swallowing, self._refusing = None, frozenset(), False
 
         self._do(end)
 
@@ -174,7 +174,7 @@ class ChaosProxy:
     ) -> None:
         try:
             while data := await reader.read(65536):
-                if self._swallowing:
+                if direction in self._swallowing:
                     self.swallowed += len(data)
                     continue
                 keep = self._keep(direction, len(data))

@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(f"{row.name:10} {row.strikes:4}  {row.about}" for row in ROWS.values()))
         return 0
-    why = network.why_not() if not network.entered() else ""
-    if not why:
+    if network.entered() or not network.why_not():
         network.enter(arguments)
     names = [name for name in ROWS if name != "SHORT"] if options.rows == "all" else options.rows
     rows = [ROWS[name] for name in (names.split(",") if isinstance(names, str) else names)]
-    for row in [row for row in rows if row.cuts and why]:
-        print(f"{row.name} is left out: this machine has no network namespaces for us: {why}")
-        rows.remove(row)
+    for row, lacking in [(row, row.why_not()) for row in rows]:
+        if lacking:
+            print(f"{row.name} is left out: {lacking}")
+            rows.remove(row)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.out.mkdir(parents=True, exist_ok=True)
     return _run_all(rows, options)

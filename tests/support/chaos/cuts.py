@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from support.chaos.groups import SESSION_TIMEOUT_S
-from support.chaos.nemesis import EFFECT_S, Field
+from support.chaos.nemesis import EFFECT_S, Field, lasts_s
 from support.chaos.network import Link, Network
 from support.faults import wait_leader
 from support.waiting import block_until
 
 WAYS: Final = ("both", "in", "out")
+#: An acknowledgement that was sent in time may be noted so much later on a busy machine.
+_SLACK_S: Final = 1.0
 
 
 def _network(field: Field) -> Network:
@@ -31,14 +33,9 @@ def _ports(field: Field) -> list[int]:
     return [int(host.rpartition(":")[2]) for host in hosts]
 
 
-def _lasts_s(field: Field) -> float:
-    """Return how long a cut lasts: 2 to 20 s, short ones likelier."""
-    return SESSION_TIMEOUT_S * 1.2 if field.brief else 2 + 18 * field.rng.random() ** 2
-
-
 def _hold(field: Field, *links: Link) -> bool:
     """Wait for as long as a cut lasts, then heal; whether every link dropped something."""
-    time.sleep(_lasts_s(field))
+    time.sleep(lasts_s(field))
     dropped = [sum(link.heal()) for link in links]
     return all(dropped)
 
@@ -101,7 +98,7 @@ def cut_ring(field: Field) -> bool:
     links = [_link(field, name) for name in names]
     for link, after in zip(links, [*links[1:], links[0]], strict=True):
         link.cut(after.address, ways="in")
-    time.sleep(_lasts_s(field))
+    time.sleep(lasts_s(field))
     dropped = [sum(link.heal()) for link in links]
     return any(dropped)  # not all pairs of nodes talk
 
@@ -165,8 +162,10 @@ def _lose_quorum(field: Field, seconds: float) -> bool:
     for server in gone:
         zookeeper.kill(server)
     block_until(lambda: zookeeper.leader() is None, "no server leads", timeout_s=EFFECT_S)
+    unleased = time.monotonic() + SESSION_TIMEOUT_S + _SLACK_S
     time.sleep(max(0.0, begin + seconds - time.monotonic()))
     away = zookeeper.leader() is None
+    field.away.append((unleased, time.monotonic()))
     zookeeper.start()
     return away
 
@@ -189,6 +188,8 @@ def reset_zookeeper_connections(field: Field) -> bool:
     links = [_link(field, name) for name in names or sorted(groups.wanted)]
     for link in links:
         link.reset(Network.hub, _ports(field))
-    time.sleep(field.rng.uniform(0.7, 2.0))  # a heartbeat at least
+    time.sleep(field.rng.uniform(0.0, 1.3))
+    # An idle node sends nothing but a heartbeat, one in a third of its session time-out.
+    block_until(lambda: all(sum(link.stopped()) for link in links), "resets", timeout_s=EFFECT_S)
     hit = [sum(link.heal()) for link in links]
     return all(hit)

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from support.chaos import wall
 from support.chaos.network import Network
+from support.chaos.proxies import Proxies
 from support.cluster import ProcessCluster
 from support.faults import broker_settings
 from support.waiting import PROCESSES_WAIT_S, block_until
@@ -56,7 +58,9 @@ class Groups:
         cluster: Registers the processes, so that they are stopped at the end.
         zookeeper: The servers.
         client: Connected to them, for what an operator would look at.
-        network: None: all nodes are on the loopback address, and nothing can be cut.
+        network: None: all nodes are on the loopback address.
+        proxies: Between the nodes and all others, if there is no network that can be cut.
+        clocks: The wall clock of each node can be set.
     """
 
     def __init__(
@@ -65,10 +69,15 @@ class Groups:
         zookeeper: EmbeddedZooKeeper,
         client: KazooClient,
         network: Network | None,
+        *,
+        proxies: Proxies | None = None,
+        clocks: bool = False,
     ) -> None:
         self.cluster = cluster
         self.zookeeper = zookeeper
         self.network = network
+        self.proxies = proxies
+        self._clocks = clocks
         self.nodes: dict[str, BrokerChild] = {}
         self.wanted: set[str] = set()  # nodes that shall run
         self._client = client
@@ -81,17 +90,23 @@ class Groups:
         settings = broker_settings(
             data.with_suffix(".toml"), session_timeout_s=SESSION_TIMEOUT_S, load_interval_s=10.0
         )
-        host, enter, zookeeper = "127.0.0.1", (), self.zookeeper.hosts
+        address, enter = Address("127.0.0.1", self.cluster.hold_port()), ()
+        zookeeper = self.zookeeper.hosts
         if self.network is not None:
             link = self.network.link(name)
-            host, enter = link.address, link.enter
+            address, enter = Address(link.address, address.port), link.enter
             zookeeper = zookeeper.replace("127.0.0.1", self.network.hub)
+        elif self.proxies is not None:
+            shown, zookeeper = self.proxies.add(name, address, zookeeper)
+            more += ("--advertised", str(shown))
+        if self._clocks:
+            enter = (*enter, *wall.enter(data))
         broker = BrokerChild(
             PlacedSpec(
                 data=data,
                 group=group,
                 node=node,
-                address=Address(host, self.cluster.hold_port()),
+                address=address,
                 zookeeper=zookeeper,
                 cluster=self.cluster.name,
                 more=(*settings, *more),
@@ -132,6 +147,8 @@ class Groups:
         if self.network is not None:
             for link in self.network.links.values():
                 link.heal()
+        if self.proxies is not None:
+            self.proxies.heal()
         for name in self.wanted:
             self.nodes[name].signal(signal.SIGCONT)
             if not self.nodes[name].running:
@@ -242,10 +259,13 @@ def make_groups(
     zookeeper: EmbeddedZooKeeper,
     network: Network | None,
     sizes: Mapping[str, int],
+    *,
+    proxies: Proxies | None = None,
+    clocks: bool = False,
 ) -> Iterator[Groups]:
     """Start groups with so many nodes each; they come in sync once there is a topic."""
     with admin(zookeeper.hosts) as client:
-        groups = Groups(cluster, zookeeper, client, network)
+        groups = Groups(cluster, zookeeper, client, network, proxies=proxies, clocks=clocks)
         for group in sizes:  # the first node leads: the others join it
             groups.add(f"{group}/n1").wait_ready(PROCESSES_WAIT_S)
         for group, size in sizes.items():

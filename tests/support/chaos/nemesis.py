@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,8 @@ class Field:
     rng: random.Random
     brief: bool = False  # what may last long lasts a moment longer than a session
     added: int = 0  # nodes so far, each with a name of its own
+    #: From when to when no master could have a lease, by the monotonic clock.
+    away: list[tuple[float, float]] = field(default_factory=list)
 
     def group(self) -> str:
         """Return one of the groups."""
@@ -46,6 +48,11 @@ class Field:
 
 
 Fault = Callable[[Field], bool]
+
+
+def lasts_s(field: Field) -> float:
+    """Return how long a cut lasts: 2 to 20 s, short ones likelier."""
+    return SESSION_TIMEOUT_S * 1.2 if field.brief else 2 + 18 * field.rng.random() ** 2
 
 
 # Processes ------------------------------------------------------------------------------------

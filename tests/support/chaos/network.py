@@ -115,8 +115,13 @@ class Link:
 
     def heal(self) -> list[int]:
         """Let everything pass again; return how many packets each rule stopped."""
-        listed = _run(*self.enter, "nft", "-j", "list", "table", "inet", "chaos")
+        stopped = self.stopped()
         self._rules("flush table inet chaos\n")
+        return stopped
+
+    def stopped(self) -> list[int]:
+        """Return how many packets each rule has stopped so far."""
+        listed = _run(*self.enter, "nft", "-j", "list", "table", "inet", "chaos")
         rules = [item["rule"]["expr"] for item in json.loads(listed)["nftables"] if "rule" in item]
         counters = [part["counter"] for rule in rules for part in rule if "counter" in part]
         return [counter["packets"] for counter in counters]

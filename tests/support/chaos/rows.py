@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from support.chaos import cuts, nemesis
+from support.chaos import clocks, cuts, hiding, nemesis, network, wall
 from support.chaos.nemesis import Fault
 
 C2: Final = MappingProxyType({"b1": 2})
@@ -26,6 +26,9 @@ class Row:
         servers: How many ZooKeeper servers.
         strikes: How many faults the long form has in all, and how many one run has.
         cuts: Needs network namespaces.
+        proxies: Each node has proxies around it.
+        clocks: The wall clock of each node can be set; needs libfaketime.
+        steady: No fault is a reason for a new master.
         disk_bytes: Each node has a disk of its own of this size; 0: the disk of the machine.
         brief: Faults last for seconds at most.
         repeats: Members may lose their sessions, so messages may be delivered again.
@@ -40,9 +43,20 @@ class Row:
     per_run: int = 10
     mixed: bool = False
     cuts: bool = False
+    proxies: bool = False
+    clocks: bool = False
+    steady: bool = False
     disk_bytes: int = 0
     brief: bool = False
     repeats: bool = False
+
+    def why_not(self) -> str:
+        """Return what this machine lacks for the row, "" if nothing."""
+        if self.clocks and wall.why_not():
+            return wall.why_not()
+        if self.cuts and not network.entered():
+            return f"no network namespaces for us: {network.why_not()}"
+        return ""
 
 
 _ANYWHERE: Final = (
@@ -103,6 +117,23 @@ ROWS: Final = {
             strikes=96,
             per_run=8,
             cuts=True,
+        ),
+        Row(
+            name="T-PROXY",
+            about="the same without namespaces: proxies swallow what a node sends or hears",
+            faults=hiding.SHAPES,
+            nodes=C3,
+            strikes=40,
+            per_run=8,
+            proxies=True,
+        ),
+        Row(
+            name="T-CLOCK",
+            about="the wall clock of one node steps by 10 s or an hour, or runs ten times as fast",
+            faults=(clocks.step_wall, clocks.run_wall),
+            strikes=20,
+            clocks=True,
+            steady=True,
         ),
         Row(
             name="T-ZK",

@@ -14,6 +14,7 @@ from support.chaos.groups import PARTITIONS, TOPIC, Groups, make_groups
 from support.chaos.load import ACKNOWLEDGED_MIN, running_load
 from support.chaos.nemesis import Field
 from support.chaos.network import Network
+from support.chaos.proxies import Proxies
 from support.chaos.rows import Row
 from support.cluster import process_cluster
 from support.faults import client_of
@@ -84,6 +85,7 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
         place = directory / "zookeeper"
         zookeeper = stack.enter_context(EmbeddedZooKeeper(place, servers=row.servers, purge=False))
         network = stack.enter_context(Network()) if row.cuts else None
+        proxies = stack.enter_context(Proxies()) if row.proxies else None
         if row.disk_bytes:
             for group, size in row.nodes.items():
                 for number in range(size):
@@ -91,7 +93,9 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
                     stack.enter_context(small_disk_at(disk, row.disk_bytes))
         cluster = stack.enter_context(process_cluster(brokers, zookeeper.hosts))
         stack.callback(zookeeper.start)  # also when a fault was cut short
-        groups = stack.enter_context(make_groups(cluster, zookeeper, network, row.nodes))
+        groups = stack.enter_context(
+            make_groups(cluster, zookeeper, network, row.nodes, proxies=proxies, clocks=row.clocks)
+        )
         _create_topic(groups, row.nodes, rng)
         with running_load(cluster, histories, rng, patient=not row.repeats) as load:
             target = Field(groups, load, zookeeper, rng, brief=row.brief)
@@ -113,6 +117,7 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
                 **evidence.of_zookeeper(place, cluster.name),
                 copies=copies,
                 watermarks=watermarks,
+                away=target.away,
                 drained=True,
                 repeats_allowed=row.repeats,
                 faults=_faults(outcome),
@@ -143,6 +148,7 @@ def _strike(row: Row, strikes: int, target: Field, outcome: Outcome) -> None:
         load.wait_acknowledged(1)
         strike = Strike(fault.__name__, effect, _epochs(groups) - epochs, load.gap_s, whole_s)
         outcome.strikes.append(strike)
+        assert not (row.steady and strike.failovers), f"{strike.fault} ended a reign"
         print(
             f"  {row.name} {number + 1}/{strikes} {strike.fault}: "
             f"{'' if effect else 'NO EFFECT, '}fail-overs {strike.failovers}, "
