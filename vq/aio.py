@@ -31,6 +31,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
+from vq.client.exits import LoopExit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture, check_callback
 from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
@@ -64,6 +65,9 @@ class MessageProducer:
         self._check_loop = cluster.check_loop
         self._thread = get_ident()
         self._is_running = asyncio.get_running_loop().is_running
+        self._exit = LoopExit(
+            core.flush_at_exit, ended=core.give_up_at_exit, timeout_s=core.config.exit_flush_s
+        )
 
     @property
     def config(self) -> ProducerConfig:
@@ -289,6 +293,7 @@ class MessageProducer:
     async def close(self) -> None:
         """Wait for the outcome of every message, then stop. May be called again."""
         await self._here().close()
+        await self._exit.forget()
 
     async def __aenter__(self) -> Self:
         self._check_loop()
@@ -487,6 +492,7 @@ class MessageFactory:
         await cluster.lease_slot()
         core = ProducerCore(cluster, settings, future=LoopSendFuture)
         producer = MessageProducer(core, cluster)
+        await producer._exit.begin()
         kept = (each for each in self._producers if not each._core.stopped)
         self._producers = [*kept, producer]
         return producer

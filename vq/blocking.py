@@ -72,7 +72,11 @@ class MessageProducer:
         self._append = core.append
         self._interceptors = core.interceptors
         self._runtime = runtime
-        self._forget = runtime.on_loss(forked=core.abandon_in_child, ended=core.abandon)
+        self._forget = runtime.on_loss(
+            forked=core.abandon_in_child,
+            ended=core.abandon,
+            exiting=(core.flush_at_exit, core.config.exit_flush_s),
+        )
 
     @property
     def config(self) -> ProducerConfig:

@@ -45,6 +45,9 @@ class Core:
     def abandon(self, _: str) -> None:
         """Nothing was taken."""
 
+    async def flush_at_exit(self) -> None:
+        """Nothing was taken."""
+
     async def publish_existing(self, _: str) -> None:
         """Publish a topic that exists, which takes a moment."""
         time.sleep(0.001)

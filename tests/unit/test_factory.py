@@ -11,7 +11,7 @@ from support.waiting import block_until
 
 from vq import blocking as factories
 from vq.blocking import MessageFactory
-from vq.client.config import MessageFactoryConfig
+from vq.client.config import MessageFactoryConfig, ProducerConfig
 from vq.clock import SystemClock
 from vq.errors import CoordinationError, InvalidState
 
@@ -64,7 +64,8 @@ class Closing:
     def append(self, *_: object) -> None:
         """Take nothing."""
 
-    abandon = abandon_in_child = append
+    abandon = abandon_in_child = flush_at_exit = append
+    config = ProducerConfig()
 
     async def close(self) -> None:
         self.closed = True

@@ -166,6 +166,9 @@ class ProducerConfig:
             contents are bytes.
         interceptors: Code of the application around each send: their ``before_send`` runs in this
             order, their ``after_send`` in the reverse order.
+        exit_flush_s: If the program ends and the producer was not closed, how long its end waits
+            for messages that are not sent; 0: not at all. What is not stored then is counted in a
+            log line at ERROR.
     """
 
     send_timeout_s: float = 30.0
@@ -185,6 +188,7 @@ class ProducerConfig:
     ordered: bool = False
     serializer: Serializer | None = None
     interceptors: Sequence[ProducerInterceptor] = ()
+    exit_flush_s: float = 5.0
 
     def __post_init__(self) -> None:
         strategy = strategy_of(self.partitioner)
@@ -203,6 +207,11 @@ class ProducerConfig:
         if not 0 <= self.linger_ms <= limits.LINGER_MS_MAX:
             raise InvalidArgument(
                 f"linger_ms = {self.linger_ms} is outside [0, {limits.LINGER_MS_MAX}]"
+            )
+        _number("exit_flush_s", self.exit_flush_s)
+        if not 0 <= self.exit_flush_s <= limits.EXIT_FLUSH_S_MAX:
+            raise InvalidArgument(
+                f"exit_flush_s = {self.exit_flush_s} is outside [0, {limits.EXIT_FLUSH_S_MAX}]"
             )
         _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
         least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES

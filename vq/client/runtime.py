@@ -1,8 +1,8 @@
 """The event loop of the blocking API: one thread per factory, and its state after a fork."""
 
 import asyncio
-import atexit
 import concurrent.futures
+import contextlib
 import itertools
 import os
 import threading
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from vq.client import exits
 from vq.client.future import CALLBACK_THREADS, after_fork
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.log_lines import get_logger
@@ -42,6 +43,7 @@ class LoopThread:
         self.forked = False
         self._on_loss: dict[int, tuple[Callable[[str], None], Callable[[str], None]]] = {}
         self._loss_keys = itertools.count()
+        self._exit_work: dict[int, tuple[exits.Work, float]] = {}
         self._lock = threading.Lock()
         self._ended = False  # under the lock: the loop takes no more work
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -50,6 +52,7 @@ class LoopThread:
         self._thread.start()
         self._ident = self._thread.ident
         _OPEN.add(self)
+        exits.watch_process()
 
     def _run(self) -> None:
         try:
@@ -78,20 +81,29 @@ class LoopThread:
             await asyncio.wait(tasks, timeout=_CANCEL_S)
 
     def on_loss(
-        self, *, forked: Callable[[str], None], ended: Callable[[str], None]
+        self,
+        *,
+        forked: Callable[[str], None],
+        ended: Callable[[str], None],
+        exiting: tuple[exits.Work, float] | None = None,
     ) -> Callable[[], None]:
         """Register callbacks for the loss of the loop; return a function that removes them.
 
         Args:
             forked: Called as ``forked(why)`` in the child of a fork, where this loop does not run.
             ended: Called as ``ended(why)`` on the loop, as one of its last calls.
+            exiting: Work on the loop at the end of the process, before the loop is stopped, and the
+                seconds that it takes at most.
         """
         key = next(self._loss_keys)
         self._on_loss[key] = (forked, ended)
 
         def remove() -> None:
             self._on_loss.pop(key, None)
+            self._exit_work.pop(key, None)
 
+        if exiting is not None:
+            self._exit_work[key] = exiting
         return remove
 
     def mark_forked(self) -> None:
@@ -177,6 +189,23 @@ class LoopThread:
             work.close()
             raise
 
+    def begin_exit(self) -> Callable[[], None]:
+        """Begin the work that is left at the end of the process; return what waits for it."""
+        works = list(self._exit_work.values())
+        if self.gone or not works:
+            return lambda: None
+
+        async def work_all() -> None:
+            for outcome in await asyncio.gather(
+                *(work() for work, _ in works), return_exceptions=True
+            ):
+                if isinstance(outcome, Exception):
+                    logger.error("last work of a factory failed", exc_info=outcome)
+
+        done = self._hand_over(work_all())
+        # An interrupt ends the wait; the end of the loop then cancels the work.
+        return lambda: done.result(max(seconds for _, seconds in works) + _EXIT_S)
+
     def stop(self, timeout_s: float = _STOP_S) -> None:
         """Stop the loop and wait, at most so long, for the end of its thread. May be repeated."""
         if self.forked:
@@ -208,13 +237,17 @@ def _mark_forked() -> None:
 
 
 def _stop_all() -> None:
-    """Stop the loops of factories that were not shut down, before the interpreter ends.
+    """End the loops of factories that were not shut down, before the interpreter ends.
 
-    A loop that runs after the end of the interpreter causes a segmentation fault.
+    First they do their last work, all at the same time. A loop that runs after the end of the
+    interpreter causes a segmentation fault.
     """
-    for runtime in list(_OPEN):
+    waits = [(runtime, runtime.begin_exit()) for runtime in list(_OPEN)]
+    for runtime, wait in waits:
+        with contextlib.suppress(KeyboardInterrupt, TimeoutError):
+            wait()
         runtime.stop(_EXIT_S)
 
 
 os.register_at_fork(after_in_child=_mark_forked)
-atexit.register(_stop_all)
+exits.at_exit(_stop_all)

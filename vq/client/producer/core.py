@@ -29,6 +29,7 @@ from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
+from vq.client.producer.unsent import LOST_AT_EXIT, flush_or_give_up, log_lost, nobody_learns
 from vq.coordination.routes import Routes
 from vq.errors import (
     CoordinationError,
@@ -44,6 +45,7 @@ from vq.model import Address, Message, TopicPartition, TopicSettings, check_time
 from vq.remoting.blocking_connection import BlockingConnection
 
 _CLOSED = "the producer is closed"
+_PROGRAM_ENDED = "the program ended"
 
 
 @contextlib.contextmanager
@@ -399,14 +401,48 @@ class ProducerCore:
                 if item.outcome is None:
                     item.outcome = InvalidState(why)
 
+    async def flush_at_exit(self) -> None:
+        """Wait at most ``config.exit_flush_s`` for what is not sent at the end of the program.
+
+        The rest gets its outcome, and one line at ERROR counts it. Call it as the last one.
+        """
+        self._accumulator.close(_PROGRAM_ENDED)
+        futures = self._sender.without_outcome()
+        if futures:
+            await flush_or_give_up(
+                futures,
+                timeout_s=self.config.exit_flush_s,
+                ended=self.ended,
+                give_up=lambda: self._give_up(self._why_unsent()),
+            )
+
+    def give_up_at_exit(self) -> None:
+        """Give up what is not sent, and log how much, when the loop is closed already."""
+        self._accumulator.close(_PROGRAM_ENDED)
+        futures = self._sender.without_outcome()
+        self.oneway.close()  # no timer of it would run any more
+        self._give_up(f"{_PROGRAM_ENDED}, and its event loop before it")
+        log_lost(futures, LOST_AT_EXIT)
+
+    def _why_unsent(self) -> str:
+        for queue in self._accumulator.queues():
+            why = self._sender.why_waiting(queue.partition) if queue.is_busy else ""
+            if why:
+                return f"{_PROGRAM_ENDED}, {queue.partition} could not be sent: {why}"
+        return f"{_PROGRAM_ENDED} before it was sent"
+
+    def _give_up(self, why: str) -> None:
+        """Refuse new messages, and give every waiting one its outcome."""
+        self._accumulator.close(why)
+        for queues in list(self._accumulator.topics.values()):
+            self._sender.drop_topic(queues, NotSent(why))
+
     def abandon(self, why: str) -> None:
         """Fail every message, because the loop ends before ``close`` was called.
 
         Messages that a blocking sender is sending get their outcome from its exchange.
         """
-        self._accumulator.close(why)
-        for queues in list(self._accumulator.topics.values()):
-            self._sender.drop_topic(queues, NotSent(why))
+        self._give_up(why)
         self._connections.close()
         self._sender.abandon()
         if self._follower is not None:
@@ -443,7 +479,9 @@ class ProducerCore:
             await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
+        unheard = [each for each in self._sender.without_outcome() if nobody_learns(each)]
         await self.flush()
+        log_lost(unheard, "messages are not stored: they had no outcome when their producer closed")
         self.oneway.close()
         if self._follower is not None:
             self._follower.stop()
