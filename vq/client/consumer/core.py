@@ -22,6 +22,7 @@ from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, 
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.filters import tags_of
+from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
 from vq.client.consumer.membership import Membership, MembershipHooks
@@ -85,6 +86,7 @@ class ConsumerCore:
         self._starting = False
         self._closing: asyncio.Task[None] | None = None
         self._holds = Holds(config.group, self.member)
+        self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._commit_task: asyncio.Task[None] | None = None
         self._publish_task: asyncio.Task[None] | None = None
         self._troubles = Troubles(config.group, self.member, cluster.clock)
@@ -165,7 +167,7 @@ class ConsumerCore:
         self._expect_target()
         if committed is not None:
             hold.stopped = await places.why_stopped(self._cluster, partition, committed)
-            self._begin(hold, Progress(committed.offset, committed.message_id))
+            self._begin(hold, go_on_at(hold.claim, committed, self._handled.pop(partition, None)))
             return
         assert self._membership is not None
         hold.stopped = ""
@@ -316,6 +318,9 @@ class ConsumerCore:
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
+            if hold.reading is not None and not hold.stopped:
+                progress = hold.reading.progress()
+                self._handled[hold.partition] = Handled(hold.claim, hold.attempted, progress)
             self._forget(hold)
 
     def _stop_reading(self, reading: Reading) -> "asyncio.Future[None]":

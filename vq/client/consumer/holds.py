@@ -12,6 +12,7 @@ from vq.client.consumer.delivery import Delivery, Progress
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.coordination.claims import Claim
+from vq.coordination.paths import CommittedOffset
 from vq.model import TopicPartition
 
 
@@ -54,9 +55,19 @@ class Hold:
             before the claim.
         stopped: Why the group does not go on here before a reset; "": it goes on.
         reading: What reads and delivers it; None before it began, and after its end.
+        attempted: The commit that was tried last; None: none was.
     """
 
-    __slots__ = ("_on_free", "_state", "claim", "partition", "reading", "session_id", "stopped")
+    __slots__ = (
+        "_on_free",
+        "_state",
+        "attempted",
+        "claim",
+        "partition",
+        "reading",
+        "session_id",
+        "stopped",
+    )
 
     def __init__(self, claim: Claim, on_free: Callable[["Hold"], None]) -> None:
         self.partition = claim.partition
@@ -64,6 +75,7 @@ class Hold:
         self.session_id = 0
         self.stopped = ""
         self.reading: Reading | None = None
+        self.attempted: CommittedOffset | None = None
         self._state = State.FREE
         self._on_free = on_free
 

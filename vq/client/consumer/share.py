@@ -399,6 +399,7 @@ class Share:
                 topic_id=view.id if view is not None else "",
                 stopped=each.hold.stopped,
             )
+            each.hold.attempted = offset
             step.append((each.hold.claim, offset))
         outcome: dict[TopicPartition, VqError | None] = {}
         try:

@@ -1,0 +1,79 @@
+"""A member that outlives its session with ZooKeeper: what it was delivered is not delivered again.
+
+handled 1 2 3, committed up to 1     session ends     handled 4 5 …
+──────────────────────────────────────────┼───────────────────────
+                                          claims anew, goes on behind 3
+"""
+
+from typing import Any
+
+from support.broker import MemoryCluster
+from support.client import factory_of
+from support.consumers import consumer_of, send, take, texts
+from support.waiting import until
+
+from vq import aio
+from vq.coordination import commits
+from vq.coordination.paths import CommittedOffset
+from vq.model import TopicPartition
+
+WHERE = TopicPartition("t", 0)
+
+
+def coordinator_of(factory: aio.MessageFactory) -> Any:
+    return factory._opened().coordinator
+
+
+async def lose_the_session(cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
+    """End the session; return in the next one."""
+    coordinator = coordinator_of(factory)
+    session = coordinator.session_id
+    cluster.ensemble.expire(coordinator)
+    await until(lambda: coordinator.session_id not in {0, session})
+
+
+async def test_what_was_handled_before_the_session_ended_is_not_delivered_again(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await send(factory, *texts(1, 2, 3, 4, 5, 6))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 1) == [b"1"]
+    await consumer.commit()
+    assert await take(consumer, 2) == [b"2", b"3"]
+    await lose_the_session(cluster, factory)
+    assert await take(consumer, 2) == [b"4", b"5"]
+    await lose_the_session(cluster, factory)
+    assert await take(consumer, 1) == [b"6"]
+    await consumer.close()
+    second = await consumer_of(factory)
+    await send(factory, *texts(7))
+    assert await take(second, 1) == [b"7"], "the progress was committed under the new claim"
+
+
+async def test_a_reset_meanwhile_has_the_last_word(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await send(factory, *texts(1, 2, 3))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    async with cluster.admin() as coordinator:
+        await commits.reset_offset(coordinator, "g", WHERE, CommittedOffset(offset=0))
+    await lose_the_session(cluster, factory)
+    assert await take(consumer, 3) == [b"1", b"2", b"3"]
+
+
+async def test_a_successor_that_committed_has_the_last_word(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """While the member cannot reach ZooKeeper, another one goes on, commits and ends."""
+    await send(factory, *texts(1, 2, 3, 4))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    coordinator = coordinator_of(factory)
+    cluster.ensemble.disconnect(coordinator)
+    async with factory_of(cluster, seed=12) as others:
+        other = await consumer_of(others)
+        assert await take(other, 3) == [b"1", b"2", b"3"]
+        await other.close()
+    cluster.ensemble.reconnect(coordinator)
+    assert await take(consumer, 1) == [b"4"]
