@@ -11,13 +11,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
+    from vq.admin.checks import Finding, Level
     from vq.admin.cluster import BrokerReport, ClusterStatus
-    from vq.admin.groups import GroupDescription, GroupMember, GroupProgress, GroupSummary
+    from vq.admin.diverged import CutFile, CutMessages
+    from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.admin.groups import (
+        GroupDeletion,
+        GroupDescription,
+        GroupMember,
+        GroupProgress,
+        GroupSummary,
+    )
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
+    from vq.admin.removing import Removal
     from vq.admin.resets import Goal, Reset, Target
     from vq.admin.safety import Unsafe, UnsafeKind
     from vq.admin.settings import SettingsUnknown
+    from vq.admin.stored import StoredRange
+    from vq.admin.switching import Switched
     from vq.admin.topics import (
         Deletion,
         PartitionDescription,
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicSummary,
     )
+    from vq.admin.unclean import Unclean
     from vq.admin.verification import Verified, VerifyProgress
     from vq.coordination.groups import UnknownGroup
     from vq.coordination.paths import ClusterSettings, CommittedOffset
@@ -35,13 +48,25 @@ if TYPE_CHECKING:
 _HOMES = {
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
+    "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
-    "vq.admin.groups": ("GroupDescription", "GroupMember", "GroupProgress", "GroupSummary"),
+    "vq.admin.diverged": ("CutFile", "CutMessages"),
+    "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
+    "vq.admin.groups": (
+        "GroupDeletion",
+        "GroupDescription",
+        "GroupMember",
+        "GroupProgress",
+        "GroupSummary",
+    ),
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
+    "vq.admin.removing": ("Removal",),
     "vq.admin.resets": ("Goal", "Reset", "Target"),
     "vq.admin.safety": ("Unsafe", "UnsafeKind"),
     "vq.admin.settings": ("SettingsUnknown",),
+    "vq.admin.stored": ("StoredRange",),
+    "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
         "Deletion",
         "PartitionDescription",
@@ -49,6 +74,7 @@ _HOMES = {
         "TopicDescription",
         "TopicSummary",
     ),
+    "vq.admin.unclean": ("Unclean",),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.coordination.groups": ("UnknownGroup",),
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
@@ -64,28 +90,40 @@ __all__ = [
     "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
+    "CutFile",
+    "CutMessages",
     "Damage",
     "Deletion",
+    "DrainUnknown",
+    "DrainedGroup",
+    "DrainedNode",
+    "Finding",
     "Goal",
+    "GroupDeletion",
     "GroupDescription",
     "GroupMember",
     "GroupProgress",
     "GroupSummary",
     "GroupView",
+    "Level",
     "Move",
     "Moved",
     "NodeInfo",
     "PartitionDescription",
     "PartitionEnds",
+    "Removal",
     "Reset",
     "ResetUnknown",
     "SettingsUnknown",
+    "StoredRange",
+    "Switched",
     "Target",
     "Topic",
     "TopicDescription",
     "TopicExists",
     "TopicOrigin",
     "TopicSummary",
+    "Unclean",
     "UnknownGroup",
     "Unsafe",
     "UnsafeKind",

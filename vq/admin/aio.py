@@ -1,25 +1,39 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from vq.admin import (
     brokers,
     cluster,
+    diverged,
+    draining,
     groups,
     offsets,
     placements,
+    removing,
     resets,
     settings,
+    stored,
+    switching,
     topics,
+    unclean,
     verification,
 )
 from vq.admin.changes import ResetUnknown, unknown_when_cut
+from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
-from vq.admin.groups import GroupDescription, GroupSummary
+from vq.admin.diverged import CutFile, CutMessages
+from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
+from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
+from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.switching import Switched
 from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
@@ -43,11 +57,14 @@ class Admin:
         return self._cluster
 
     # Topics
-    async def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:
+    async def create_topic(
+        self, topic: str, settings: TopicSettings | None = None, *, if_not_exists: bool = False
+    ) -> Topic:
         """Make a topic; see ``vq.Admin.create_topic``."""
-        return await topics.create_topic(
-            self._client, topic, settings_of(TopicSettings, settings, "settings")
-        )
+        wanted = settings_of(TopicSettings, settings, "settings")
+        if if_not_exists:
+            return (await topics.ensure_topic(self._client, topic, wanted))[0]
+        return await topics.create_topic(self._client, topic, wanted)
 
     async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
@@ -61,6 +78,14 @@ class Admin:
         """Replace a topic's settings; see ``vq.Admin.change_settings``."""
         given_settings(TopicSettings, settings, "settings", "give vq.TopicSettings(...)")
         return await topics.change_settings(self._client, topic, settings)
+
+    async def alter_topic(
+        self, topic: str, *, partitions: int | None = None, **changes: Any
+    ) -> Topic:
+        """Change single settings of a topic; see ``vq.Admin.alter_topic``."""
+        return await topics.alter_topic(
+            self._client, topic, topics.changed(changes), partitions=partitions
+        )
 
     async def add_partitions(self, topic: str, count: int) -> Topic:
         """Give a topic more partitions; see ``vq.Admin.add_partitions``."""
@@ -83,6 +108,10 @@ class Admin:
     async def plan_moves(self, topic: str, partitions: Iterable[int], group: str) -> list[Move]:
         """Return the moves that bring partitions to a group; see ``vq.Admin.plan_moves``."""
         return await placements.plan_moves(self._client, topic, partitions, group)
+
+    async def plan_emptying(self, group: str) -> list[Move]:
+        """Return the moves that empty a broker group; see ``vq.Admin.plan_emptying``."""
+        return await draining.plan_emptying(self._client, group)
 
     async def move(self, planned: Sequence[Move]) -> list[Moved]:
         """Carry out planned moves; see ``vq.Admin.move``."""
@@ -121,7 +150,15 @@ class Admin:
         with unknown_when_cut(f"resetting {group}", ResetUnknown):
             await resets.carry_out(self._client, group, planned, fence=fence)
 
-    # Offsets
+    async def plan_delete_group(self, group: str) -> GroupDeletion:
+        """Return what deleting a group would take away; see ``vq.Admin.plan_delete_group``."""
+        return await groups.plan_delete_group(self._client, group)
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a consumer group without live members; see ``vq.Admin.delete_group``."""
+        await groups.delete_group(self._client, group)
+
+    # Offsets and stored messages
     async def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
         """Return the offsets that partitions hold, by number; see ``vq.Admin.bounds``."""
         return await offsets.offset_bounds(self._client, topic)
@@ -129,6 +166,20 @@ class Admin:
     async def offsets_at_time(self, topic: str, time_ms: int) -> dict[int, int | None]:
         """Return the offsets of a time, by number; see ``vq.Admin.offsets_at_time``."""
         return await offsets.offsets_at_time(self._client, topic, time_ms)
+
+    async def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> StoredRange:
+        """Return stored bytes of a partition between two offsets; see ``vq.Admin.read_range``."""
+        return await stored.read_range(
+            self._client, topic, partition, start, end, max_bytes=max_bytes
+        )
 
     # Brokers and the cluster
     async def list_brokers(self) -> list[NodeInfo]:
@@ -139,6 +190,60 @@ class Admin:
         """Ask one broker for its status; see ``vq.Admin.broker_status``."""
         address = address if isinstance(address, Address) else Address.parse(address)
         return await brokers.broker_status(self._client, address)
+
+    async def drain_node(self, group: str, node: str) -> DrainedNode:
+        """Have a node lead no more; see ``vq.Admin.drain_node``."""
+        return await draining.drain_node(self._client, group, node)
+
+    async def undrain_node(self, group: str, node: str) -> DrainedNode:
+        """Let a node lead again; see ``vq.Admin.undrain_node``."""
+        return await draining.drain_node(self._client, group, node, undo=True)
+
+    async def drain_group(self, group: str) -> DrainedGroup:
+        """Place no new partitions on a group; see ``vq.Admin.drain_group``."""
+        return await draining.drain_group(self._client, group)
+
+    async def undrain_group(self, group: str) -> DrainedGroup:
+        """Place new partitions on a group again; see ``vq.Admin.undrain_group``."""
+        return await draining.drain_group(self._client, group, undo=True)
+
+    async def plan_removal(self, group: str, node: str = "") -> Removal:
+        """Return what stands in the way of a removal; see ``vq.Admin.plan_removal``."""
+        return await removing.plan_removal(self._client, group, node)
+
+    async def remove_broker(self, group: str, node: str = "") -> Removal:
+        """Remove a broker group, or a node of one; see ``vq.Admin.remove_broker``."""
+        return await removing.remove_broker(self._client, group, node)
+
+    async def switch_master(self, group: str, node: str = "") -> Switched:
+        """Have another node lead a group; see ``vq.Admin.switch_master``."""
+        return await switching.switch_master(self._client, group, node)
+
+    async def plan_unclean(self, group: str, node: str, topics: Collection[str]) -> Unclean:
+        """Return what an unclean election would do; see ``vq.Admin.plan_unclean``."""
+        return await unclean.elect_uncleanly(self._client, group, node, topics, do=False)
+
+    async def elect_uncleanly(self, group: str, node: str, topics: Collection[str]) -> Unclean:
+        """Have a node lead that may lack messages; see ``vq.Admin.elect_uncleanly``."""
+        return await unclean.elect_uncleanly(self._client, group, node, topics, do=True)
+
+    async def list_cut(self) -> tuple[list[CutFile], list[str]]:
+        """Return the messages that nodes had to cut, by file; see ``vq.Admin.list_cut``."""
+        return await diverged.list_cut(self._client)
+
+    async def read_cut(self, file: CutFile, position: int = 0) -> CutMessages:
+        """Return messages of such a file; see ``vq.Admin.read_cut``."""
+        return await diverged.read_part(self._client, file, position)
+
+    async def delete_cut(self, file: CutFile) -> None:
+        """Delete such a file; see ``vq.Admin.delete_cut``."""
+        await diverged.delete_cut(self._client, file)
+
+    async def check_brokers(self) -> list[Finding]:
+        """Check the brokers as ``vq doctor`` does; see ``vq.Admin.check_brokers``."""
+        from vq.admin import doctor  # an application that does not ask need not load it
+
+        return list(await doctor.check_brokers(self._client))
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every registered broker for its status; see ``vq.Admin.cluster_status``."""

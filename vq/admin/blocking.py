@@ -1,14 +1,22 @@
 """``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from vq.admin import aio
+from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
-from vq.admin.groups import GroupDescription, GroupSummary
+from vq.admin.diverged import CutFile, CutMessages
+from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
+from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
+from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.switching import Switched
 from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
@@ -31,14 +39,19 @@ class Admin:
         self._run = runtime.run
 
     # Topics
-    def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:
+    def create_topic(
+        self, topic: str, settings: TopicSettings | None = None, *, if_not_exists: bool = False
+    ) -> Topic:
         """Make a topic and place its partitions evenly on the live broker groups.
 
+        ``if_not_exists``: return a topic of this name as it is, also with other settings.
+
         Raises:
-            TopicExists: There is one of this name; nothing was changed.
+            TopicExists: There is one of this name; nothing was changed. Also with
+                ``if_not_exists`` if it was made or deleted in part.
             CoordinationError: No broker group can take partitions.
         """
-        return self._run(self._admin.create_topic(topic, settings))
+        return self._run(self._admin.create_topic(topic, settings, if_not_exists=if_not_exists))
 
     def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
@@ -62,6 +75,23 @@ class Admin:
             InvalidArgument: The number of partitions differs.
         """
         return self._run(self._admin.change_settings(topic, settings))
+
+    def alter_topic(self, topic: str, *, partitions: int | None = None, **changes: Any) -> Topic:
+        """Change single settings of a topic, then give it more partitions.
+
+        Args:
+            topic: Its name.
+            partitions: How many it is to have; None: as many as it has. See ``add_partitions`` for
+                what that does to the order of keys.
+            **changes: Settings by their names in ``TopicSettings``; others keep their values.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidArgument: A setting is unknown or unusable, or it would have fewer partitions, or
+                too many; nothing was changed.
+            CoordinationError: No broker group can take partitions; the settings were changed.
+        """
+        return self._run(self._admin.alter_topic(topic, partitions=partitions, **changes))
 
     def add_partitions(self, topic: str, count: int) -> Topic:
         """Give a topic ``count`` more partitions, 1 to 500 at once.
@@ -114,6 +144,15 @@ class Admin:
         """
         return self._run(self._admin.plan_moves(topic, partitions, group))
 
+    def plan_emptying(self, group: str) -> list[Move]:
+        """Return the moves that bring all open partitions of a broker group to others.
+
+        Raises:
+            CoordinationError: No other group can take those of a topic.
+            NotMaster: A group has no running master.
+        """
+        return self._run(self._admin.plan_emptying(group))
+
     def move(self, planned: Sequence[Move]) -> list[Moved]:
         """Carry out planned moves, one after the other: an error leaves the rest where it was.
 
@@ -135,7 +174,8 @@ class Admin:
     def describe_group(self, group: str, *, count: bool = True) -> GroupDescription:
         """Return a consumer group with its members, and its lag in every partition.
 
-        ``count``: also in messages, which brokers have to count.
+        The lag is in bytes, in messages, and as the age of the oldest message in it. ``count``:
+        also in messages, which brokers have to count.
 
         Raises:
             UnknownGroup: There is none of this name.
@@ -187,7 +227,24 @@ class Admin:
         """
         self._run(self._admin.reset(group, planned, fence=fence))
 
-    # Offsets
+    def plan_delete_group(self, group: str) -> GroupDeletion:
+        """Return what deleting a consumer group would take away; changes nothing.
+
+        Raises:
+            UnknownGroup: There is none of this name.
+        """
+        return self._run(self._admin.plan_delete_group(group))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group without live members: where it is, is forgotten.
+
+        Raises:
+            UnknownGroup: There is none of this name.
+            InvalidState: It has members; nothing was deleted.
+        """
+        self._run(self._admin.delete_group(group))
+
+    # Offsets and stored messages
     def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
         """Return the offsets that each partition holds, by number; None: a broker is silent.
 
@@ -206,6 +263,36 @@ class Admin:
         """
         return self._run(self._admin.offsets_at_time(topic, time_ms))
 
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> StoredRange:
+        """Return the stored bytes of a partition between two offsets, for tools.
+
+        Whole records as they are on disk, control records included; ``messages()`` of the result
+        decodes them. Read on at its ``next_offset``; it is empty at the end of the partition. No
+        group is needed and none moves.
+
+        Args:
+            topic: The partition's topic.
+            partition: Its number.
+            start: Where a record starts, such as ``bounds(topic)[partition].earliest``.
+            end: Return no record that ends behind this offset; None: up to the partition's end.
+            max_bytes: At most so many, 1 to 16 MiB; more only if the first record is larger.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            InvalidArgument: A number is out of range.
+            OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one
+                does.
+        """
+        return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
+
     # Brokers and the cluster
     def list_brokers(self) -> list[NodeInfo]:
         """Return the registered brokers of all groups, sorted by group and node."""
@@ -218,6 +305,116 @@ class Admin:
             Unreachable, TimedOut: It does not answer.
         """
         return self._run(self._admin.broker_status(address))
+
+    def drain_node(self, group: str, node: str) -> DrainedNode:
+        """Have a node hand over its group, and lead no more while another node in sync can.
+
+        It stays so, also after restarts, until ``undrain_node``. Returns when another node leads,
+        at most after 10 s: ``master`` of the result says which one does.
+
+        Raises:
+            InvalidArgument: There is no such group or node.
+        """
+        return self._run(self._admin.drain_node(group, node))
+
+    def undrain_node(self, group: str, node: str) -> DrainedNode:
+        """Let a node lead its group again.
+
+        Raises:
+            InvalidArgument: There is no such group.
+        """
+        return self._run(self._admin.undrain_node(group, node))
+
+    def drain_group(self, group: str) -> DrainedGroup:
+        """Place no new partitions on a broker group, until ``undrain_group``.
+
+        ``plan_emptying`` and ``move`` take away those that are open there.
+
+        Raises:
+            InvalidArgument: There is no such group.
+        """
+        return self._run(self._admin.drain_group(group))
+
+    def undrain_group(self, group: str) -> DrainedGroup:
+        """Place new partitions on a broker group again.
+
+        Raises:
+            InvalidArgument: There is no such group.
+        """
+        return self._run(self._admin.undrain_group(group))
+
+    def plan_removal(self, group: str, node: str = "") -> Removal:
+        """Return what stands in the way of removing a broker group or a node; changes nothing.
+
+        Raises:
+            InvalidArgument: There is no such group or node.
+        """
+        return self._run(self._admin.plan_removal(group, node))
+
+    def remove_broker(self, group: str, node: str = "") -> Removal:
+        """Remove a broker group, or one node of it, from the cluster.
+
+        Nothing of it may run, and no message may be stored on the group. A broker that is started
+        later makes the group anew; for that it needs an empty data directory.
+
+        Raises:
+            InvalidArgument: There is no such group or node.
+            InvalidState: ``plan_removal`` names an obstacle; nothing was changed.
+        """
+        return self._run(self._admin.remove_broker(group, node))
+
+    def switch_master(self, group: str, node: str = "") -> Switched:
+        """Have ``node``, or any node in sync, lead a broker group, without a failed send.
+
+        Raises:
+            InvalidArgument: There is no such group.
+            NotMaster: It has no running master.
+            HandOverFailed: The master goes on; the message says why.
+            OutcomeUnknown: The master went away, and nobody leads yet.
+        """
+        return self._run(self._admin.switch_master(group, node))
+
+    def plan_unclean(self, group: str, node: str, topics: Collection[str]) -> Unclean:
+        """Return what ``elect_uncleanly`` would do; changes nothing.
+
+        Raises:
+            InvalidArgument, MastershipRefused: As ``elect_uncleanly``.
+        """
+        return self._run(self._admin.plan_unclean(group, node, topics))
+
+    def elect_uncleanly(self, group: str, node: str, topics: Collection[str]) -> Unclean:
+        """Have a node lead that may lack acknowledged messages: the last resort.
+
+        ``topics`` must name every topic whose messages may be lost. The decision is written down in
+        ZooKeeper.
+
+        Raises:
+            InvalidArgument: There is no such group, the node is not registered, or a topic is
+                missing.
+            MastershipRefused: A node in sync leads, or will.
+        """
+        return self._run(self._admin.elect_uncleanly(group, node, topics))
+
+    def list_cut(self) -> tuple[list[CutFile], list[str]]:
+        """Return the files of messages that nodes had to cut, and which nodes did not answer."""
+        return self._run(self._admin.list_cut())
+
+    def read_cut(self, file: CutFile, position: int = 0) -> CutMessages:
+        """Return messages of such a file from ``position`` on, as many as fit into one answer.
+
+        Raises:
+            CorruptData: A message is damaged.
+            InvalidArgument: ``position`` is outside the file.
+        """
+        return self._run(self._admin.read_cut(file, position))
+
+    def delete_cut(self, file: CutFile) -> None:
+        """Delete such a file; its messages are gone for good."""
+        self._run(self._admin.delete_cut(file))
+
+    def check_brokers(self) -> list[Finding]:
+        """Check every broker as ``vq doctor`` does: answers, clocks, versions, damage."""
+        return self._run(self._admin.check_brokers())
 
     def cluster_status(self) -> ClusterStatus:
         """Ask every registered broker for its status; a silent one is told with the reason."""

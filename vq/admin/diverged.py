@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
+from vq.client.kinds import check_whole
 from vq.coordination import registry
 from vq.coordination.reading import gather_all
 from vq.errors import CorruptData, InvalidArgument, VqError
@@ -100,6 +101,33 @@ async def find_cut(cluster: ClusterClient, name: str) -> CutFile:
     raise InvalidArgument(f"{group}/{node_name} has no file {file!r}; `vq cluster diverged` lists")
 
 
+@dataclass(frozen=True, slots=True)
+class CutMessages:
+    """Messages of such a file; ``position`` is where to read on, None at its end."""
+
+    messages: tuple[Message, ...]
+    position: int | None
+
+
+async def read_part(cluster: ClusterClient, file: CutFile, position: int = 0) -> CutMessages:
+    """Return the messages of a file from ``position`` on, as many as fit into one answer.
+
+    Raises:
+        CorruptData: A message is damaged.
+        InvalidArgument: ``position`` is outside the file.
+        VqError: The node did not answer.
+    """
+    check_whole("position", position)
+    if not 0 <= position < file.size:
+        raise InvalidArgument(f"position = {position} is outside [0, {file.size}) of {file.name}")
+    messages: list[Message] = []
+    async for some, at in _parts(cluster, file, position):
+        messages += some
+        if at > position:
+            return CutMessages(tuple(messages), at if at < file.size else None)
+    return CutMessages(tuple(messages), None)
+
+
 async def read_cut(cluster: ClusterClient, file: CutFile) -> AsyncIterator[list[Message]]:
     """Yield the messages of a file, some at a time.
 
@@ -107,8 +135,16 @@ async def read_cut(cluster: ClusterClient, file: CutFile) -> AsyncIterator[list[
         CorruptData: A message is damaged; those before it were yielded.
         VqError: The node did not answer.
     """
+    async for messages, _ in _parts(cluster, file, 0):
+        if messages:
+            yield messages
+
+
+async def _parts(
+    cluster: ClusterClient, file: CutFile, position: int
+) -> AsyncIterator[tuple[list[Message], int]]:
+    """Yield messages with the position of the answer that had them; it rises behind its last."""
     partition = TopicPartition(file.topic, file.partition)
-    position = 0
     while position < file.size:
         request = DivergedRequest(
             file=file.file, position=position, max_bytes=limits.FETCH_BYTES_MAX
@@ -119,8 +155,7 @@ async def read_cut(cluster: ClusterClient, file: CutFile) -> AsyncIterator[list[
             messages: list[Message] = []
             base = file.start_offset + position
             at, more = decode_messages(bytes(data), base, partition, messages, start=at)
-            if messages:
-                yield messages
+            yield messages, position if more else position + at
         if not at:
             raise CorruptData(f"{file.name} has no whole record at position {position}")
         position += at

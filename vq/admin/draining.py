@@ -66,7 +66,7 @@ async def drain_node(
         InvalidArgument: There is no such group or node.
         DrainUnknown: ZooKeeper went away; it is drained or not.
     """
-    await _check_group(cluster, group)
+    await check_group(cluster, group)
     state = await registry.read_state(cluster.coordinator, group)
     known = {each.node for each in await registry.nodes(cluster.coordinator, group)}
     known.update(() if state is None else state.insync)
@@ -98,7 +98,7 @@ async def drain_group(cluster: ClusterClient, group: str, *, undo: bool = False)
         InvalidArgument: There is no such group.
         DrainUnknown: ZooKeeper went away; it is draining or not.
     """
-    await _check_group(cluster, group)
+    await check_group(cluster, group)
     await _change(
         cluster, group, f"draining {group}", lambda value: replace(value, draining=not undo)
     )
@@ -130,10 +130,17 @@ async def plan_emptying(cluster: ClusterClient, group: str) -> list[Move]:
     return moves
 
 
-async def _check_group(cluster: ClusterClient, group: str) -> None:
-    if await registry.read_group(cluster.coordinator, group) is None:
+async def check_group(cluster: ClusterClient, group: str) -> BrokerGroup:
+    """Return the operator's settings of a group.
+
+    Raises:
+        InvalidArgument: There is no such group.
+    """
+    found = await registry.read_group(cluster.coordinator, group)
+    if found is None:
         known = ", ".join(await registry.group_names(cluster.coordinator))
         raise InvalidArgument(f"there is no broker group {group!r}; known: {known or 'none'}")
+    return found
 
 
 async def _change(

@@ -7,6 +7,7 @@ Setting where a group goes on is in ``resets``.
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
+from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
@@ -76,6 +77,8 @@ class GroupProgress:
         end: Where the partition ends; None: its broker does not answer.
         lag_bytes: What lies between the group's place and the end; None: unknown.
         lag_messages: The same in messages; None: unknown, or not counted.
+        lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
+            None: unknown.
         committed_ms: When it was committed, in milliseconds since 1970.
         committed_by: The member that committed it.
         stopped: What keeps the group, or the owner, from going on; None: nothing does.
@@ -91,6 +94,7 @@ class GroupProgress:
     end: int | None = None
     lag_bytes: int | None = None
     lag_messages: int | None = None
+    lag_s: float | None = None
     committed_ms: int | None = None
     committed_by: str | None = None
     stopped: str | None = None
@@ -135,6 +139,13 @@ class GroupDescription:
     def lag_messages(self) -> int | None:
         """The same in messages."""
         return _total(each.lag_messages for each in self.partitions)
+
+    @property
+    def lag_s(self) -> float | None:
+        """The age in seconds of the oldest message that the group has not handled."""
+        known = [each.lag_s for each in self.partitions]
+        found = [each for each in known if each is not None]
+        return max(found, default=0.0) if len(found) == len(known) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,18 +253,21 @@ async def progress(
             and partition not in nodes.younger
         ):
             begin = end
-    messages = None
-    beyond = begin is not None and end is not None and begin > end  # messages were lost
-    if count and begin is not None and end is not None and not beyond:
-        messages = await inspector.count(placement, begin, end) if begin < end else 0
+    size = messages = age_s = None
+    if begin is not None and end is not None and begin <= end:  # otherwise messages were lost
+        size = end - begin
+        age_s = await inspector.age_s(placement, begin) if size else 0.0
+        if count:
+            messages = await inspector.count(placement, begin, end) if size else 0
     return GroupProgress(
         topic=placement.topic,
         partition=placement.partition,
         owner=None if owner is None else owner.member,
         committed=None if committed is None else committed.offset,
         end=end,
-        lag_bytes=None if begin is None or end is None or beyond else end - begin,
+        lag_bytes=size,
         lag_messages=messages,
+        lag_s=age_s,
         committed_ms=None if committed is None else committed.time_ms,
         committed_by=None if committed is None else committed.member,
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
@@ -282,3 +296,50 @@ def _total(values: Iterable[int | None]) -> int | None:
             return None
         known.append(value)
     return sum(known)
+
+
+# delete ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupDeletion:
+    """What deleting a consumer group takes away.
+
+    Attributes:
+        group: Its name.
+        topics: What it reads, sorted.
+        partitions: In how many partitions it has a committed offset.
+        members: Its live consumers; the group is not deleted while it has one.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    partitions: int
+    members: tuple[str, ...]
+
+
+async def plan_delete_group(cluster: ClusterClient, name: str) -> GroupDeletion:
+    """Return what deleting a group would take away; changes nothing.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, name)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    names = tuple(sorted(contract.topics))
+    offsets = await commits.read_offsets(coordinator, name, names)
+    return GroupDeletion(name, names, len(offsets), tuple(await groups.members(coordinator, name)))
+
+
+async def delete_group(cluster: ClusterClient, name: str) -> None:
+    """Delete a group without live members: where it is in each partition is forgotten.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidState: It has members; nothing was deleted.
+        ResetUnknown: ZooKeeper went away; it is deleted, in part, or not. May be repeated.
+    """
+    if name not in await groups.list_groups(cluster.coordinator):
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    with unknown_when_cut(f"deleting group {name}", ResetUnknown):
+        await groups.delete_group(cluster.coordinator, name)

@@ -5,15 +5,28 @@ Loop-bound functions on a ``ClusterClient``. A number that no broker answers is 
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
+from vq.client.ids import time_ms_of
 from vq.coordination import topics
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
 from vq.model import NodeInfo, PartitionPlacement, Span
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
+from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
+from vq.store.format import (
+    CONTROL_BYTES,
+    FLAG_CONTROL,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+)
+
+#: A control record, and the header of the message behind it.
+_FIRST_BYTES: Final = CONTROL_BYTES + RECORD_HEADER_BYTES
+#: Control records in a row: where a partition was moved, or its topic has copies.
+_CONTROLS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,39 @@ class Inspector:
             total += answer.count
         return total
 
+    async def age_s(self, placement: PartitionPlacement, offset: int) -> float | None:
+        """Return how long ago the first message from ``offset`` on was sent, as its id says.
+
+        None when a broker does not answer, or there is no message.
+        """
+        time_ms = await self._sent_ms(placement, offset)
+        if time_ms is None:
+            return None
+        return max(0.0, (self._cluster.clock.wall_ms() - time_ms) / 1000)
+
+    async def _sent_ms(self, placement: PartitionPlacement, offset: int) -> int | None:
+        for _ in range(_CONTROLS_MAX):
+            span = placement.span_at(offset)
+            found = None if span is None else await self._master(span.group)
+            if found is None:
+                return None
+            request = GetRequest(
+                topic=placement.topic,
+                partition=placement.partition,
+                offset=offset,
+                max_bytes=_FIRST_BYTES,
+                epoch=found[1],
+            )
+            try:
+                answer, body = await self._cluster.request(found[0].address, Command.GET, request)
+            except VqError:
+                return None
+            assert isinstance(answer, GetResponse)
+            time_ms, offset = _first_time(bytes(body), offset)
+            if time_ms is not None or not body:
+                return time_ms
+        return None
+
     async def _offsets(
         self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
     ) -> OffsetsResponse | None:
@@ -130,3 +176,14 @@ class Inspector:
             task = asyncio.create_task(master_and_epoch(self._cluster, group))
             self._masters[group] = task
         return await task
+
+
+def _first_time(body: bytes, offset: int) -> tuple[int | None, int]:
+    """Return when the first message of ``body`` was sent, and where to look on without one."""
+    position = 0
+    while position + RECORD_HEADER_BYTES <= len(body):
+        length, _, message_id, flag = RECORD_HEADER.unpack_from(body, position)
+        if not flag & FLAG_CONTROL:
+            return time_ms_of(message_id), offset
+        position += RECORD_HEADER_BYTES + length
+    return None, offset + position

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from vq.admin.brokers import master_of
 from vq.admin.offsets import Inspector, PartitionEnds
+from vq.admin.stored import COUNT_MAX, Source
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
 from vq.coordination import commits, groups, topics
 from vq.coordination.groups import UnknownGroup
 from vq.coordination.paths import CommittedOffset
@@ -37,14 +39,26 @@ class Goal(enum.StrEnum):
     COMMITTED = "committed"  # where it is: a group that was stopped goes on
     TIME = "time"  # the first message stored at or after a time
     OFFSET = "offset"  # the start of a record
+    SHIFT = "shift"  # so many messages after where it is, or before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A goal with its number: milliseconds since 1970 UTC for TIME, an offset for OFFSET."""
+    """A goal with its number.
+
+    TIME takes milliseconds since 1970 UTC, OFFSET an offset. SHIFT takes a number of messages,
+    -100,000 to 100,000: negative ones repeat messages. At the ends of what is kept it stops.
+    """
 
     goal: Goal
     value: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("value", self.value)
+        if self.goal is Goal.SHIFT and not 1 <= abs(self.value) <= COUNT_MAX:
+            raise InvalidArgument(
+                f"a shift by {self.value} messages is outside [-{COUNT_MAX}, {COUNT_MAX}], or 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,7 @@ async def plan_reset(
             f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
         )
     before = await commits.read_offsets(cluster.coordinator, group, names)
-    planner = _Planner(cluster, target)
+    planner = _Planner(cluster, target, contract.start)
     plans = await gather_all(
         planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
         for view, placement in chosen
@@ -137,10 +151,11 @@ def _partition_of(placement: PartitionPlacement) -> TopicPartition:
 class _Planner:
     """Plans the reset of single partitions."""
 
-    def __init__(self, cluster: ClusterClient, target: Target) -> None:
+    def __init__(self, cluster: ClusterClient, target: Target, start: str) -> None:
         self._cluster = cluster
         self._inspector = Inspector(cluster)
         self._target = target
+        self._start = start  # where the group begins without an offset
 
     async def plan(
         self,
@@ -160,7 +175,7 @@ class _Planner:
             return None
         if self._target.goal is Goal.COMMITTED:
             return await self._go_on(partition, before, ends)
-        offset = await self._offset(placement, ends)
+        offset = await self._offset(placement, ends, before)
         after = CommittedOffset(offset=offset, time_ms=self._now_ms(), topic_id=view.id)
         old = ends.earliest if before is None else max(before.offset, ends.earliest)
         if before is None or old == offset:
@@ -189,8 +204,12 @@ class _Planner:
         )
         return Reset(partition, before, after)
 
-    async def _offset(self, placement: PartitionPlacement, ends: PartitionEnds) -> int:
+    async def _offset(
+        self, placement: PartitionPlacement, ends: PartitionEnds, before: CommittedOffset | None
+    ) -> int:
         target = self._target
+        if target.goal is Goal.SHIFT:
+            return await self._shifted(_partition_of(placement), ends, before)
         if target.goal is Goal.EARLIEST:
             return ends.earliest
         if target.goal is Goal.LATEST:
@@ -204,6 +223,18 @@ class _Planner:
             )
         await self._check_boundary(placement, target.value)
         return target.value
+
+    async def _shifted(
+        self, partition: TopicPartition, ends: PartitionEnds, before: CommittedOffset | None
+    ) -> int:
+        """Return the place that many messages from where the group is."""
+        place = ends.latest if self._start == "latest" else ends.earliest
+        if before is not None:
+            place = min(max(before.offset, ends.earliest), ends.latest)
+        source, count = Source(self._cluster, partition), self._target.value
+        if count > 0:
+            return await source.forward(place, count, ends.latest)
+        return await source.back(place, -count, ends.earliest)
 
     async def _at_time(
         self, placement: PartitionPlacement, time_ms: int, ends: PartitionEnds

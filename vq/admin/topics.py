@@ -5,16 +5,19 @@ never 0. Moving a topic's partitions is in ``placements``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from vq.admin import brokers
 from vq.admin.brokers import FAILED_STATES, Damage, broker_status, master_of
 from vq.admin.changes import unknown_when_cut
 from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
 from vq.coordination import topics
 from vq.coordination.reading import TopicView, gather_all
-from vq.errors import VqError
+from vq.coordination.topics import TopicExists
+from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.model import Address, PartitionPlacement, PartitionState, TopicOrigin, TopicSettings
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
@@ -55,6 +58,27 @@ async def create_topic(
         )
 
 
+async def ensure_topic(
+    cluster: ClusterClient, name: str, settings: TopicSettings | None = None
+) -> tuple[Topic, bool]:
+    """Return the topic of this name, made if there is none, and whether it was made.
+
+    One that exists keeps its settings and its partitions.
+
+    Raises:
+        TopicExists: There is one that was made or deleted in part.
+        CoordinationError, ChangeUnknown: As ``create_topic``.
+    """
+    try:
+        return await create_topic(cluster, name, settings), True
+    except TopicExists:
+        try:
+            return _topic(await topics.describe_topic(cluster.coordinator, name)), False
+        except UnknownTopic:
+            pass
+        raise
+
+
 async def change_settings(cluster: ClusterClient, name: str, settings: TopicSettings) -> Topic:
     """Replace a topic's settings; the number of partitions must stay the same.
 
@@ -67,12 +91,58 @@ async def change_settings(cluster: ClusterClient, name: str, settings: TopicSett
         return _topic(await topics.change_settings(cluster.coordinator, name, settings))
 
 
-async def alter_settings(
-    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+async def alter_topic(
+    cluster: ClusterClient,
+    name: str,
+    change: Callable[[TopicSettings], TopicSettings],
+    *,
+    partitions: int | None = None,
 ) -> Topic:
-    """Replace a topic's settings by what ``change`` makes of them; see ``change_settings``."""
+    """Change settings of a topic, then give it more partitions.
+
+    Args:
+        cluster: Where.
+        name: Of the topic.
+        change: Takes the settings and returns the new ones.
+        partitions: How many it is to have; None: as many as it has.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: A setting is unusable, or it would have fewer partitions, or too many;
+            nothing was changed.
+        ChangeUnknown: ZooKeeper went away; look what was changed.
+        CoordinationError: No broker group can take partitions; the settings were changed.
+    """
     before = await topics.describe_topic(cluster.coordinator, name)
-    return await change_settings(cluster, name, change(before.settings))
+    present = len(before.partitions)
+    wanted = present if partitions is None else partitions
+    check_whole("partitions", wanted)
+    if wanted < present:
+        raise InvalidArgument(
+            f"topic {name!r} has {present} partitions; their number can grow, not fall to {wanted}"
+        )
+    settings = replace(change(before.settings), partitions=present)
+    replace(settings, partitions=wanted)  # raises if they are too many
+    altered = _topic(before)
+    if settings != before.settings:
+        altered = await change_settings(cluster, name, settings)
+    while len(altered.partitions) < wanted:
+        count = min(wanted - len(altered.partitions), topics.STEP_PARTITIONS)
+        altered = await add_partitions(cluster, name, count)
+    return altered
+
+
+def changed(values: Mapping[str, Any]) -> Callable[[TopicSettings], TopicSettings]:
+    """Return the change that sets single settings, by their names.
+
+    Raises:
+        InvalidArgument: There is no such setting.
+    """
+    known = [each.name for each in fields(TopicSettings) if each.name != "partitions"]
+    for name in values:
+        if name not in known:
+            raise InvalidArgument(f"{name!r} is no setting of a topic; known: {', '.join(known)}")
+    return lambda before: replace(before, **values)
 
 
 async def add_partitions(cluster: ClusterClient, name: str, count: int) -> Topic:

@@ -92,8 +92,11 @@ def alter(invocation: Invocation, name: str, **options: Any) -> None:
 
     async def work() -> Topic:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.alter_settings(
-                cluster, name, lambda before: with_options(before, options)
+            return await topics.alter_topic(
+                cluster,
+                name,
+                lambda before: with_options(before, options),
+                partitions=options["partitions"],
             )
 
     settings = invocation.run(work()).settings

@@ -17,6 +17,7 @@ from vq.coordination.coordinator import (
     Node,
     NodeExists,
     NoNode,
+    NotEmpty,
     Operation,
     Set,
     Watch,
@@ -205,17 +206,21 @@ def decode_member(path: str, node: Node) -> MemberView:
 
 
 async def delete_group(coordinator: Coordinator, group: str) -> None:
-    """Delete a group without members, with all its progress.
+    """Delete a group without members, with all its progress. May be repeated.
 
     Raises:
-        InvalidState: It has members.
+        InvalidState: It has members; nothing was deleted.
     """
-    present = await children_or_none(coordinator, Member.parent(check_name("group", group)))
-    if present:
+    parent = Member.parent(check_name("group", group))
+    try:
+        with contextlib.suppress(NoNode):
+            await coordinator.delete(parent)  # one that joins from here on makes the group anew
+    except NotEmpty:
+        present = await children_or_none(coordinator, parent)
         raise InvalidState(
             f"group {group!r} has members, {len(present)} in all: {', '.join(present[:5])}; "
             "stop them first"
-        )
+        ) from None
     await _delete_below(coordinator, ConsumerGroup.path(group))
 
 

@@ -13,7 +13,7 @@ from vq.admin import verification
 from vq.client.config import ConsumerConfig
 from vq.coordination import commits
 from vq.coordination.coordinator import ConnectionLost
-from vq.errors import InvalidState
+from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 
 
@@ -122,3 +122,65 @@ async def test_a_reset_that_was_cut_is_perhaps_done(monkeypatch: pytest.MonkeyPa
 async def test_a_factory_that_is_not_open_has_no_admin() -> None:
     with pytest.raises(InvalidState, match="not open"):
         aio.MessageFactory().admin  # noqa: B018 - the access is what is tested
+
+
+async def test_a_group_that_nobody_is_a_member_of_is_looked_at_reset_and_deleted() -> None:
+    """Its lag is in bytes, messages and seconds; while it has a member it is not deleted."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=1)
+        async with factory_of(cluster) as factory:
+            operator = factory.admin
+            async with await factory.create_producer() as producer:
+                for number in range(3):
+                    await producer.send(Message("t", b"%d" % number))
+            assert await consumed(factory, 1) == [b"0"]
+            before = await operator.describe_group("g")
+            assert (before.members, before.lag_messages) == ((), 2)
+            assert before.lag_s is not None
+            await asyncio.sleep(0.05)
+            after = await operator.describe_group("g")
+            assert (after.lag_s or 0) >= before.lag_s + 0.04
+            target = admin.Target(goal=admin.Goal.LATEST)
+            await operator.reset("g", await operator.plan_reset("g", target))
+            assert (await operator.describe_group("g")).lag_s == 0
+
+            config = ConsumerConfig(group="g", max_wait_s=0.2)
+            async with await factory.create_consumer(config) as consumer:
+                consumer.subscribe("t")
+                await consumer.start()
+                await until_true(lambda: is_alive(operator))
+                with pytest.raises(InvalidState, match="has members, 1 in all"):
+                    await operator.delete_group("g")
+            planned = await operator.plan_delete_group("g")
+            assert (planned.topics, planned.partitions, planned.members) == (("t",), 1, ())
+            await operator.delete_group("g")
+            assert await operator.list_groups() == []
+            with pytest.raises(admin.UnknownGroup):
+                await operator.delete_group("g")
+            with pytest.raises(admin.UnknownGroup):
+                await operator.plan_delete_group("g")
+
+
+async def is_alive(operator: aio.Admin) -> bool:
+    return bool((await operator.describe_group("g")).members)
+
+
+async def test_each_command_has_its_method() -> None:
+    """Switch, settings of one topic, brokers' checks, cut messages: as from the command line."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        async with factory_of(cluster) as factory:
+            operator = factory.admin
+            await operator.create_topic("t", if_not_exists=True)
+            again = await operator.create_topic(
+                "t", TopicSettings(partitions=7), if_not_exists=True
+            )
+            assert again.settings.partitions == 1
+            altered = await operator.alter_topic("t", partitions=2, min_insync=2)
+            assert (altered.settings.partitions, altered.settings.min_insync) == (2, 2)
+            assert (await operator.switch_master("b1", "n1")).target == "n1"
+            assert await operator.list_cut() == ([], [])
+            assert {each.level for each in await operator.check_brokers()} <= set(admin.Level)
+            with pytest.raises(InvalidArgument, match="missing: t"):
+                await operator.plan_unclean("b1", "n1", [])

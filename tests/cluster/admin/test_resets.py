@@ -231,3 +231,21 @@ async def test_a_group_that_has_read_everything_is_not_stopped(client: ClusterCl
     at_end = replace(before, offset=4 * SIZE)
     await commits.reset_offset(client.coordinator, "g", WHERE, at_end)
     assert await plan_reset(client, "g", EARLIEST, only_stopped=True) == []
+
+
+@pytest.mark.parametrize(
+    ("shift", "offset", "skips", "repeats"),
+    [(1, 2 * SIZE, 1, 0), (2, 3 * SIZE, 2, 0), (9, 4 * SIZE, 3, 0), (-1, 88, 0, 1), (-9, 0, 0, 1)],
+)
+async def test_a_group_is_shifted_by_messages(
+    client: ClusterClient, shift: int, offset: int, skips: int, repeats: int
+) -> None:
+    """From where it is, forward and back; at the ends of what is kept it stops."""
+    planned = await plan_one(client, Target(goal=Goal.SHIFT, value=shift))
+    assert (planned.after.offset, planned.skips, planned.repeats) == (offset, skips, repeats)
+
+
+@pytest.mark.parametrize("shift", [0, 100_001, -100_001])
+def test_a_shift_has_bounds(shift: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"a shift by {shift} messages"):
+        Target(goal=Goal.SHIFT, value=shift)

@@ -12,6 +12,7 @@ from support.waiting import until_true
 from vq.admin import topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
+from vq.coordination.paths import CREATING, Topic
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 
@@ -149,3 +150,31 @@ async def test_a_topic_is_made_listed_changed_and_deleted(client: ClusterClient)
     await topics.delete_topic(client, "u")
     with pytest.raises(UnknownTopic):
         await topics.describe_topic(client, "u")
+
+
+async def test_a_topic_is_made_only_if_there_is_none(client: ClusterClient) -> None:
+    """One that exists stays as it is; one that was made in part is not taken for one."""
+    made, is_new = await topics.ensure_topic(client, "new", TopicSettings(partitions=3))
+    assert (is_new, made.settings.partitions) == (True, 3)
+    found, is_new = await topics.ensure_topic(client, "new", TopicSettings(partitions=9))
+    assert (is_new, found) == (False, made)
+    path = Topic.path("new")
+    value = Topic.decode(path, (await client.coordinator.get(path)).data)
+    await client.coordinator.set(path, replace(value, phase=CREATING).encode())
+    with pytest.raises(topics.TopicExists, match="half-way"):
+        await topics.ensure_topic(client, "new")
+
+
+async def test_settings_and_partitions_are_altered_together(client: ClusterClient) -> None:
+    change = topics.changed({"min_insync": 2, "retention_hours": None})
+    altered = await topics.alter_topic(client, "t", change, partitions=5)
+    assert len(altered.partitions) == altered.settings.partitions == 5
+    assert (altered.settings.min_insync, altered.settings.retention_hours) == (2, None)
+    assert await topics.alter_topic(client, "t", change, partitions=5) == altered
+    with pytest.raises(InvalidArgument, match="can grow, not fall to 4"):
+        await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4)
+    with pytest.raises(InvalidArgument, match="partitions = 4097 is outside"):
+        await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4_097)
+    with pytest.raises(InvalidArgument, match="'min_in' is no setting of a topic; known: flush"):
+        topics.changed({"min_in": 1})
+    assert (await topics.describe_topic(client, "t")).topic.settings == altered.settings

@@ -1,5 +1,6 @@
 """A group's backlog: what is known of it, and what is not."""
 
+from dataclasses import replace
 from typing import cast
 
 from vq.admin.groups import GroupDescription, GroupNodes, description, progress
@@ -22,6 +23,9 @@ class Answers:
 
     async def ends(self, _placement: PartitionPlacement) -> PartitionEnds:
         return PartitionEnds(self._earliest, 900, 900)
+
+    async def age_s(self, _placement: PartitionPlacement, offset: int) -> float:
+        return (900 - offset) / 10
 
     async def count(self, _placement: PartitionPlacement, start: int, end: int) -> int | None:
         self.counted.append((start, end))
@@ -81,3 +85,13 @@ async def test_a_group_that_starts_at_the_latest_owes_what_younger_partitions_ho
         for number in range(2)
     ]
     assert [row.lag_bytes for row in rows] == [0, 900]
+
+
+async def test_the_lag_in_seconds_is_that_of_the_oldest_message() -> None:
+    """The greatest over the partitions; one that is unknown makes it unknown."""
+    found = await described(1, 2)
+    assert [each.lag_s for each in found.partitions] == [40.0, 40.0]
+    assert found.lag_s == 40.0
+    unknown = replace(found.partitions[0], lag_s=None)
+    assert replace(found, partitions=(unknown, found.partitions[1])).lag_s is None
+    assert replace(found, partitions=()).lag_s == 0.0

@@ -1,0 +1,124 @@
+"""Draining and removing brokers from Python, over a cluster in memory."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster
+from support.client import factory_of
+from support.waiting import until_true
+
+from vq import aio
+from vq.coordination import registry
+from vq.coordination.paths import BrokerGroup
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.model import Message, TopicSettings
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    async with memory_cluster() as cluster:
+        await cluster.start("b1")
+        await cluster.start("b2")
+        yield cluster
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    async with factory_of(cluster) as factory:
+        yield factory
+
+
+async def names(factory: aio.MessageFactory) -> list[str]:
+    return [each.group.group for each in (await factory.admin.cluster_status()).brokers]
+
+
+async def test_a_group_is_drained_emptied_stopped_and_removed(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Each step that is missing is named, and then nothing is changed."""
+    operator = factory.admin
+    await operator.create_topic("t", TopicSettings(partitions=2))
+    drained = await operator.drain_group("b2")
+    assert (drained.draining, drained.partitions) == (True, 1)
+    placed = await operator.create_topic("later", TopicSettings(partitions=2))
+    assert {each.writer_group for each in placed.partitions} == {"b1"}
+    with pytest.raises(InvalidState, match="b2/n1 runs: stop it first"):
+        await operator.remove_broker("b2")
+    moved = await operator.move(await operator.plan_emptying("b2"))
+    assert [(each.source, each.target) for each in moved] == [("b2", "b1")]
+    assert (await operator.plan_removal("b2")).obstacle == "b2/n1 runs: stop it first"
+    await cluster.nodes["b2"].stop()
+    assert (await operator.plan_removal("b2")).obstacle == ""
+    await operator.remove_broker("b2")
+    assert await names(factory) == ["b1"]
+    with pytest.raises(InvalidArgument, match="there is no broker group 'b2'"):
+        await operator.remove_broker("b2")
+
+
+async def test_a_group_with_stored_messages_is_not_removed(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    operator = factory.admin
+    await operator.create_topic("t", TopicSettings(partitions=2))
+    async with await factory.create_producer() as producer:
+        await producer.send_batch([Message("t", b"1"), Message("t", b"2")])
+    await cluster.nodes["b2"].stop()
+    with pytest.raises(InvalidState, match=r"1 partition\(s\) are open on b2"):
+        await operator.remove_broker("b2")
+    await cluster.start("b2")
+    await until_true(lambda: answers(factory))
+    await operator.move(await operator.plan_emptying("b2"))
+    await cluster.nodes["b2"].stop()
+    with pytest.raises(InvalidState, match="b2 has stored messages of t, and no other group"):
+        await operator.remove_broker("b2")
+    assert await names(factory) == ["b1", "b2"]
+    await operator.delete_topic("t")
+    await operator.remove_broker("b2")
+    assert await names(factory) == ["b1"]
+
+
+async def answers(factory: aio.MessageFactory) -> bool:
+    return not (await factory.admin.cluster_status()).silent
+
+
+async def test_a_broker_of_a_removed_group_makes_it_anew(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """With an empty data directory; one that was used in the removed group is refused."""
+    await cluster.nodes["b2"].stop()
+    await factory.admin.remove_broker("b2")
+    with pytest.raises(CoordinationError, match="this data directory has acted in 1"):
+        await cluster.start("b2")
+    await cluster.nodes["b2"].stop()
+    await factory.admin.remove_broker("b2")
+    del cluster.disks["b2"]
+    await cluster.start("b2")
+    await until_true(lambda: answers(factory))
+    assert await names(factory) == ["b1", "b2"]
+
+
+async def test_a_node_that_left_is_removed(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """One that runs, or is in sync, is not; nothing remembers one that was removed."""
+    operator = factory.admin
+    coordinator = cluster.coordinators["b1"]
+    await registry.change_group(coordinator, "b1", lambda before: replace(before, drained=("n9",)))
+    with pytest.raises(InvalidState, match="b1/n1 is registered or in sync: stop it"):
+        await operator.remove_broker("b1", "n1")
+    await operator.remove_broker("b1", "n9")
+    with pytest.raises(InvalidArgument, match="has no node 'n9'; known: n1"):
+        await operator.remove_broker("b1", "n9")
+    assert (await registry.read_group(coordinator, "b1") or BrokerGroup()).drained == ()
+
+
+async def test_a_drain_is_taken_back(factory: aio.MessageFactory) -> None:
+    operator = factory.admin
+    await operator.drain_group("b1")
+    assert not (await operator.undrain_group("b1")).draining
+    assert not (await operator.undrain_node("b1", "n1")).drained
+    (first, _) = (await operator.cluster_status()).brokers
+    assert (first.group.draining, first.group.drained) == (False, ())

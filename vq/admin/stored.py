@@ -1,0 +1,186 @@
+"""Stored bytes of a partition by position, for tools: no group, and nothing is committed.
+
+Loop-bound functions on a ``ClusterClient``. A partition that was moved is read from the broker
+groups that hold its ranges, one after the other.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.decode import decode_messages
+from vq.client.consumer.reader import Reader
+from vq.client.consumer.troubles import Troubles
+from vq.client.kinds import check_whole
+from vq.errors import InvalidArgument, OffsetNotBoundary
+from vq.model import Message, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import GetRequest, GetResponse
+from vq.store.record import Record, boundaries, bytes_needed, decode_into
+
+#: What ``read_range`` reads if the caller does not say it.
+RANGE_BYTES: Final = 1 * limits.MIB
+#: Messages that a search for a place counts at most.
+COUNT_MAX: Final = 100_000
+#: Bytes of a message, as the first guess of a search backwards.
+_GUESS_BYTES: Final = 256
+_WINDOW_BYTES_MIN: Final = 64 * limits.KIB
+_WINDOW_GROWTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """The bytes ``[offset, next_offset)`` of a partition: whole records, as they are stored.
+
+    Attributes:
+        topic: The partition's topic.
+        partition: Its number.
+        offset: Of the first byte.
+        next_offset: Behind the last byte: where to read on.
+        latest: Where the partition ends now.
+        data: The records, control records included. Their checksums were not verified;
+            ``messages`` verifies them.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    next_offset: int
+    latest: int
+    data: bytes
+
+    def messages(self) -> list[Message]:
+        """Return the messages of the range, verified and decompressed.
+
+        Raises:
+            CorruptData: A record is damaged.
+        """
+        found: list[Message] = []
+        partition = TopicPartition(self.topic, self.partition)
+        at, more = 0, True
+        while more:
+            at, more = decode_messages(self.data, self.offset, partition, found, start=at)
+        return found
+
+
+async def read_range(
+    cluster: ClusterClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int | None = None,
+    *,
+    max_bytes: int = RANGE_BYTES,
+) -> StoredRange:
+    """Return stored bytes from ``start`` on; empty at the end of the partition.
+
+    Args:
+        cluster: Where.
+        topic: The partition's topic.
+        partition: Its number.
+        start: Where a record starts.
+        end: Return no record that ends behind this offset; None: up to the partition's end.
+        max_bytes: At most so many, 1 to 16 MiB; more only if the first record is larger.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        InvalidArgument: A number is out of range.
+        OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one does.
+    """
+    for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
+        check_whole(what, number)
+    if not 1 <= max_bytes <= limits.FETCH_BYTES_MAX:
+        raise InvalidArgument(
+            f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
+        )
+    if start < 0 or (end is not None and end < start):
+        raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
+    source = Source(cluster, TopicPartition(topic, partition))
+    return await source.read(start, end, max_bytes)
+
+
+class Source:
+    """One partition, to be read by position."""
+
+    def __init__(self, cluster: ClusterClient, partition: TopicPartition) -> None:
+        self.partition = partition
+        self._cluster = cluster
+        self._reader = Reader(cluster, Troubles("", "", cluster.clock))
+
+    async def get(self, request: GetRequest, wait_s: float = 0.0) -> tuple[GetResponse, bytes]:
+        """Send a GET to the broker that holds ``request.offset``; follow a partition that moved."""
+        await self._cluster.track(self.partition.topic)
+        self._cluster.routes.placement(self.partition)  # raises with the range of partitions
+        request.topic, request.partition = self.partition
+        request.max_wait_ms = int(wait_s * 1000)
+        offset = request.offset
+        answer, body = await self._reader.request(
+            self.partition, offset, Command.GET, request, wait_s
+        )
+        assert isinstance(answer, GetResponse)
+        return answer, bytes(body)
+
+    async def read(self, start: int, end: int | None, max_bytes: int) -> StoredRange:
+        """Return whole records from ``start`` on; see ``read_range``."""
+        size = max_bytes
+        while True:
+            request = GetRequest(offset=start, max_bytes=size, validate=True)
+            answer, body = await self.get(request)
+            ends = boundaries(body, start)
+            if len(ends) > 1 or not body or size >= limits.FETCH_BYTES_MAX:
+                break
+            size = min(max(size + 1, bytes_needed(body)), limits.FETCH_BYTES_MAX)
+        limit = ends[-1] if end is None else min(end, ends[-1])
+        next_offset = max(each for each in ends if each <= max(limit, start))
+        data = body[: next_offset - start]
+        latest = answer.high_watermark
+        return StoredRange(*self.partition, start, next_offset, latest, data)
+
+    async def read_from_any(self, start: int, end: int, max_bytes: int) -> StoredRange:
+        """Return records from the first one that starts at or behind ``start``."""
+        try:
+            return await self.read(start, end, max_bytes)
+        except OffsetNotBoundary as error:
+            following = error.details.get("next")
+            if not isinstance(following, int):
+                raise
+            return await self.read(following, max(end, following), max_bytes)
+
+    async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
+        """Yield the messages that start in ``[start, end)``, still compressed, some at a time."""
+        found = await self.read_from_any(start, end, RANGE_BYTES)
+        while found.data:
+            records: list[Record] = []
+            decode_into(found.data, found.offset, records)
+            yield records
+            if found.next_offset >= end:
+                return
+            found = await self.read(found.next_offset, end, RANGE_BYTES)
+
+    async def back(self, end: int, count: int, earliest: int) -> int:
+        """Return the offset ``count`` messages before ``end``, at least ``earliest``.
+
+        It reads about that many messages, and up to four times their bytes.
+        """
+        window = max(count * _GUESS_BYTES, _WINDOW_BYTES_MIN)
+        while True:
+            start = max(earliest, end - window)
+            last: deque[int] = deque(maxlen=count)
+            async for records in self.records(start, end):
+                last.extend(record.offset for record in records)
+            if len(last) == count:
+                return last[0]
+            if start == earliest:
+                return earliest
+            window *= _WINDOW_GROWTH
+
+    async def forward(self, start: int, count: int, latest: int) -> int:
+        """Return the offset ``count`` messages behind ``start``, at most ``latest``."""
+        async for records in self.records(start, latest):
+            if len(records) >= count:
+                return records[count - 1].next_offset
+            count -= len(records)
+        return latest
