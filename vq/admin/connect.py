@@ -5,17 +5,58 @@ from collections.abc import AsyncIterator
 
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
+from vq.coordination.coordinator import NoNode, NotEmpty
+from vq.coordination.paths import BROKERS
+from vq.coordination.reading import children_or_none
+from vq.coordination.zk import ROOT, ZooKeeperCoordinator
+from vq.errors import CoordinationError
+
+
+class UnknownCluster(CoordinationError):
+    """No broker has ever registered in a cluster of this name."""
+
+    retriable = False
+    hint = "name one of them with --cluster or VQ_CLUSTER; the first `vq broker` makes a cluster"
 
 
 @contextlib.asynccontextmanager
-async def cluster_client(config: MessageFactoryConfig) -> AsyncIterator[ClusterClient]:
+async def cluster_client(
+    config: MessageFactoryConfig, *, must_exist: bool = True
+) -> AsyncIterator[ClusterClient]:
     """Open the cluster on the running loop and close it at the end.
 
+    ``must_exist``: refuse one in which no broker has ever registered: its name is misspelled.
+
     Raises:
+        UnknownCluster: There is no such cluster.
         CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
     """
     cluster = await open_cluster(config)
     try:
+        if must_exist and await cluster.coordinator.exists(BROKERS) is None:
+            raise await _unknown(config)
         yield cluster
     finally:
         await cluster.close()
+
+
+async def _unknown(config: MessageFactoryConfig) -> UnknownCluster:
+    """Return the error that names the clusters there are; forget the one that there is not."""
+    tree = ZooKeeperCoordinator(
+        config.zookeeper, ROOT, root="", session_timeout_s=config.session_timeout_s
+    )
+    await tree.start(config.start_timeout_s)
+    try:
+        names = [
+            name
+            for name in await children_or_none(tree, "")
+            if await tree.exists(f"{name}/{BROKERS}") is not None
+        ]
+        with contextlib.suppress(NoNode, NotEmpty):  # opening it has made the root of its tree
+            await tree.delete(config.cluster)
+    finally:
+        await tree.close()
+    return UnknownCluster(
+        f"there is no cluster {config.cluster!r} at {config.zookeeper}; there are: "
+        f"{', '.join(names) or 'none yet'}"
+    )

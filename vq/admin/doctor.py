@@ -117,7 +117,7 @@ async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
     if found.level is Level.FAIL:
         return [found]
     try:
-        async with cluster_client(config) as cluster:
+        async with cluster_client(config, must_exist=False) as cluster:
             session = checks.zookeeper_session(await _latencies(cluster), None)
             return [found, session, *await check_brokers(cluster)]
     except VqError as error:

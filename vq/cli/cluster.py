@@ -11,6 +11,7 @@ from vq.admin.connect import cluster_client
 from vq.admin.settings import change_settings, read_settings
 from vq.admin.sizes import bytes_text, duration_text
 from vq.admin.switching import Switched, switch_master
+from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
@@ -18,11 +19,12 @@ from vq.cli.output import Output
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
-    shown_settings,
+    show_settings,
     topic_options,
     with_options,
 )
 from vq.cli.unclean import unclean
+from vq.cli.verify import damage_json
 from vq.coordination.paths import ClusterSettings
 from vq.errors import InvalidArgument
 
@@ -55,7 +57,7 @@ def status(invocation: Invocation) -> None:
     if output.as_json:
         output.document(rows)
     else:
-        _show(output, rows)
+        _show(output, rows, found)
     for each in found.brokers:
         if each.error and output.to_terminal:
             output.remark(_silence_text(each))
@@ -83,13 +85,25 @@ def status(invocation: Invocation) -> None:
     _fail_unless_well(found)
 
 
-def _show(output: Output, rows: list[dict[str, Any]]) -> None:
-    """Print the table for people; its columns fit into 80 characters."""
-    shown = [{**row, "lag": _lag_text(row)} for row in rows]
-    if output.to_terminal:  # the errors follow
-        shown = [{**row, "answers": "yes" if row["answers"] == "yes" else "no"} for row in shown]
-    columns = ("group", "node", "address", "role", "epoch", "in_sync", "lag", "answers")
-    output.table(shown, columns=columns, optional=("lag",))
+def _show(output: Output, rows: list[dict[str, Any]], found: ClusterStatus) -> None:
+    """Print the table for people; its columns fit into 80 characters unless something drains."""
+    shown = []
+    for row, report in zip(rows, found.brokers, strict=True):
+        answers = "yes" if row["answers"] else "no" if output.to_terminal else row["error"]
+        shown.append(
+            {**row, "lag": _lag_text(row), "answers": answers, "draining": _draining_text(report)}
+        )
+    columns = ["group", "node", "address", "role", "epoch", "in_sync", "lag", "answers"]
+    if any(row["draining"] for row in shown):
+        columns.insert(4, "draining")
+    output.table(shown, columns=columns, optional=("lag", "draining"))
+
+
+def _draining_text(report: BrokerReport) -> str | None:
+    """Say what is drained: the node, its group, or both; None: neither."""
+    group = report.group
+    parts = ["group"] * group.draining + ["node"] * (report.name in group.drained)
+    return " and ".join(parts) or None
 
 
 def _lag_text(row: dict[str, Any]) -> str | None:
@@ -101,7 +115,7 @@ def _lag_text(row: dict[str, Any]) -> str | None:
 
 
 @cluster.command()
-@click.argument("group")
+@click.argument("group", shell_complete=broker_group_names)
 @click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
 @command_options
 def switch(invocation: Invocation, group: str, node: str) -> None:
@@ -160,13 +174,11 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
     found = invocation.run(work())
     remark_retention(invocation.output, options)
     remark_threshold(invocation.output, options, found.new_topics)
-    invocation.output.record(
-        {
-            "auto_create": "on" if found.may_create else "off",
-            "partitions": found.new_topics.partitions,
-            **shown_settings(found.new_topics),
-        }
-    )
+    on: bool | str = found.may_create
+    if not invocation.output.as_json:
+        on = "on" if on else "off"
+    values = {"auto_create": on, "partitions": found.new_topics.partitions}
+    show_settings(invocation.output, values, found.new_topics)
 
 
 cluster.add_command(diverged)
@@ -237,9 +249,9 @@ def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
         "partitions": report.group.partitions,
         "connections": raw.get("connections"),
         "messages_in": raw.get("messages_in"),
-        "disk_free": bytes_text(raw.get("disk_bytes_free")),
         "uptime_s": None if answer is None else round(answer.uptime_s),
-        "answers": report.error or "yes",
+        "answers": not report.error,
+        "error": report.error or None,
         "pool": report.group.pool,
         "labels": dict(report.group.labels),
         "draining": report.group.draining,
@@ -252,10 +264,18 @@ def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
         "disk_bytes_total": raw.get("disk_bytes_total"),
         "problems": report.problems,
         "bad_partitions": [asdict(each) for each in report.bad_partitions],
-        "damaged_ranges": report.damaged_ranges,
-        "damage": [asdict(each) for each in report.damage],
+        "damaged_ranges": None if answer is None else report.damaged_ranges,
+        "damage": [
+            {"topic": each.topic, "partition": each.partition, **damage_json(each)}
+            for each in report.damage
+        ],
         "unsafe": [
-            {"kind": each.kind.value, "text": each.text, "topics": each.topics, "wrong": each.wrong}
+            {
+                "kind": each.kind.value,
+                "text": each.text,
+                "topics": list(each.topics),
+                "wrong": each.wrong,
+            }
             for each in found.unsafe
             if each.group == group and each.node in nodes
         ],

@@ -1,20 +1,28 @@
-"""``vq consume``: a member of a group that prints what it receives."""
+"""``vq consume``: a member of a group that prints what it receives; or a reader without one."""
 
+import asyncio
+import contextlib
+import functools
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import click
 
+from vq.admin.connect import cluster_client
+from vq.admin.stored import COUNT_MAX
+from vq.admin.streams import Begin, messages
 from vq.blocking import MessageFactory
 from vq.cli import text
-from vq.cli.logs import log_to_stderr
+from vq.cli.completion import group_names, topic_names
+from vq.cli.message_format import NAMES, MessageFormat
+from vq.cli.moments import Moment
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
-from vq.client.config import ReadFrom, StartPosition
-from vq.errors import InvalidArgument
+from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
+from vq.client.consumer.filters import tags_of
 from vq.limits import MIB
 from vq.log_lines import Line
 from vq.model import Message
@@ -78,23 +86,64 @@ def _hide_enough(record: logging.LogRecord) -> bool:
     )
 
 
-def form_of(*, as_json: bool, verbose: bool, terminal: bool) -> Callable[[Message], bytes]:
+def form_of(
+    *, as_json: bool, verbose: bool, terminal: bool, pattern: str | None = None
+) -> Callable[[Message], bytes]:
     """Return how a message is written: to a pipe as it is, to a terminal made safe."""
     if as_json:
         return text.as_json_line
+    if pattern is not None:
+        return functools.partial(MessageFormat.parse(pattern).line, terminal=terminal)
     if verbose:
         return text.as_verbose_line
     return text.as_terminal_line if terminal else text.as_line
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--group", metavar="NAME", help="The consumer group; its progress is kept.")
+@click.argument("topic", shell_complete=topic_names)
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=group_names,
+    help="The consumer group; its progress is kept.",
+)
 @click.option(
     "--from",
     "start",
     type=click.Choice(["earliest", "latest"]),
-    help="Where a group without progress begins.  [earliest]",
+    help="Where to begin; with --group: where it has no progress yet.  [earliest]",
+)
+@click.option(
+    "--since",
+    type=Moment(),
+    help="Without a group: from the first message stored at or after this time, such as 15m (ago) "
+    "or 2026-11-22T09:30.",
+)
+@click.option(
+    "--last",
+    type=WholeNumber(1, COUNT_MAX),
+    metavar="N",
+    help="Without a group: the last N messages of the topic.",
+)
+@click.option(
+    "--offset",
+    type=WholeNumber(min=0),
+    metavar="OFFSET",
+    help="Without a group: from this offset on; with one --partition.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Without a group: only this one; may repeat.",
+)
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Without a group: do not end at the end, but print what comes.",
 )
 @click.option("--tag", metavar="EXPRESSION", help="Only messages of this tag, or of a || b.")
 @click.option(
@@ -104,16 +153,24 @@ def form_of(*, as_json: bool, verbose: bool, terminal: bool) -> Callable[[Messag
     "--timeout",
     type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
-    help="End when no message came for so long; without it, run until ctrl-C.",
+    help="End when no message came for so long; without it, a group's member and --follow run "
+    "until ctrl-C.",
 )
 @click.option(
     "--read-from",
     type=click.Choice(["master", "any", "nearest"]),
-    help="Nodes of a broker group to read from.  [master]",
+    help="With --group: nodes of a broker group to read from.  [master]",
 )
 @click.option("--rack", metavar="NAME", help="Where this machine is; for --read-from nearest.")
 @click.option(
     "-v", "--verbose", is_flag=True, help="Partition, offset, id, tag and key before the content."
+)
+@click.option(
+    "--format",
+    "pattern",
+    metavar="PATTERN",
+    help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
+    f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
 )
 @command_options
 def consume(
@@ -121,39 +178,86 @@ def consume(
     topic: str,
     group: str | None,
     start: str | None,
+    since: int | None,
+    last: int | None,
+    offset: int | None,
+    partitions: Sequence[int],
+    follow: bool,
     tag: str | None,
     limit: int | None,
     timeout: float | None,
     read_from: str | None,
     rack: str | None,
     verbose: bool,
+    pattern: str | None,
 ) -> None:
-    """Print messages as a member of a group.
+    """Print messages, as a member of a group or without one.
 
     One message a line, or one JSON object a line with --json. A pipe gets the content byte for
-    byte; a terminal, and -v, get control characters escaped. What was printed counts as consumed:
-    the group's progress is committed every few seconds and at the end. At least once: after a
-    crash the last seconds may be printed again.
+    byte; a terminal, and -v, get control characters escaped.
+
+    With --group, what was printed counts as consumed: the group's progress is committed every few
+    seconds and at the end. At least once: after a crash the last seconds may be printed again.
+
+    Without a group no progress is kept. The command prints what is there, ordered by the time at
+    which it was sent as far as the order of each partition allows it, and ends; or it goes on with
+    --follow.
     """
     if verbose and invocation.output.as_json:
         raise no_effect("-v", "with --json, which shows every field", "leave --json out")
-    position = None if start is None else StartPosition(start)
+    if pattern is not None and (verbose or invocation.output.as_json):
+        other = "-v" if verbose else "--json"
+        raise click.UsageError(f"--format and {other} exclude one another")
+    form = form_of(
+        as_json=invocation.output.as_json,
+        verbose=verbose,
+        terminal=sys.stdout.isatty(),
+        pattern=pattern,
+    )
+    printer = Printer(sys.stdout.buffer, form, limit=limit)
+    places = {"--since": since, "--last": last, "--offset": offset}
+    chosen = [name for name, value in places.items() if value is not None]
+    alone = [*chosen, *["--partition"] * bool(partitions), *["--follow"] * follow]
     config = invocation.consumer_config(
         group=group,
-        start_position=position,
+        start_position=None if start is None else StartPosition(start),
         read_from=None if read_from is None else ReadFrom(read_from),
         rack=rack,
     )
-    if not config.group:
-        raise InvalidArgument(
-            "no consumer group: give --group NAME (its progress is kept), or read by position with "
-            "`vq message get`"
+    if group is not None and alone:
+        raise click.UsageError(
+            f"{alone[0]} is for reading without a group; a group goes on where it is, and "
+            "`vq group reset` sets where that is"
         )
-    log_to_stderr()
+    if config.group and not alone:
+        _consume_as_member(invocation, topic, config, tag, printer, timeout)
+    else:
+        if read_from is not None or rack is not None:
+            raise click.UsageError("--read-from and --rack are for members of a group")
+        if len(chosen) + (start is not None) > 1:
+            names = [*chosen, *["--from"] * (start is not None)]
+            raise click.UsageError(f"{' and '.join(names)} exclude one another")
+        if start == "latest" and not follow:
+            raise no_effect("--from latest", "without --follow", "give both")
+        begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
+        tags = () if tag is None else tags_of(tag)
+        _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
+    if printer.failure is not None:
+        raise printer.failure
+    if sys.stderr.isatty():
+        invocation.output.remark(f"{printer.count} messages")
+
+
+def _consume_as_member(
+    invocation: Invocation,
+    topic: str,
+    config: ConsumerConfig,
+    tag: str | None,
+    printer: Printer,
+    timeout: float | None,
+) -> None:
     for handler in logging.getLogger().handlers:
         handler.addFilter(_hide_enough)
-    form = form_of(as_json=invocation.output.as_json, verbose=verbose, terminal=sys.stdout.isatty())
-    printer = Printer(sys.stdout.buffer, form, limit=limit)
     with (
         MessageFactory(invocation.client_config()) as factory,
         factory.create_consumer(config) as consumer,
@@ -162,7 +266,35 @@ def consume(
         printer.last_at = time.monotonic()
         consumer.start()
         printer.wait(timeout)
-    if printer.failure is not None:
-        raise printer.failure
-    if sys.stderr.isatty():
-        invocation.output.remark(f"{printer.count} messages")
+
+
+def _read_alone(
+    invocation: Invocation,
+    topic: str,
+    begin: Begin,
+    partitions: Sequence[int],
+    tags: Sequence[str],
+    printer: Printer,
+    timeout: float | None,
+    *,
+    follow: bool,
+) -> None:
+    """Print messages without a group, until there are no more, or enough, or none came for long."""
+
+    async def work() -> None:
+        async with cluster_client(invocation.client_config()) as cluster:
+            stream = messages(
+                cluster, topic, begin, partitions=partitions, tags=tags, follow=follow
+            )
+            async with contextlib.aclosing(stream):
+                while not printer.ended.is_set():
+                    try:
+                        async with asyncio.timeout(timeout):
+                            some = await anext(stream)
+                    except (TimeoutError, StopAsyncIteration):
+                        return
+                    with contextlib.suppress(Enough):
+                        for each in some:
+                            printer(each)
+
+    invocation.run(work())

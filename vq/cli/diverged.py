@@ -46,8 +46,11 @@ def _list(invocation: Invocation) -> None:
             return await admin.list_cut(cluster)
 
     files, silent = invocation.run(work())
-    columns = ("file", "messages", "bytes", "offsets", "epochs", "written")
-    invocation.output.table([_row(each) for each in files], columns=columns)
+    if invocation.output.as_json:
+        invocation.output.document([_json(each) for each in files])
+    else:
+        columns = ("file", "messages", "bytes", "offsets", "epochs", "written")
+        invocation.output.table([_row(each) for each in files], columns=columns)
     for each in silent:
         invocation.output.remark(each)
     if silent:
@@ -58,21 +61,29 @@ def _row(file: CutFile) -> dict[str, Any]:
     first, last = (each.isoformat(timespec="milliseconds") for each in file.written)
     return {
         "file": file.name,
+        "messages": file.messages,
+        "bytes": file.size,
+        "offsets": f"{file.start_offset}-{file.end_offset}",
+        "epochs": f"{file.first_epoch}-{file.last_epoch}",
+        "written": f"{first} to {last}",
+    }
+
+
+def _json(file: CutFile) -> dict[str, Any]:
+    return {
+        "file": file.name,
         "group": file.group,
         "node": file.node,
         "topic": file.topic,
         "partition": file.partition,
         "start_offset": file.start_offset,
         "end_offset": file.end_offset,
-        "offsets": f"{file.start_offset}-{file.end_offset}",
         "bytes": file.size,
         "messages": file.messages,
         "first_epoch": file.first_epoch,
         "last_epoch": file.last_epoch,
-        "epochs": f"{file.first_epoch}-{file.last_epoch}",
-        "first_written": first,
-        "last_written": last,
-        "written": f"{first} to {last}",
+        "first_written_s": text.in_seconds(file.first_append_ms),
+        "last_written_s": text.in_seconds(file.last_append_ms),
     }
 
 
@@ -105,9 +116,9 @@ def _delete(invocation: Invocation, name: str, *, yes: bool) -> None:
             return found
 
     found = invocation.run(work())
-    if not yes:
-        raise CommandFailed("nothing was deleted; add --yes to do it")
     if invocation.output.as_json:
-        invocation.output.document({**_row(found), "deleted": True})
-    else:
+        invocation.output.document({"done": yes, **_json(found)})
+    elif yes:
         invocation.output.remark(f"deleted {found.name}")
+    if not yes:
+        invocation.only_planned("nothing was deleted")

@@ -1,27 +1,42 @@
 """``vq group``: consumer groups, their members, and how far behind they are."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from vq.admin.connect import cluster_client
 from vq.admin.groups import (
+    GroupDeletion,
     GroupDescription,
     GroupMember,
     GroupProgress,
     GroupSummary,
+    delete_group,
     describe_group,
     list_groups,
+    plan_delete_group,
 )
+from vq.cli.completion import group_names
 from vq.cli.group_reset import reset
-from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.options import Commands, Invocation, command_options, yes_option
+from vq.cli.text import in_seconds, utc
+
+_COLUMNS = (
+    "topic",
+    "partition",
+    "owner",
+    "committed",
+    "end",
+    "lag_bytes",
+    "lag_messages",
+    "lag_s",
+)
 
 
 @click.group(cls=Commands)
 def group() -> None:
-    """List, describe and reset consumer groups."""
+    """List, describe, reset and delete consumer groups."""
 
 
 group.add_command(reset)
@@ -38,6 +53,10 @@ def list_(invocation: Invocation) -> None:
             return await list_groups(cluster)
 
     found = invocation.run(work())
+    if invocation.output.as_json:
+        rows = [{**asdict(each), "topics": list(each.topics)} for each in found]
+        invocation.output.document(rows)
+        return
     rows = [{**asdict(each), "topics": ",".join(each.topics)} for each in found]
     columns = ("group", "topics", "members", "model", "start")
     invocation.output.table(rows, columns=columns)
@@ -46,16 +65,54 @@ def list_(invocation: Invocation) -> None:
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
 
 
+# delete ---------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@yes_option
+@command_options
+def delete(invocation: Invocation, name: str, yes: bool) -> None:
+    """Delete a consumer group: where it is in each partition is forgotten.
+
+    It must have no live members. A consumer of this name makes the group anew, and begins where its
+    setting start_position says.
+    """
+
+    async def work() -> GroupDeletion:
+        async with cluster_client(invocation.client_config()) as cluster:
+            planned = await plan_delete_group(cluster, name)
+            if yes:
+                await delete_group(cluster, name)
+            return planned
+
+    planned = invocation.run(work())
+    output = invocation.output
+    if output.as_json:
+        lists = {"topics": list(planned.topics), "members": list(planned.members)}
+        output.document({"done": yes, **asdict(planned), **lists})
+    else:
+        output.remark(
+            f"plan: delete group {name}, with its progress in {planned.partitions} partition(s) of "
+            f"{', '.join(planned.topics) or 'no topic'}; this cannot be undone"
+        )
+    if planned.members and not yes:
+        output.remark(f"it has members, stop them first: {', '.join(planned.members[:5])}")
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"deleted group {name}")
+
+
 # describe -------------------------------------------------------------------------------------
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
 @command_options
 def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.
 
-    The lag is what lies between the committed offset and the end, in bytes and in messages. A
-    partition whose owner does not go on is named with the cause, and since when.
+    The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
+    age of the oldest message of it, in seconds. A partition whose owner does not go on is named
+    with the cause, and since when.
     """
 
     async def work() -> GroupDescription:
@@ -63,19 +120,18 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             return await describe_group(cluster, name, count=not no_count)
 
     found = invocation.run(work())
-    summary = _summary(found)
-    members = [_member_row(each) for each in found.members]
-    rows = [_row(each) for each in found.partitions]
+    members = [_member_json(each) for each in found.members]
     output = invocation.output
     if output.as_json:
-        output.document({**summary, "members": members, "partitions": rows})
+        rows = [_progress_json(each) for each in found.partitions]
+        output.document({**_summary_json(found), "members": members, "partitions": rows})
         return
-    output.record(summary)
+    rows = [_row(each) for each in found.partitions]
+    output.record(_summary(found))
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")
-    columns = ("topic", "partition", "owner", "committed", "end", "lag_bytes", "lag_messages")
-    output.table(rows, columns=columns)
+    output.table(rows, columns=_COLUMNS)
     for each in found.partitions:
         for text in _remarks(name, each):
             output.remark(text)
@@ -94,7 +150,7 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
     if progress.stopped is not None:
         found.append(
             f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
-            f"{_utc(progress.stopped_since_ms)}: {progress.stopped}"
+            f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
         )
     if progress.beyond_end:
         found.append(
@@ -105,34 +161,50 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
     return found
 
 
-def _utc(time_ms: int | None) -> str:
-    if time_ms is None:
-        return "an unknown time"
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):  # any number may be in the tree
-        return f"{time_ms} ms"
-
-
 def _row(progress: GroupProgress) -> dict[str, Any]:
     return {
-        **asdict(progress),
+        "topic": progress.topic,
+        "partition": progress.partition,
         "owner": "-" if progress.owner is None else progress.owner,
         "committed": "-" if progress.committed is None else progress.committed,
+        "end": progress.end,
+        "lag_bytes": progress.lag_bytes,
+        "lag_messages": progress.lag_messages,
+        "lag_s": progress.lag_s,
     }
 
 
-def _member_row(member: GroupMember) -> dict[str, Any]:
-    return {**asdict(member), "topics": list(member.topics)}
+def _progress_json(progress: GroupProgress) -> dict[str, Any]:
+    fields = asdict(progress)
+    for name in ("committed_ms", "stopped_since_ms"):
+        fields[name.removesuffix("ms") + "s"] = in_seconds(fields.pop(name))
+    return {**fields, "beyond_end": progress.beyond_end}
+
+
+def _member_json(member: GroupMember) -> dict[str, Any]:
+    fields = asdict(member)
+    since = in_seconds(fields.pop("since_ms"))
+    return {**fields, "topics": list(member.topics), "since_s": since}
 
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
+    """Return the fields of a group for people."""
+    return {
+        **_summary_json(found),
+        "topics": {topic: wanted or "all" for topic, wanted in found.topics.items()},
+    }
+
+
+def _summary_json(found: GroupDescription) -> dict[str, Any]:
     return {
         "group": found.group,
         "model": found.model,
         "start": found.start,
-        "topics": {topic: wanted or "all" for topic, wanted in found.topics.items()},
+        "topics": [
+            {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
+        ],
         "deleted_topics": list(found.deleted_topics),
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,
+        "lag_s": found.lag_s,
     }

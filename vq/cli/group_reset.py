@@ -1,7 +1,6 @@
 """``vq group reset``: where a consumer group goes on. The plan is made in ``admin.resets``."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -9,7 +8,10 @@ import click
 from vq.admin import resets
 from vq.admin.connect import cluster_client
 from vq.admin.resets import Goal, Reset, Target
+from vq.admin.stored import COUNT_MAX
+from vq.cli.completion import group_names, topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.moments import Moment
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.errors import CoordinationError
@@ -17,29 +19,15 @@ from vq.errors import CoordinationError
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 
 
-class Moment(click.ParamType[int]):
-    """A time as ISO 8601, taken as UTC when it names no zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return milliseconds since 1970 UTC."""
-        try:
-            moment = datetime.fromisoformat(str(value))
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            milliseconds = int(moment.timestamp() * 1000)
-        except (ValueError, OverflowError):
-            milliseconds = -1
-        if milliseconds < 0:
-            self.fail(f"{value!r} is no time like 2026-11-22T09:30 or 2026-11-22T09:30:00+01:00")
-        return milliseconds
-
-
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one; repeatable."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    help="Only this one; repeatable.",
 )
 @click.option(
     "--partition",
@@ -53,10 +41,20 @@ class Moment(click.ParamType[int]):
 @click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
 @click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")
 @click.option("--to-log-end", is_flag=True, help="The same as --to-latest.")
-@click.option("--to-time", type=Moment(), help="To the first message stored at or after this time.")
+@click.option(
+    "--to-time",
+    type=Moment(),
+    help="To the first message stored at or after this time, or so long ago, such as 90m.",
+)
 @click.option("--to-committed", is_flag=True, help="To where it is: a stopped group goes on.")
 @click.option(
     "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
+)
+@click.option(
+    "--shift",
+    type=WholeNumber(-COUNT_MAX, COUNT_MAX),
+    metavar="N",
+    help="N messages further in each partition; with -N, back.",
 )
 @click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
@@ -73,7 +71,8 @@ def reset(
 ) -> None:
     """Set where a consumer group goes on, in all its partitions or in some.
 
-    The plan is shown first: from and to which offset, and how many messages that skips or repeats.
+    Without --yes only the plan is shown: from and to which offset, and how many messages that skips
+    or repeats.
     Stop the group's members before. With --fence they may run: what they have not committed by then
     counts for nothing, and they go on from the new offsets within their audit interval (30 s).
     """
@@ -89,17 +88,22 @@ def reset(
                 only_partitions=partitions,
                 only_stopped=stopped,
             )
-            for each in planned:
-                invocation.output.remark(_sentence(name, each))
-            if planned and not yes:
-                raise CommandFailed("nothing was changed; add --yes to do it")
-            await _carry_out(cluster, name, planned, fence)
+            if yes:
+                await _carry_out(cluster, name, planned, fence)
             return planned
 
-    done = invocation.run(work())
-    if not done:
-        invocation.output.remark(f"there is nothing to reset in group {name!r}")
-    invocation.output.table([_row(each) for each in done], columns=COLUMNS)
+    planned, output = invocation.run(work()), invocation.output
+    rows = [_row(each) for each in planned]
+    if output.as_json:
+        output.document({"done": yes, "group": name, "partitions": rows})
+    else:
+        for each in planned:
+            output.remark(_sentence(name, each))
+        output.table(rows, columns=COLUMNS)
+    if not planned:
+        output.remark(f"there is nothing to reset in group {name!r}")
+    elif not yes:
+        invocation.only_planned()
 
 
 async def _carry_out(
@@ -121,11 +125,12 @@ def _target(goals: dict[str, Any]) -> Target:
     }
     if len(given) != 1:
         raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-time, --to-committed and --offset"
+            "give one of --to-earliest, --to-latest, --to-time, --to-committed, --offset and "
+            "--shift"
         )
     ((option, value),) = given.items()
     goal = _GOALS[option]
-    return Target(goal=goal, value=value if goal in {Goal.TIME, Goal.OFFSET} else 0)
+    return Target(goal=goal, value=0 if isinstance(value, bool) else value)
 
 
 _GOALS = {
@@ -135,6 +140,7 @@ _GOALS = {
     "to_time": Goal.TIME,
     "to_committed": Goal.COMMITTED,
     "offset": Goal.OFFSET,
+    "shift": Goal.SHIFT,
 }
 
 
@@ -161,4 +167,5 @@ def _row(done: Reset) -> dict[str, Any]:
         "to": done.after.offset,
         "skips": done.skips,
         "repeats": done.repeats,
+        "was_stopped": (done.before.stopped if done.before is not None else "") or None,
     }

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from vq.cli import errors, signals
 from vq.version import __version__
@@ -34,8 +35,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.topic", "topic", "Create, alter, list, describe, verify, move and delete topics."
     ),
     "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
-    "consume": Entry("vq.cli.consume", "consume", "Print messages as a member of a group."),
-    "group": Entry("vq.cli.group", "group", "List, describe and reset consumer groups."),
+    "consume": Entry(
+        "vq.cli.consume", "consume", "Print messages, as a member of a group or without one."
+    ),
+    "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages."),
     "cluster": Entry(
         "vq.cli.cluster",
@@ -67,6 +70,14 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(entry.module), entry.attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the sub-commands of the table that begin so, without importing them."""
+        return [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the sub-command; click alone would end the process when the output is closed."""

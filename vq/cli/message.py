@@ -7,6 +7,7 @@ import click
 
 from vq.blocking import MessageFactory
 from vq.cli import text
+from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
@@ -23,7 +24,7 @@ def message() -> None:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("partition", type=WholeNumber(min=0))
 @click.argument("offset", type=WholeNumber(min=0))
 @click.option(

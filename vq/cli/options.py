@@ -10,16 +10,17 @@ import functools
 import math
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from vq import limits
 from vq.cli.errors import name_topic
+from vq.cli.logs import FORMATS, LEVELS, Logs
 from vq.cli.output import Output
-from vq.cli.settings import Sources, build, is_given, read_sources
-from vq.errors import VqError
+from vq.cli.settings import Sources, build, choice, is_given, read_sources, strangers
+from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Invocation:
 
     sources: Sources
     output: Output
+    logs: Logs = field(default_factory=Logs)
 
     def client_config(self) -> "MessageFactoryConfig":
         """Return how to reach the cluster."""
@@ -141,13 +143,34 @@ class Invocation:
 
         return build(ConsumerConfig, "consumer", self.sources.with_flags(**flags))
 
+    def only_planned(self, what: str = "nothing was changed") -> None:
+        """Say that a plan was shown and not carried out; that is no failure."""
+        self.output.remark(f"{what}; add --yes to do it")
+
+    def check_cluster(self) -> None:
+        """Check that a broker has ever registered in the cluster.
+
+        Raises:
+            UnknownCluster: None has; the error names the clusters there are.
+        """
+        from vq.admin.connect import cluster_client
+
+        async def look() -> None:
+            async with cluster_client(self.client_config()):
+                pass
+
+        self.run(look())
+
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; ctrl-C or SIGTERM cancels it, so that it can tidy up."""
         return asyncio.run(work)
 
 
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--zookeeper --cluster --config --json``; pass an ``Invocation`` as first argument."""
+    """Add the options of every command; pass an ``Invocation`` as first argument.
+
+    They are ``--zookeeper --cluster --config --json --log-level --log-format``.
+    """
 
     @functools.wraps(function)
     def call(
@@ -156,12 +179,31 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         cluster: str | None,
         config: str | None,
         as_json: bool,
+        log_level: str | None,
+        log_format: str | None,
         **rest: Any,
     ) -> Any:
-        sources = read_sources(config, os.environ, zookeeper=zookeeper, cluster=cluster)
+        sources = read_sources(
+            config,
+            os.environ,
+            zookeeper=zookeeper,
+            cluster=cluster,
+            log_level=log_level,
+            log_format=log_format,
+        )
+        logs = Logs(
+            choice("log_level", LEVELS, sources) or "",
+            choice("log_format", FORMATS, sources) or FORMATS[as_json],
+        )
+        logs.start()
+        invocation = Invocation(sources, Output(as_json=as_json), logs)
+        for variable in strangers(os.environ):
+            invocation.output.remark(f"the variable {variable} is no setting of vq; it is ignored")
         try:
-            return function(Invocation(sources, Output(as_json=as_json)), *args, **rest)
+            return function(invocation, *args, **rest)
         except VqError as error:
+            if isinstance(error, UnknownTopic):
+                invocation.check_cluster()
             if topic := _topic_of(rest):
                 name_topic(error, topic)
             raise
@@ -179,6 +221,16 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="TOML file with settings; also VQ_CONFIG.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--log-level",
+            type=click.Choice(LEVELS),
+            help="The least level of log lines, on standard error.  [warning; a broker: info]",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(FORMATS),
+            help="Form of log lines.  [text; with --json: json]",
+        ),
     )
 
 

@@ -220,6 +220,5 @@ def _plain(value: Any) -> str:
 
 
 def _pretty(value: Value) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}".replace(",", " ")
+    """Return a cell; a whole number has no separators: it can be pasted back into a command."""
     return f"{value:.3f}" if isinstance(value, float) else _plain(value)

@@ -16,6 +16,7 @@ import click
 from vq.admin.connect import cluster_client
 from vq.admin.settings import read_settings
 from vq.blocking import MessageFactory, MessageProducer
+from vq.cli.completion import topic_names
 from vq.cli.input import interruptible
 from vq.cli.lines import (
     KEY_TYPES,
@@ -224,7 +225,7 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--tag", metavar="TEXT", help="Tag of every message.")
 @click.option("--key", metavar="TEXT", help="Key (business id) of every message.")

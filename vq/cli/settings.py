@@ -14,6 +14,8 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     connections_max = 2000           VQ_BROKER_CONNECTIONS_CONNECTIONS_MAX
     [broker.labels]
     rack = "r1"                      VQ_BROKER_LABELS=rack=r1,...
+    log_level = "info"               VQ_LOG_LEVEL                  --log-level
+    log_format = "json"              VQ_LOG_FORMAT                 --log-format
     [client] [producer] [consumer]   VQ_CLIENT_..., VQ_PRODUCER_..., VQ_CONSUMER_...
 """
 
@@ -34,7 +36,11 @@ from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
 SHARED = ("zookeeper", "cluster")
+#: At the top of the file, too; how a command logs.
+LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker")
+#: Variables of vq that are no settings of a command.
+_OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -75,7 +81,7 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
         raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"{name!r} is not TOML: {error}") from error
-    _refuse_unknown(table, (*SHARED, *SECTIONS), name)
+    _refuse_unknown(table, (*SHARED, *LOGGING, *SECTIONS), name)
     return Sources(environ=environ, file=table, file_name=name).with_flags(**flags)
 
 
@@ -97,6 +103,43 @@ def _refuse_misspelled(environ: Mapping[str, str]) -> None:
             raise InvalidArgument(
                 f"the variable {variable} is no setting: did you mean {meant}? Otherwise unset it"
             )
+
+
+def strangers(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that begin with ``VQ_`` and are no setting, sorted.
+
+    Those with the name of a section are not among them: a command that reads it refuses them.
+    """
+    single = {f"VQ_{name.upper()}" for name in ("config", *SHARED, *LOGGING)}
+    sections = tuple(f"VQ_{name.upper()}_" for name in SECTIONS)
+    return sorted(
+        variable
+        for variable in environ
+        if variable.startswith("VQ_")
+        and variable not in single | _OTHERS
+        and not variable.startswith(sections)
+    )
+
+
+def choice(name: str, allowed: Sequence[str], sources: Sources) -> str | None:
+    """Return a setting that is one of some words, from a flag, a variable or the file's top.
+
+    Raises:
+        InvalidArgument: It is another word.
+    """
+    variable = f"VQ_{name.upper()}"
+    places = (
+        (f"--{name.replace('_', '-')}", sources.flags.get(name)),
+        (variable, sources.environ.get(variable)),
+        (f"{name} at the top of {sources.file_name}", sources.file.get(name)),
+    )
+    for place, value in places:
+        if value is None:
+            continue
+        if value not in allowed:
+            raise InvalidArgument(f"{place} = {shown(value)} is not one of {', '.join(allowed)}")
+        return str(value)
+    return None
 
 
 def build(cls: type[T], section: str, sources: Sources) -> T:

@@ -103,7 +103,7 @@ class Supervised:
         if self.given_up or self._child.running:
             return ""
         if self._start_at is None:
-            return self._ended(now, f"ended unexpectedly (code {self._child.exit_code})")
+            return self._ended(now, _end_text(self._child.exit_code))
         if now < self._start_at:
             return ""
         self._start_at = None
@@ -123,6 +123,17 @@ class Supervised:
         pause_s = _BACKOFF.pause_s(self._ends)
         self._start_at = now + pause_s
         return f"{said}. It is started again in {pause_s:g} s"
+
+
+def _end_text(code: int | None) -> str:
+    """Say how a child ended by itself."""
+    if code is None or code >= 0:
+        return f"ended by itself with exit code {'unknown' if code is None else code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed ({name})"
 
 
 class StandaloneCluster:

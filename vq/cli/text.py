@@ -9,6 +9,7 @@ import base64
 import json
 import logging
 import textwrap
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from vq.client.ids import time_ms_of
@@ -16,6 +17,8 @@ from vq.model import Key, Message
 
 _NEWLINE: Final = 0x0A
 _TAB: Final = 0x09
+#: Whole numbers up to here are exact in readers of JSON that have only 64-bit floats.
+_EXACT_MAX: Final = 1 << 53
 
 
 def _dangerous() -> list[int]:
@@ -58,6 +61,22 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False
     return json.dumps(value, indent=indent, ensure_ascii=ascii_only).translate(_SAFE_JSON)
 
 
+def in_seconds(milliseconds: int | None) -> float | None:
+    """Return a time as JSON has it: seconds, of a moment since 1970 UTC; None stays None."""
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def utc(milliseconds: int | None) -> str:
+    """Return a moment for people."""
+    if milliseconds is None:
+        return "an unknown time"
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # any number may be in the tree
+        return f"{milliseconds} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class SafeFormatter(logging.Formatter):
     """Log lines for people, with control characters escaped.
 
@@ -82,15 +101,16 @@ def as_fields(message: Message) -> dict[str, Any]:
     """Return everything a message has.
 
     Content that is not UTF-8 is base64 under its own name. A key of bytes is hexadecimal under its
-    own name, a key that is an integer is one.
+    own name. An id, and an integer key beyond 2**53, is text: most JSON readers would round it.
+    ``key_type`` tells such a key from one of text.
     """
     fields: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "next_offset": message.next_offset,
-        "id": message.id,
-        "born_ms": time_ms_of(message.id),
+        "id": str(message.id),
+        "sent_s": in_seconds(time_ms_of(message.id)),
         "tag": message.tag,
         **_key_field(message.key),
         "headers": dict(message.headers or {}),
@@ -103,7 +123,11 @@ def as_fields(message: Message) -> dict[str, Any]:
 
 
 def _key_field(key: Key | None) -> dict[str, Any]:
-    return {"key_hex": key.hex()} if isinstance(key, bytes) else {"key": key}
+    if isinstance(key, bytes):
+        return {"key_hex": key.hex(), "key_type": "bytes"}
+    if isinstance(key, int):
+        return {"key": key if abs(key) <= _EXACT_MAX else str(key), "key_type": "int"}
+    return {"key": key, "key_type": None if key is None else "text"}
 
 
 def as_json_line(message: Message) -> bytes:

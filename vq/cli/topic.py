@@ -9,7 +9,6 @@ import click
 
 from vq import limits
 from vq.admin import placements, topics
-from vq.admin.brokers import Damage
 from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
 from vq.admin.topics import (
@@ -19,7 +18,9 @@ from vq.admin.topics import (
     TopicDescription,
     TopicSummary,
 )
+from vq.cli.completion import broker_group_names, topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.moves import show_moves
 from vq.cli.options import (
     Commands,
     Invocation,
@@ -28,16 +29,20 @@ from vq.cli.options import (
     yes_option,
 )
 from vq.cli.output import Value
+from vq.cli.text import in_seconds
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
+    retention_s,
+    settings_json,
+    show_settings,
     shown_retention,
     shown_settings,
     topic_options,
     with_options,
 )
-from vq.cli.verify import verify
-from vq.model import PartitionPlacement, TopicOrigin, TopicSettings
+from vq.cli.verify import damage_json, verify
+from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 
 @click.group(cls=Commands)
@@ -49,24 +54,41 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=True)
+@click.option(
+    "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
+)
 @command_options
-def create(invocation: Invocation, name: str, **options: Any) -> None:
+def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
     settings = with_options(TopicSettings(), options)
 
-    async def work() -> Topic:
+    async def work() -> tuple[Topic, bool]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.create_topic(cluster, name, settings)
+            if if_not_exists:
+                return await topics.ensure_topic(cluster, name, settings)
+            return await topics.create_topic(cluster, name, settings), True
 
-    made = invocation.run(work())
+    made, is_new = invocation.run(work())
     rows = [_placement_row(placement) for placement in made.partitions]
+    if not is_new:
+        invocation.output.remark(_exists_text(made, settings))
     if invocation.output.as_json:
-        invocation.output.document({"topic": name, "id": made.id, "partitions": rows})
+        document = {"topic": name, "id": made.id, "created": is_new, "partitions": rows}
+        invocation.output.document(document)
         return
-    invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
+    if is_new:
+        invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
     remark_retention(invocation.output, options)
     remark_threshold(invocation.output, options, settings)
     invocation.output.table(rows, columns=("partition", "group", "state"))
+
+
+def _exists_text(found: Topic, wanted: TopicSettings) -> str:
+    """Say that a topic is there already, and in which settings it is not as wanted."""
+    present, asked = asdict(found.settings), asdict(wanted)
+    differs = [f"{name} = {present[name]}" for name in asked if present[name] != asked[name]]
+    other = f", with other settings: {', '.join(differs)}" if differs else ""
+    return f"{found.name} exists already and was left as it is{other}"
 
 
 def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
@@ -79,15 +101,17 @@ def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
 
 # alter ----------------------------------------------------------------------------------------
 @topic.command()
-@click.argument("name")
-@topic_options(partitions_max=None, defaults=False)
+@click.argument("name", shell_complete=topic_names)
+@topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=False)
 @command_options
-def alter(invocation: Invocation, name: str, **options: Any) -> None:
+def alter(invocation: Invocation, name: str, partitions: int | None, **options: Any) -> None:
     """Change settings of a topic; one that is not given keeps its value.
 
-    Brokers take them within seconds. Messages that are stored stay as they are.
+    Brokers take them within seconds. Messages that are stored stay as they are. The number of
+    partitions can only grow. Keys go to other partitions then: messages of one key keep their
+    order only among those sent before, and among those sent after.
     """
-    if all(value is None for value in options.values()):
+    if partitions is None and all(value is None for value in options.values()):
         raise click.UsageError("name at least one setting")
 
     async def work() -> Topic:
@@ -96,13 +120,14 @@ def alter(invocation: Invocation, name: str, **options: Any) -> None:
                 cluster,
                 name,
                 lambda before: with_options(before, options),
-                partitions=options["partitions"],
+                partitions=partitions,
             )
 
     settings = invocation.run(work()).settings
     remark_retention(invocation.output, options)
     remark_threshold(invocation.output, options, settings)
-    invocation.output.record({"topic": name, **shown_settings(settings)})
+    values: dict[str, Value] = {"topic": name, "partitions": settings.partitions}
+    show_settings(invocation.output, values, settings)
 
 
 # list -----------------------------------------------------------------------------------------
@@ -115,30 +140,45 @@ def list_(invocation: Invocation) -> None:
         async with cluster_client(invocation.client_config()) as cluster:
             return await topics.list_topics(cluster)
 
-    rows: list[dict[str, Value]] = [
+    found = invocation.run(work())
+    rows: list[dict[str, Any]] = [
         {
             "topic": each.name,
             "partitions": each.settings.partitions,
             "flush": str(each.settings.flush),
             "retention": shown_retention(each.settings),
-            "groups": ",".join(sorted(group or "-" for group in each.open)),
-            "id": each.id,
-            **_shown_origin(each.origin),
+            "broker_groups": ",".join(sorted(group or "-" for group in each.open)),
         }
-        for each in invocation.run(work())
+        for each in found
     ]
-    columns = ("topic", "partitions", "flush", "retention", "groups")
+    if invocation.output.as_json:
+        invocation.output.document([_summary_json(each) for each in found])
+        return
+    columns = ("topic", "partitions", "flush", "retention", "broker_groups")
     invocation.output.table(rows, columns=columns)
     if not rows:
         invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
 
 
+def _summary_json(found: TopicSummary) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "id": found.id,
+        "partitions": found.settings.partitions,
+        "flush": str(found.settings.flush),
+        "retention_s": retention_s(found.settings),
+        "broker_groups": sorted(group for group in found.open if group),
+        "closed_partitions": found.open.get("", 0),
+        **_origin_json(found.origin),
+    }
+
+
 # describe -------------------------------------------------------------------------------------
-_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "spans")
+_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "ranges")
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @command_options
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
@@ -154,13 +194,13 @@ def describe(invocation: Invocation, name: str) -> None:
             return await topics.describe_topic(cluster, name)
 
     found = invocation.run(work())
-    settings = _settings(found.topic)
     rows = [_partition_row(each) for each in found.partitions]
     output = invocation.output
     if output.as_json:
-        output.document({**settings, "partitions": rows})
+        partitions = [_partition_json(each) for each in found.partitions]
+        output.document({**_settings_json(found.topic), "partitions": partitions})
     else:
-        output.record(settings)
+        output.record(_settings(found.topic))
         output.title("")
         output.table(rows, columns=_COLUMNS)
         for each in found.partitions:
@@ -198,9 +238,26 @@ def _shown_origin(origin: TopicOrigin | None) -> dict[str, Value]:
     }
 
 
+def _settings_json(described: Topic) -> dict[str, Any]:
+    return {
+        "topic": described.name,
+        "id": described.id,
+        **_origin_json(described.origin),
+        **settings_json(described.settings),
+    }
+
+
+def _origin_json(origin: TopicOrigin | None) -> dict[str, Any]:
+    """Return who created a topic; null for one of an earlier vq."""
+    return {
+        "created_s": None if origin is None else in_seconds(origin.time_ms),
+        "created_by": None if origin is None else {"client": origin.client, "host": origin.host},
+        "auto_created": None if origin is None else origin.auto,
+    }
+
+
 def _partition_row(described: PartitionDescription) -> dict[str, Any]:
     placement, ends = described.placement, described.ends
-    spans = [f"{s.group}[{s.start},{'' if s.end is None else s.end})" for s in placement.spans]
     return {
         **_placement_row(placement),
         "state": described.state,
@@ -208,21 +265,32 @@ def _partition_row(described: PartitionDescription) -> dict[str, Any]:
         "latest": None if ends is None else ends.latest,
         "bytes": None if ends is None else ends.latest - ends.earliest,
         "damaged": described.damaged,
-        "spans": " ".join(spans),
-        "damage": [_range(each) for each in described.damage],
+        "ranges": ", ".join(_span_text(each) for each in placement.spans),
         "reason": "; ".join(described.reasons) or None,
     }
 
 
-def _range(damage: Damage) -> dict[str, Any]:
-    """Return a damaged range without what its row says."""
-    fields = asdict(damage)
-    return {name: fields[name] for name in fields if name not in {"topic", "partition"}}
+def _span_text(span: Span) -> str:
+    """Say which offsets a broker group holds."""
+    if span.end is None:
+        return f"{span.group} from {span.start}"
+    return f"{span.group} from {span.start} to {span.end}"
+
+
+def _partition_json(described: PartitionDescription) -> dict[str, Any]:
+    row = _partition_row(described)
+    del row["ranges"]
+    return {
+        **row,
+        "ranges": [asdict(each) for each in described.placement.spans],
+        "damage": [damage_json(each) for each in described.damage],
+        "reasons": list(described.reasons),
+    }
 
 
 # move -----------------------------------------------------------------------------------------
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option(
     "--partition",
     "partitions",
@@ -232,7 +300,14 @@ def _range(damage: Damage) -> dict[str, Any]:
     metavar="N",
     help="Which one; may be given several times.",
 )
-@click.option("--to", "group", required=True, metavar="GROUP", help="Group that takes over.")
+@click.option(
+    "--to",
+    "group",
+    required=True,
+    metavar="GROUP",
+    shell_complete=broker_group_names,
+    help="Group that takes over.",
+)
 @yes_option
 @command_options
 def move(
@@ -243,42 +318,15 @@ def move(
     What is there stays readable where it was written. Producers and consumers follow by themselves.
     """
 
-    async def work() -> list[Moved]:
+    async def work() -> tuple[list[Move], list[Moved]]:
         async with cluster_client(invocation.client_config()) as cluster:
             moves = await placements.plan_moves(cluster, name, partitions, group)
-            _show_plan(invocation, moves)
-            if moves and not yes:
-                _need_yes()
-            return await placements.move_all(cluster, moves)
+            return moves, await placements.move_all(cluster, moves) if yes else []
 
-    done = invocation.run(work())
-    if not done:
+    planned, done = invocation.run(work())
+    if not planned:
         invocation.output.remark(f"every named partition is on {group} already")
-    rows = [_moved_row(each) for each in done]
-    invocation.output.table(rows, columns=("topic", "partition", "from", "to", "at_offset"))
-
-
-def _show_plan(invocation: Invocation, moves: Sequence[Move]) -> None:
-    for planned in moves:
-        invocation.output.remark(
-            f"plan: {planned.placement.topic}-{planned.placement.partition} from "
-            f"{planned.source.group} ({planned.source.address}) to {planned.target.group} "
-            f"({planned.target.address})"
-        )
-
-
-def _moved_row(moved: Moved) -> dict[str, Any]:
-    return {
-        "topic": moved.topic,
-        "partition": moved.partition,
-        "from": moved.source,
-        "to": moved.target,
-        "at_offset": moved.offset,
-    }
-
-
-def _need_yes() -> None:
-    raise CommandFailed("nothing was changed; add --yes to do it")
+    show_moves(invocation, planned, done if yes else None)
 
 
 topic.add_command(verify)
@@ -286,31 +334,30 @@ topic.add_command(verify)
 
 # delete ---------------------------------------------------------------------------------------
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @yes_option
 @command_options
 def delete(invocation: Invocation, name: str, yes: bool) -> None:
     """Delete a topic: its messages and every group's progress on it."""
 
-    async def work() -> None:
+    async def work() -> Deletion:
         async with cluster_client(invocation.client_config()) as cluster:
-            _show_deletion(invocation, await topics.plan_delete(cluster, name))
+            planned = await topics.plan_delete(cluster, name)
             if yes:
                 await topics.delete_topic(cluster, name)
+            return planned
 
-    invocation.run(work())
-    if not yes:
-        _need_yes()
-    if invocation.output.as_json:
-        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
-        invocation.output.document({"topic": name, "deleted": True, "time": moment})
+    planned = invocation.run(work())
+    output = invocation.output
+    if output.as_json:
+        output.document({"done": yes, **asdict(planned)})
     else:
-        invocation.output.remark(f"deleted {name}; brokers remove its data in the background")
-
-
-def _show_deletion(invocation: Invocation, planned: Deletion) -> None:
-    size = f"{planned.bytes} bytes" + ("" if planned.exact else ", and more unknown")
-    invocation.output.remark(
-        f"plan: delete {planned.topic} with {planned.partitions} partition(s), {size}, and the "
-        "progress of every consumer group on it; this cannot be undone"
-    )
+        size = f"{planned.bytes} bytes" + ("" if planned.exact else ", and more unknown")
+        output.remark(
+            f"plan: delete {planned.topic} with {planned.partitions} partition(s), {size}, and the "
+            "progress of every consumer group on it; this cannot be undone"
+        )
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"deleted {name}; brokers remove its data in the background")

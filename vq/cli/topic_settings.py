@@ -173,6 +173,36 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
     }
 
 
+def settings_json(settings: TopicSettings) -> dict[str, Any]:
+    """Return all settings but the number of partitions for a program: bytes, seconds, null."""
+    return {
+        "flush": str(settings.flush),
+        "flush_interval_messages": settings.flush_interval_messages,
+        "flush_interval_s": settings.flush_interval_ms / 1000,
+        "retention_s": retention_s(settings),
+        "max_message_bytes": settings.max_message_bytes,
+        "compression": str(settings.compression or "none"),
+        "compression_threshold_bytes": _threshold(settings),
+        "replication": str(settings.replication),
+        "min_insync": settings.min_insync,
+        "pool": settings.pool or COMMON_POOL,
+        "readable": settings.readable,
+        "writable": settings.writable,
+    }
+
+
+def show_settings(output: Output, first: Mapping[str, Value], settings: TopicSettings) -> None:
+    """Print settings behind the fields of ``first``."""
+    shown = settings_json(settings) if output.as_json else shown_settings(settings)
+    output.record({**first, **shown})
+
+
+def retention_s(settings: TopicSettings) -> int | None:
+    """Return how long messages are kept in seconds; None: for ever."""
+    hours = settings.retention_hours
+    return None if hours is None else hours * 3600
+
+
 def shown_retention(settings: TopicSettings) -> str:
     """Return how long messages are kept."""
     hours = settings.retention_hours

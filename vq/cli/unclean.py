@@ -7,12 +7,12 @@ import click
 
 from vq.admin.connect import cluster_client
 from vq.admin.unclean import Unclean, elect_uncleanly
-from vq.cli.errors import CommandFailed
+from vq.cli.completion import broker_group_names
 from vq.cli.options import Invocation, command_options, yes_option
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", shell_complete=broker_group_names)
 @click.option("--node", required=True, metavar="NODE", help="The node that is to lead.")
 @click.option(
     "--topic",
@@ -40,9 +40,10 @@ def unclean(
             return await elect_uncleanly(cluster, group, node, topics, do=True) if yes else planned
 
     found = invocation.run(work())
+    lists = {"insync": list(found.insync), "topics": list(found.topics)}
+    invocation.output.record({"done": yes, **asdict(found), **lists})
     if not yes:
-        raise CommandFailed("nothing was changed; add --yes to do it")
-    invocation.output.record({**asdict(found), "decided": True})
+        invocation.only_planned()
 
 
 def _plan_text(planned: Unclean) -> str:

@@ -1,7 +1,6 @@
 """``vq topic verify``: have brokers read what they store and look for damage."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,13 +10,15 @@ from vq.admin.connect import cluster_client
 from vq.admin.sizes import bytes_text
 from vq.admin.verification import Verified, VerifyProgress
 from vq.admin.verification import verify as verify_topics
+from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options
+from vq.cli.text import in_seconds
 from vq.errors import InvalidArgument
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
 @click.option("--all", "everything", is_flag=True, help="All topics.")
 @click.option(
     "--partition",
@@ -69,11 +70,11 @@ def _sentence(progress: VerifyProgress) -> str:
 def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     rows = [_row(each) for each in found]
     output = invocation.output
-    output.table(
-        rows,
-        columns=("topic", "partition", "group", "read", "skipped", "damaged", "error"),
-        optional=("error",),
-    )
+    if output.as_json:
+        output.document([_json(each) for each in found])
+    else:
+        columns = ("topic", "partition", "group", "read", "skipped", "damaged", "error")
+        output.table(rows, columns=columns, optional=("error",))
     for verified in found:
         for each in verified.damage or ():
             output.remark(str(each))
@@ -95,13 +96,28 @@ def _row(verified: Verified) -> dict[str, Any]:
         "skipped": bytes_text(verified.skipped_bytes),
         "damaged": verified.damaged,
         "error": verified.error or None,
-        "read_bytes": verified.read_bytes,
-        "skipped_bytes": verified.skipped_bytes,
-        "damage": None if verified.damage is None else [_range(each) for each in verified.damage],
     }
 
 
-def _range(damage: Damage) -> dict[str, Any]:
-    """Return a damaged range without what its row says."""
-    fields = asdict(damage)
-    return {name: fields[name] for name in ("start", "end", "file", "reason", "found_ms")}
+def _json(verified: Verified) -> dict[str, Any]:
+    row = {name: value for name, value in _row(verified).items() if name not in {"read", "skipped"}}
+    return {
+        **row,
+        "read_bytes": verified.read_bytes,
+        "skipped_bytes": verified.skipped_bytes,
+        "damage": None
+        if verified.damage is None
+        else [damage_json(each) for each in verified.damage],
+    }
+
+
+def damage_json(damage: Damage) -> dict[str, Any]:
+    """Return a damaged range without the topic and the partition, which its row says."""
+    return {
+        "group": damage.group,
+        "start": damage.start,
+        "end": damage.end,
+        "file": damage.file,
+        "reason": damage.reason,
+        "found_s": in_seconds(damage.found_ms or None),
+    }

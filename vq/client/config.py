@@ -2,10 +2,11 @@
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from vq import limits
+from vq.client import environment
 from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
@@ -78,8 +79,10 @@ class MessageFactoryConfig:
     """How to reach a cluster.
 
     Attributes:
-        zookeeper: ``host:port`` of one or more servers, comma-separated, without a path.
-        cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``.
+        zookeeper: ``host:port`` of one or more servers, comma-separated, without a path. Without
+            it the variable ``VQ_ZOOKEEPER`` counts, without that ``127.0.0.1:2181``.
+        cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``. Without it the variable
+            ``VQ_CLUSTER`` counts, without that ``default``.
         client_id: Shown by brokers and in group listings.
         session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
             leave their groups and other members take their partitions. 10 s tolerates a garbage
@@ -89,8 +92,8 @@ class MessageFactoryConfig:
         request_timeout_s: Bound of requests without a time-out of their own (offsets, status).
     """
 
-    zookeeper: str = "127.0.0.1:2181"
-    cluster: str = "default"
+    zookeeper: str = field(default_factory=environment.zookeeper)
+    cluster: str = field(default_factory=environment.cluster)
     client_id: str = "vq-python"
     session_timeout_s: float = 10.0
     start_timeout_s: float = 10.0

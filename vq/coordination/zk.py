@@ -144,6 +144,10 @@ class _WatchOnce:
             logger.exception("watch callback failed", zookeeper=self._owner.describe(), path=path)
 
 
+#: The parent of all clusters.
+ROOT: Final = "vq"
+
+
 class ZooKeeperCoordinator(SessionBase):
     """The ``Coordinator`` port over a real ensemble.
 
@@ -161,7 +165,7 @@ class ZooKeeperCoordinator(SessionBase):
         cluster: str,
         *,
         session_timeout_s: float = 10.0,
-        root: str = "/vq",
+        root: str = ROOT,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)

@@ -48,7 +48,7 @@ def test_one_that_ended_is_started_again_after_a_pause_that_grows() -> None:
         child.running = False
         told = found.look(now)
         assert told == (
-            "broker b1/n1 ended unexpectedly (code -9); its log is b1.log. It is started again in "
+            "broker b1/n1 was killed (SIGKILL); its log is b1.log. It is started again in "
             f"{pause_s} s"
         )
         starts = child.starts
@@ -128,7 +128,7 @@ def test_a_zookeeper_that_ended_is_started_again(monkeypatch: pytest.MonkeyPatch
     zookeeper.running = False
     said = watch(zookeeper, [Child("b1/n1")], Stop(monkeypatch, looks=5))
     assert len(said) == 1
-    assert said[0].startswith("ZooKeeper ended unexpectedly (code -9)")
+    assert said[0].startswith("ZooKeeper was killed (SIGKILL)")
     assert zookeeper.running
 
 

@@ -111,4 +111,4 @@ def test_what_others_sent_forges_no_line_of_a_log() -> None:
 
 
 def test_birth_time_comes_from_the_id() -> None:
-    assert text.as_fields(message(b""))["born_ms"] == 1_735_689_600_005
+    assert text.as_fields(message(b""))["sent_s"] == 1_735_689_600.005

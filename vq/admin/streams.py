@@ -1,0 +1,322 @@
+"""The messages of a topic without a group: from places that are chosen, merged by their time.
+
+Loop-bound functions on a ``ClusterClient``. Nothing is committed. Memory: for each partition one
+answer of a broker, which is smaller the more partitions there are.
+"""
+
+import asyncio
+import contextlib
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vq import limits
+from vq.admin.offsets import Inspector, PartitionEnds
+from vq.admin.stored import COUNT_MAX, Source
+from vq.backoff import Backoff
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.decode import Decoder
+from vq.client.consumer.fetcher import chunk_of
+from vq.client.ids import time_ms_of
+from vq.coordination import topics
+from vq.errors import (
+    ConnectionCut,
+    InvalidArgument,
+    NotMaster,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    UnknownPartition,
+    VqError,
+)
+from vq.log_lines import get_logger
+from vq.model import Message, PartitionPlacement, TopicPartition
+from vq.remoting.wire_pb2 import GetRequest
+
+logger = get_logger(__name__)
+#: Bytes of answers that all partitions together hold, and the least of one.
+_BYTES_MAX: Final = 16 * limits.MIB
+_BYTES_MIN: Final = 4 * limits.KIB
+_WINDOW_BYTES: Final = 64 * limits.KIB
+_WINDOW_GROWTH: Final = 4
+#: Partitions that are followed at once: each has a request that waits.
+FOLLOWED_MAX: Final = 256
+#: Messages that are yielded together at most.
+_READY_MAX: Final = 1_000
+_AGAIN: Final = Backoff(first_s=0.1, most_s=2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Where reading begins; at most one field is set, none: at the oldest message kept.
+
+    Attributes:
+        latest: At the end: only messages that come from now on.
+        since_ms: At the first message stored at or after this time, in ms since 1970 UTC.
+        offset: Where a record starts; of one partition.
+        last: So many messages before the end, the newest of all partitions; 1 to 100,000.
+    """
+
+    latest: bool = False
+    since_ms: int | None = None
+    offset: int | None = None
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.last is not None and not 1 <= self.last <= COUNT_MAX:
+            raise InvalidArgument(f"last = {self.last} is outside [1, {COUNT_MAX}]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One partition that is read, from ``start``; it ended at ``end`` when reading began."""
+
+    source: Source
+    start: int
+    end: int
+
+
+async def messages(
+    cluster: ClusterClient,
+    topic: str,
+    begin: Begin,
+    *,
+    partitions: Sequence[int] = (),
+    tags: Sequence[str] = (),
+    follow: bool = False,
+) -> AsyncGenerator[list[Message], None]:
+    """Yield messages of a topic up to its present end; with ``follow`` also those that come later.
+
+    Up to the present end they are in the order of the times at which they were sent, as far as the
+    order within each partition allows it; later ones are in the order in which they come.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        InvalidArgument: An offset for several partitions, or too many partitions to follow.
+        OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
+        NotMaster: A broker that must be asked does not answer.
+        CorruptData: A message is damaged; those before it were yielded.
+    """
+    placements = await _placements(cluster, topic, partitions)
+    if follow and len(placements) > FOLLOWED_MAX:
+        raise InvalidArgument(
+            f"{len(placements)} partitions are too many to follow without a group, which takes at "
+            f"most {FOLLOWED_MAX}; name some, or give a group"
+        )
+    size = max(_BYTES_MIN, min(limits.MIB, _BYTES_MAX // max(1, len(placements))))
+    parts = await _parts(cluster, placements, begin)
+    if begin.last is not None:
+        parts = await _last(parts, begin.last, tags, size)
+    async for some in _merged(parts, tags, size):
+        yield some
+    if follow:
+        async for some in _followed(parts, tags, size):
+            yield some
+
+
+async def _placements(
+    cluster: ClusterClient, topic: str, only: Sequence[int]
+) -> list[PartitionPlacement]:
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    for number in only:
+        if not 0 <= number < len(view.partitions):
+            raise UnknownPartition(
+                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
+            )
+    return [each for each in view.partitions if not only or each.partition in only]
+
+
+async def _parts(
+    cluster: ClusterClient, placements: Sequence[PartitionPlacement], begin: Begin
+) -> list[_Part]:
+    """Return the partitions with their places; ``last`` begins at the oldest message for now."""
+    if begin.offset is not None and len(placements) != 1:
+        raise InvalidArgument(
+            f"an offset means one partition; {len(placements)} are read: name one"
+        )
+    inspector = Inspector(cluster)
+    ends = await asyncio.gather(*(inspector.ends(each) for each in placements))
+    found = []
+    for placement, known in zip(placements, ends, strict=True):
+        partition = TopicPartition(placement.topic, placement.partition)
+        if known is None:
+            raise NotMaster(
+                f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
+            )
+        start = await _start(inspector, placement, known, begin)
+        found.append(_Part(Source(cluster, partition), start, known.latest))
+    return found
+
+
+async def _start(
+    inspector: Inspector, placement: PartitionPlacement, ends: PartitionEnds, begin: Begin
+) -> int:
+    if begin.latest:
+        return ends.latest
+    if begin.offset is not None:
+        if not ends.earliest <= begin.offset <= ends.latest:
+            raise OffsetOutOfRange(
+                f"offset {begin.offset} of {placement.topic}-{placement.partition} is outside "
+                f"[{ends.earliest}, {ends.latest}]",
+                details={"earliest": ends.earliest, "latest": ends.latest},
+            )
+        return begin.offset
+    if begin.since_ms is None:
+        return ends.earliest
+    found = await inspector.offset_at_time(placement, begin.since_ms)
+    if found is None:
+        raise NotMaster(
+            f"a broker of {placement.topic}-{placement.partition} does not answer; start it first"
+        )
+    return min(max(found, ends.earliest), ends.latest)
+
+
+# One partition --------------------------------------------------------------------------------
+async def _read(
+    part: _Part, tags: Sequence[str], size: int, *, follow: bool = False
+) -> AsyncIterator[list[Message]]:
+    """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
+    at, decoder = part.end if follow else part.start, Decoder(part.source.partition)
+    tries, validate = 0, True
+    while follow or at < part.end:
+        request = GetRequest(offset=at, max_bytes=size, tags=tags, validate=validate)
+        try:
+            answer, body = await part.source.get(request, limits.LONG_POLL_S_MAX if follow else 0.0)
+        except VqError as error:
+            passes = error.retriable or error.refresh_routes or isinstance(error, ConnectionCut)
+            if not (follow and passes):
+                raise
+            tries += 1
+            logger.warning(
+                "cannot read, trying again", partition=part.source.partition, error=error
+            )
+            await asyncio.sleep(_AGAIN.pause_s(tries))
+            continue
+        tries, chunk = 0, chunk_of(answer, body)
+        if chunk.next_offset == at and not body and not follow:
+            return  # the partition became shorter meanwhile
+        validate = False
+        decoder.begin(chunk)
+        while decoder.has_more:
+            found = decoder.more()
+            wanted = found if follow else [each for each in found if each.offset < part.end]
+            if wanted:
+                yield wanted
+        if decoder.error is not None:
+            raise decoder.error
+        at = chunk.next_offset
+        size = max(size, decoder.rest.missing)
+
+
+# Several --------------------------------------------------------------------------------------
+async def _merged(
+    parts: Sequence[_Part], tags: Sequence[str], size: int
+) -> AsyncIterator[list[Message]]:
+    """Yield the messages of all partitions, the one that was sent first before the others."""
+    streams = [_read(part, tags, size) for part in parts]
+    waiting: list[deque[Message]] = [deque() for _ in parts]
+    heap: list[tuple[int, int]] = []
+
+    async def queue(index: int) -> None:
+        """Put the next message of a partition into the heap."""
+        while not waiting[index]:
+            try:
+                waiting[index].extend(await anext(streams[index]))
+            except StopAsyncIteration:
+                return
+        heapq.heappush(heap, (waiting[index][0].id, index))
+
+    for index in range(len(parts)):
+        await queue(index)
+    ready: list[Message] = []
+    while heap:
+        _, index = heapq.heappop(heap)
+        ready.append(waiting[index].popleft())
+        if not waiting[index] or len(ready) >= _READY_MAX:
+            yield ready  # before the next request, which may take long or fail
+            ready = []
+        await queue(index)
+    if ready:
+        yield ready
+
+
+async def _last(parts: Sequence[_Part], count: int, tags: Sequence[str], size: int) -> list[_Part]:
+    """Return the partitions with the places from which they have the last ``count`` messages.
+
+    Two passes: this one keeps a time and an offset of each message, and no contents.
+    """
+    newest: list[tuple[int, int, int]] = []  # time, index of the partition, offset
+    for index, part in enumerate(parts):
+        newest += [(ms, index, offset) for ms, offset in await _tail(part, count, tags, size)]
+        newest = sorted(newest)[-count:]
+    starts = [part.end for part in parts]
+    for _, index, offset in newest:
+        starts[index] = min(starts[index], offset)
+    return [_Part(part.source, start, part.end) for part, start in zip(parts, starts, strict=True)]
+
+
+async def _tail(
+    part: _Part, count: int, tags: Sequence[str], size: int
+) -> Sequence[tuple[int, int]]:
+    """Return times and offsets of the last messages of a partition; the times do not fall.
+
+    A message that was sent before the one in front of it counts with the time of that one: so the
+    newest of all partitions are the last ones of each.
+    """
+    window = _WINDOW_BYTES
+    while True:
+        start = max(part.start, part.end - window)
+        found: deque[tuple[int, int]] = deque(maxlen=count)
+        latest = 0
+        begin = await _boundary(part.source, start, part.end)
+        async for some in _read(_Part(part.source, begin, part.end), tags, size):
+            for message in some:
+                latest = max(latest, time_ms_of(message.id))
+                found.append((latest, message.offset))
+        if len(found) == count or start == part.start:
+            return found
+        window *= _WINDOW_GROWTH
+
+
+async def _boundary(source: Source, offset: int, end: int) -> int:
+    """Return ``offset`` if a record starts there, otherwise where the next one does."""
+    if offset >= end:
+        return end
+    try:
+        await source.get(GetRequest(offset=offset, max_bytes=1, validate=True))
+    except OffsetNotBoundary as error:
+        following = error.details.get("next")
+        if not isinstance(following, int):
+            raise
+        return following
+    return offset
+
+
+async def _followed(
+    parts: Sequence[_Part], tags: Sequence[str], size: int
+) -> AsyncIterator[list[Message]]:
+    """Yield what comes after the ends of partitions, for ever."""
+    arrived: asyncio.Queue[list[Message]] = asyncio.Queue(maxsize=len(parts))
+
+    async def follow(part: _Part) -> None:
+        async for some in _read(part, tags, size, follow=True):
+            await arrived.put(some)
+
+    tasks = [asyncio.create_task(follow(part)) for part in parts]
+    failed = asyncio.gather(*tasks)
+    try:
+        while True:
+            waits = asyncio.create_task(arrived.get())
+            both: set[asyncio.Future[Any]] = {waits, failed}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                waits.cancel()
+                await failed  # raises
+            yield await waits
+    finally:
+        failed.cancel()
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, VqError):
+            await failed

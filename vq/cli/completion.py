@@ -1,0 +1,82 @@
+"""Names for the completion of a shell: topics, consumer groups and broker groups.
+
+They come from ZooKeeper, within a short time; a shell that completes shows nothing rather than an
+error. Importing this module imports neither the client nor ZooKeeper's library.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vq.errors import VqError
+
+if TYPE_CHECKING:
+    from vq.coordination.coordinator import Coordinator
+
+#: For all of it: connecting, reading, closing.
+WAIT_S: Final = 1.5
+NAMES_MAX: Final = 1_000
+
+Names = Callable[["Coordinator"], Awaitable[list[str]]]
+
+
+def topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the topics that begin with what was typed."""
+    from vq.coordination.topics import list_topics
+
+    return _found(ctx, incomplete, list_topics)
+
+
+def group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the consumer groups that begin with what was typed."""
+    from vq.coordination.groups import list_groups
+
+    return _found(ctx, incomplete, list_groups)
+
+
+def broker_group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the broker groups that begin with what was typed."""
+    from vq.coordination.registry import group_names as names
+
+    return _found(ctx, incomplete, names)
+
+
+def broker_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return broker groups and their nodes, as ``b1`` and ``b1/n1``."""
+    from vq.coordination.registry import all_nodes
+    from vq.coordination.registry import group_names as names
+
+    async def both(coordinator: "Coordinator") -> list[str]:
+        nodes = [f"{each.group}/{each.node}" for each in await all_nodes(coordinator)]
+        return sorted([*await names(coordinator), *nodes])
+
+    return _found(ctx, incomplete, both)
+
+
+def _found(ctx: click.Context, incomplete: str, names: Names) -> list[str]:
+    logging.disable()  # nothing but names may reach the shell
+    try:
+        known = asyncio.run(asyncio.wait_for(_ask(ctx.params, names), WAIT_S))
+    except (VqError, OSError, TimeoutError):
+        return []
+    return [name for name in known if name.startswith(incomplete)][:NAMES_MAX]
+
+
+async def _ask(params: dict[str, Any], names: Names) -> list[str]:
+    from vq.cli.settings import build, read_sources
+    from vq.client.config import MessageFactoryConfig
+    from vq.coordination.zk import ZooKeeperCoordinator
+
+    given = {name: params.get(name) for name in ("zookeeper", "cluster")}
+    sources = read_sources(params.get("config"), os.environ, **given)
+    config = build(MessageFactoryConfig, "client", sources)
+    coordinator = ZooKeeperCoordinator(config.zookeeper, config.cluster)
+    try:
+        await coordinator.start(WAIT_S)
+        return await names(coordinator)
+    finally:
+        await coordinator.close()

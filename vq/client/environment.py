@@ -1,0 +1,17 @@
+"""The variables that say where the cluster is, for applications and for commands alike.
+
+The only place below the entry points that reads the environment
+(docs/decisions/0054-clients-read-the-environment.md).
+"""
+
+import os
+
+
+def zookeeper() -> str:
+    """Return where ZooKeeper is if the application does not say it."""
+    return os.environ.get("VQ_ZOOKEEPER", "127.0.0.1:2181")
+
+
+def cluster() -> str:
+    """Return the name of the cluster if the application does not say it."""
+    return os.environ.get("VQ_CLUSTER", "default")
