@@ -98,6 +98,7 @@ docs:
 	$(RUN) tools/api_reference.py
 	$(RUN) tools/partition_states.py
 	$(RUN) tools/broker_metrics.py
+	$(RUN) tools/json_schemas.py
 
 setup:
 	$(call bootstrap,demo test check)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S
-from support.zookeeper import ZooKeeperService, forbidden
+from support.zookeeper import ZooKeeperService, admin, forbidden
 
 pytestmark = pytest.mark.slow
 LINES = [f"line {number}" for number in range(500)]
@@ -232,13 +232,15 @@ def test_a_moved_partition_keeps_its_messages_and_takes_new_ones(cluster: Proces
     cluster.vq_json("produce", "moving", stdin=b"1\n2\n")
     assert consumed(cluster, "moving", "before", 1) == ["1"]
     plan = cluster.vq("topic", "move", "moving", "--partition", "0", "--to", target)
-    assert plan.returncode == 1
-    assert b"add --yes" in plan.stderr
+    assert plan.returncode == 0
+    assert b"nothing was changed; add --yes" in plan.stderr
     arguments = ("topic", "move", "moving", "--partition", "0", "--to", target, "--yes")
+    planned = cluster.vq_json(*arguments[:-1])
     moved = cluster.vq_json(*arguments)
-    assert [(row["from"], row["to"]) for row in moved] == [(source, target)]
-    assert cluster.vq_json(*arguments) == []
-    assert cluster.vq_json(*arguments[:-1]) == []  # nothing to do needs no --yes
+    for found, is_done in ((planned, False), (moved, True)):
+        assert found["done"] is is_done
+        assert [(row["from"], row["to"]) for row in found["moves"]] == [(source, target)]
+    assert cluster.vq_json(*arguments)["moves"] == []
     cluster.vq_json("produce", "moving", stdin=b"3\n")
     assert drained(cluster, "moving", "after", 3) == ["1", "2", "3"]
     assert drained(cluster, "moving", "before", 2) == ["2", "3"]
@@ -250,7 +252,7 @@ def test_a_moved_partition_keeps_its_messages_and_takes_new_ones(cluster: Proces
 
 def test_deleting_a_topic_needs_yes(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "gone")
-    assert cluster.vq("topic", "delete", "gone").returncode == 1
+    assert cluster.vq_json("topic", "delete", "gone")["done"] is False
     assert "gone" in [row["topic"] for row in cluster.vq_json("topic", "list")]
     cluster.vq_json("topic", "delete", "gone", "--yes")
     assert "gone" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
@@ -330,15 +332,15 @@ def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "plain")
     ended = cluster.vq("topic", "list")
     header, *rows = ended.stdout.decode().splitlines()
-    assert header.split("\t") == ["topic", "partitions", "flush", "retention", "groups"]
+    assert header.split("\t") == ["topic", "partitions", "flush", "retention", "broker_groups"]
     assert any(row.split("\t")[:2] == ["plain", "1"] for row in rows)
 
 
 def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> None:
     rows = cluster.vq_json("cluster", "status")
     assert [(row["group"], row["role"], row["answers"]) for row in rows] == [
-        ("b1", "master", "yes"),
-        ("b2", "master", "yes"),
+        ("b1", "master", True),
+        ("b2", "master", True),
     ]
     findings = {each["check"]: each for each in cluster.vq_json("doctor")}
     assert {"zookeeper", "session", "broker b1/n1", "broker b2/n1", "clocks"} <= set(findings)
@@ -348,11 +350,16 @@ def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> 
 def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
     cluster: ProcessCluster,
 ) -> None:
-    """ZooKeeper has room for any cluster, so a wrong name is only seen by what is missing."""
-    for command in (["cluster", "status"], ["topic", "list"], ["group", "list"], ["doctor"]):
+    """With the clusters that there are; looking leaves no tree of the wrong name behind."""
+    for command in (["cluster", "status"], ["topic", "list"], ["consume", "t"], ["produce", "t"]):
         ended = cluster.vq(*command, "--cluster", "prodd")
-        said = ended.stdout + ended.stderr
-        assert (b"--cluster" if command == ["doctor"] else b"'prodd'") in said
+        assert ended.returncode == 1
+        said = ended.stderr.decode()
+        assert "there is no cluster 'prodd' at" in said
+        assert cluster.name in said.partition("there are: ")[2]
+    with admin(cluster.zookeeper) as client:
+        assert client.exists("/vq/prodd") is None
+    assert b"--cluster" in cluster.vq("doctor", "--cluster", "prodd").stdout
 
 
 @pytest.mark.parametrize(
@@ -475,11 +482,11 @@ def test_a_stream_in_ascii_gets_escapes_instead_of_an_error(cluster: ProcessClus
 
 
 def test_producers_create_topics_where_an_operator_allows_it(cluster: ProcessCluster) -> None:
-    assert cluster.vq_json("cluster", "settings")["auto_create"] == "off"
+    assert cluster.vq_json("cluster", "settings")["auto_create"] is False
     refused = cluster.vq("cluster", "settings", "--partitions", "3")
     assert b"auto-create is off" in refused.stderr
     on = cluster.vq_json("cluster", "settings", "--auto-create", "on", "--partitions", "3")
-    assert (on["auto_create"], on["partitions"], on["flush"]) == ("on", 3, "sync")
+    assert (on["auto_create"], on["partitions"], on["flush"]) == (True, 3, "sync")
     unknown = cluster.vq("cluster", "settings", "--pool", "fast")
     assert b"the pools are common (b1, b2)" in unknown.stderr
     try:
@@ -492,7 +499,7 @@ def test_producers_create_topics_where_an_operator_allows_it(cluster: ProcessClu
         assert cluster.vq_json("cluster", "settings", "--flush", "async")["partitions"] == 3
     finally:
         off = cluster.vq_json("cluster", "settings", "--auto-create", "off")
-        assert (off["auto_create"], off["partitions"], off["flush"]) == ("off", 3, "async")
+        assert (off["auto_create"], off["partitions"], off["flush"]) == (False, 3, "async")
     found = cluster.vq_json("topic", "describe", "made-by-a-producer")
     assert len(found["partitions"]) == 3
     assert b"made-by-nobody" not in cluster.vq("topic", "list").stdout

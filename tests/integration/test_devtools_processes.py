@@ -124,7 +124,7 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
 
         def serves() -> bool:
             rows = json.loads(processes.vq("cluster", "status", "--json").stdout or b"[]")
-            return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", "yes")]
+            return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", True)]
 
         try:
             block_until(serves, "the broker of the file serves")

@@ -114,7 +114,10 @@ def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_righ
         block_until(lambda: described()["stopped"] is not None)
         row = described()
         assert row["stopped"].startswith("PartitionQuarantined: ")
-        assert (row["stopped_at"], row["stopped_since_ms"]) == (trouble.offset, trouble.since_ms)
+        assert (row["stopped_at"], row["stopped_since_s"] * 1000) == (
+            trouble.offset,
+            pytest.approx(trouble.since_ms),
+        )
         shown = processes.vq("group", "describe", "waits").stderr.decode()
         assert f"does not go on at offset {trouble.offset} since 20" in shown
 
@@ -142,10 +145,10 @@ def test_the_rest_of_a_damaged_partition_can_be_given_up(
     processes.restart("b1")
     reset = ("group", "reset", "old", "--to-earliest")
     planned = processes.vq(*reset)
-    assert planned.returncode == 1
+    assert planned.returncode == 0
     assert f"plan: old on t-0 from {6 * BATCH} to {begin}".encode() in planned.stderr
     assert b"nothing was changed; add --yes" in planned.stderr
-    (done,) = processes.vq_json(*reset, "--yes")
+    (done,) = processes.vq_json(*reset, "--yes")["partitions"]
     assert (done["from"], done["to"]) == (6 * BATCH, begin)
     processes.vq_json("produce", "t", stdin=b"after")
     row = partition_row(processes)
@@ -175,7 +178,9 @@ def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: Proces
     (row,) = processes.vq_json("group", "describe", "old")["partitions"]
     assert row["needs_reset"]
     offset = ("--offset", str(4 * BATCH))
-    (done,) = processes.vq_json("group", "reset", "old", "--stopped", *offset, "--yes")
+    (done,) = processes.vq_json("group", "reset", "old", "--stopped", *offset, "--yes")[
+        "partitions"
+    ]
     assert (done["from"], done["to"]) == (6 * BATCH, 4 * BATCH)
     assert consumed(processes, "old", 3) == later
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.json_schema import schema_of, wrong
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
 
@@ -96,10 +97,12 @@ class ProcessCluster:
         )
 
     def vq_json(self, *arguments: str, stdin: bytes = b"") -> Any:
-        """Run ``vq … --json``, expect success, return the document."""
+        """Run ``vq … --json``, expect success and what its schema says, return the document."""
         ended = self.vq(*arguments, "--json", stdin=stdin)
         assert ended.returncode == 0, ended.stderr.decode()
-        return json.loads(ended.stdout)
+        document = json.loads(ended.stdout)
+        assert not list(wrong(document, schema_of(arguments)))
+        return document
 
     def stop(self) -> None:
         """Stop every broker gracefully."""

@@ -206,6 +206,20 @@ def _row(name: str, measured: dict[str, Any], size: int) -> dict[str, Any]:
     }
 
 
+def _json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row for a program: in bytes and seconds, and null for what was not measured."""
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "mb_per_s":
+            values["bytes_per_s"] = None if value is None else round(value * 1e6)
+        elif name.endswith("_ms"):
+            measured = None if value == "-" else round(value / 1000, 6)
+            values[name.removesuffix("_ms") + "_s"] = measured
+        else:
+            values[name] = value
+    return values
+
+
 def _ms(value: float | None) -> float | str:
     return "-" if value is None else round(value, 3)
 
@@ -350,4 +364,7 @@ def bench(invocation: Invocation, *, standalone: bool, flush: str, **values: Any
             hosts = stack.enter_context(temporary_cluster(config.cluster))
             config = dataclasses.replace(config, zookeeper=hosts)
         rows = Bench(invocation, config, load).run()
-    invocation.output.table(rows, columns=_COLUMNS)
+    if invocation.output.as_json:
+        invocation.output.document([_json(row) for row in rows])
+    else:
+        invocation.output.table(rows, columns=_COLUMNS)

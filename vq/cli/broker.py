@@ -15,7 +15,9 @@ from vq.model import Address
 
 
 @click.group(
-    cls=Commands, invoke_without_command=True, subcommand_metavar="[drain|undrain|remove ...]"
+    cls=Commands,
+    invoke_without_command=True,
+    subcommand_metavar="[drain|undrain|remove [OPTIONS] NAME]",
 )
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path), help="Directory of the logs."

@@ -158,7 +158,7 @@ def _move_all(invocation: Invocation, group: str, *, yes: bool) -> None:
         invocation.output.document({**asdict(found), "done": yes, "moves": rows})
     else:
         for row in rows:
-            verb = "moved" if yes else "plan: move"
+            verb = "moved" if yes else "plan:"
             invocation.output.remark(
                 f"{verb} {row['topic']}-{row['partition']} from {row['from']} to {row['to']}"
             )

@@ -61,7 +61,9 @@ def _broker_config(invocation: Invocation, data: Path | None) -> BrokerConfig:
 def _print(invocation: Invocation, findings: Sequence[Finding]) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([asdict(finding) for finding in findings])
+        output.document(
+            [{**asdict(finding), "remedy": finding.remedy or None} for finding in findings]
+        )
         return
     width = max(len(finding.check) for finding in findings)
     for finding in findings:

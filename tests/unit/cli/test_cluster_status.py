@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "dumb")
     stdout = Terminal()
     rows = [cluster._row(each, PICTURE) for each in PICTURE.brokers]
-    cluster._show(Output(stdout=stdout), rows)
+    cluster._show(Output(stdout=stdout), rows, PICTURE)
     head, _, *lines = stdout.getvalue().splitlines()
     assert " ".join(head.split()) == "group node address role epoch in sync lag answers"
     assert max(map(len, [head, *lines])) <= 80
@@ -121,3 +122,15 @@ def test_what_is_unsafe_is_said_and_ends_with_1(run: Any) -> None:
 def test_a_remark_ends_with_0(run: Any) -> None:
     code, _, said = run(ClusterStatus((report("n1", master=True),), (REMARK,)))
     assert (code, said) == (0, "b1: topics may lose messages: t\n")
+
+
+def test_a_column_says_what_is_drained_if_anything_is(run: Any) -> None:
+    group = GroupView("b1", draining=True, drained=("n2",))
+    first, second = report("n1", master=True), report("n2")
+    _, out, said = run(ClusterStatus((replace(first, group=group), replace(second, group=group))))
+    head, *rows = [line.split("\t") for line in out.splitlines()]
+    place = head.index("draining")
+    assert [row[place] for row in rows] == ["group", "group and node"]
+    assert "b1 is drained: no new partitions" in said
+    _, out, _ = run(ClusterStatus((first,)))
+    assert "draining" not in out

@@ -1,6 +1,7 @@
 """The printing listener: what was not printed does not count as consumed."""
 
 import io
+import json
 import time
 
 import click
@@ -8,6 +9,7 @@ import pytest
 from support.delivery import Told, endless
 from support.waiting import WAIT_S, block_until
 
+from vq.cli import main
 from vq.cli.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.delivery import ThreadDelivery, Workers
@@ -108,3 +110,32 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
 def test_json_shows_every_field_already() -> None:
     with pytest.raises(click.UsageError, match="-v has no effect with --json"):
         consume.main(["t", "--group", "g", "-v", "--json"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--group g --last 3", "--last is for reading without a group"),
+        ("--group g --follow", "--follow is for reading without a group"),
+        ("--last 3 --since 5m", "--since and --last exclude one another"),
+        ("--last 3 --from earliest", "--last and --from exclude one another"),
+        ("--from latest", "--from latest has no effect without --follow"),
+        ("--read-from any", "--read-from and --rack are for members of a group"),
+        ("--format {key} --json", "--format and --json exclude one another"),
+        ("--format {key} -v", "--format and -v exclude one another"),
+        ("--format {nix}", "{nix} is none of {topic}"),
+        ("--last 0", "--last"),
+        ("--since yesterday", "is no time like"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["consume", "t", *arguments.split()]) == 2
+    assert said in json.loads(text_of(capsys, arguments))["message"]
+
+
+def text_of(capsys: pytest.CaptureFixture[str], arguments: str) -> str:
+    """Return what was said as JSON, whatever the form was."""
+    said = capsys.readouterr().err
+    return said if "--json" in arguments else json.dumps({"message": said})

@@ -3,17 +3,17 @@
 import pytest
 
 from vq.admin.groups import GroupProgress
-from vq.cli import group
+from vq.cli import group, text
 
 
 @pytest.mark.parametrize("time_ms", [10**15, -(10**15), 10**18, 10**400], ids=range(4))
 def test_a_time_that_no_clock_shows_is_shown_as_it_is(time_ms: int) -> None:
     """It is what somebody wrote into the tree."""
-    assert group._utc(time_ms) == f"{time_ms} ms"
+    assert text.utc(time_ms) == f"{time_ms} ms"
 
 
 def test_a_time_is_shown_in_utc() -> None:
-    assert group._utc(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+    assert text.utc(1_700_000_000_000) == "2023-11-14T22:13:20.000Z"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_time_is_shown_in_utc() -> None:
             GroupProgress(
                 topic="t", partition=0, owner="m", stopped="w", stopped_at=7, stopped_since_ms=0
             ),
-            ["t-0: m does not go on at offset 7 since 1970-01-01 00:00:00 UTC: w"],
+            ["t-0: m does not go on at offset 7 since 1970-01-01T00:00:00.000Z: w"],
         ),
         (
             GroupProgress(topic="t", partition=0, owner="m", stopped="w", stopped_at=7),
@@ -47,4 +47,4 @@ def test_a_partition_in_which_a_group_does_not_go_on_is_told(
 ) -> None:
     found = group._remarks("g", progress)
     assert len(found) == len(said)
-    assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True))
+    assert all(each.startswith(begin) for each, begin in zip(found, said, strict=True))

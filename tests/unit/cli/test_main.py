@@ -41,7 +41,8 @@ def test_every_command_prints_json_and_says_where_the_cluster_is(
     if isinstance(command, click.Group):
         return
     options = {option for parameter in command.params for option in parameter.opts}
-    assert {"--json", "--zookeeper", "--cluster", "--config"} <= options
+    shared = {"--json", "--zookeeper", "--cluster", "--config", "--log-level", "--log-format"}
+    assert shared <= options
     assert command.help
 
 
@@ -52,7 +53,10 @@ def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]
     assert "..." not in said.replace("[,...]", "").replace("[ARGS]...", "")
 
 
-@pytest.mark.parametrize("name", ["topic move", "topic delete"])
+@pytest.mark.parametrize(
+    "name",
+    ["topic move", "topic delete", "group reset", "group delete", "broker remove", "broker drain"],
+)
 def test_what_takes_something_away_needs_yes(name: str) -> None:
     command = dict(commands())[name]
     assert "--yes" in {option for parameter in command.params for option in parameter.opts}
@@ -155,3 +159,12 @@ def test_an_interrupted_command_with_json_says_nothing_but_json(
     assert main.run(["topic", "--json"]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["error"] == "Interrupted"
+
+
+def test_completion_of_sub_commands_imports_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def imported(*_: object) -> None:
+        raise AssertionError("a sub-command was imported")
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", imported)
+    found = cli.shell_complete(click.Context(cli), "to")
+    assert [(each.value, each.help) for each in found] == [("topic", COMMANDS["topic"].help)]

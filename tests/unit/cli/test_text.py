@@ -50,12 +50,13 @@ def test_a_key_forges_no_line_and_no_column() -> None:
 @pytest.mark.parametrize(
     ("key", "field", "column"),
     [
-        ("0", {"key": "0"}, b"0"),
-        (0, {"key": 0}, b"0"),
-        (-(2**63), {"key": -(2**63)}, b"-9223372036854775808"),
-        (b"\x00\xff", {"key_hex": "00ff"}, b"0x00ff"),
-        (b"", {"key_hex": ""}, b"0x"),
-        (None, {"key": None}, b""),
+        ("0", {"key": "0", "key_type": "text"}, b"0"),
+        (0, {"key": 0, "key_type": "int"}, b"0"),
+        (2**53, {"key": 2**53, "key_type": "int"}, b"9007199254740992"),
+        (-(2**63), {"key": str(-(2**63)), "key_type": "int"}, b"-9223372036854775808"),
+        (b"\x00\xff", {"key_hex": "00ff", "key_type": "bytes"}, b"0x00ff"),
+        (b"", {"key_hex": "", "key_type": "bytes"}, b"0x"),
+        (None, {"key": None, "key_type": None}, b""),
     ],
 )
 def test_json_tells_the_type_of_a_key(key: Key | None, field: dict, column: bytes) -> None:

@@ -185,7 +185,11 @@ def test_settings_that_are_given_are_changed(
         topic.topic.main([*arguments, "--json"], standalone_mode=False)
         shown = json.loads(capsys.readouterr().out)
         assert shown["replication"] == replication
-        assert (shown["flush_interval_ms"], shown["min_insync"], shown["flush"]) == (70, 2, "async")
+        assert (shown["flush_interval_s"], shown["min_insync"], shown["flush"]) == (
+            0.07,
+            2,
+            "async",
+        )
     said("alter", "missing", "--min-insync", "1")
 
 

@@ -235,3 +235,20 @@ def test_ordered_goes_with_partitioners_that_direct(partitioner: Any) -> None:
 def test_ordered_does_not_go_with_spreading(settings: dict[str, Any], shown: str) -> None:
     with pytest.raises(InvalidArgument, match=shown):
         ProducerConfig(**{"ordered": True, **settings})
+
+
+def test_a_factory_is_where_the_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command is; what the application says counts more."""
+    monkeypatch.delenv("VQ_ZOOKEEPER", raising=False)
+    monkeypatch.delenv("VQ_CLUSTER", raising=False)
+    plain = MessageFactoryConfig()
+    assert (plain.zookeeper, plain.cluster) == ("127.0.0.1:2181", "default")
+    monkeypatch.setenv("VQ_ZOOKEEPER", "zk1:2181,zk2:2181")
+    monkeypatch.setenv("VQ_CLUSTER", "orders")
+    found = MessageFactoryConfig()
+    assert (found.zookeeper, found.cluster) == ("zk1:2181,zk2:2181", "orders")
+    given = MessageFactoryConfig(zookeeper="zk9:2181", cluster="mine")
+    assert (given.zookeeper, given.cluster) == ("zk9:2181", "mine")
+    monkeypatch.setenv("VQ_ZOOKEEPER", "nowhere")
+    with pytest.raises(InvalidArgument, match="'nowhere' has no port"):
+        MessageFactoryConfig()

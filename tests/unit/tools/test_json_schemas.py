@@ -1,0 +1,52 @@
+"""docs/reference/json has the schema of every command, as the package has it."""
+
+import json
+
+import click
+import pytest
+from support.tool import load_tool
+
+from vq.cli.main import cli
+from vq.cli.schemas import SCHEMAS
+
+tool = load_tool("json_schemas")
+#: Runs until it is stopped and prints nothing.
+WITHOUT = {"broker"}
+#: Lines of standard error, and a command with another result.
+MORE = {"error", "remark", "cluster diverged --delete"}
+
+
+def names(name: str, command: click.Command) -> list[str]:
+    """Return the commands that do something, by their full names."""
+    if not isinstance(command, click.Group):
+        return [name]
+    context = click.Context(command)
+    found = [name] if command.invoke_without_command else []
+    for sub in command.list_commands(context):
+        inner = command.get_command(context, sub)
+        assert inner is not None
+        found += names(f"{name} {sub}".strip(), inner)
+    return found
+
+
+def test_every_command_has_a_schema() -> None:
+    assert set(names("", cli)) - WITHOUT == set(SCHEMAS) - MORE
+
+
+def test_the_files_are_those_of_the_package() -> None:
+    """`make docs` writes them; none is left of a command that is gone."""
+    written = {path.name: path.read_text() for path in tool.TARGET.glob("*.json")}
+    assert written == tool.render()
+
+
+@pytest.mark.parametrize("content", tool.render().values(), ids=list(tool.render()))
+def test_no_field_is_a_count_of_milliseconds(content: str) -> None:
+    def fields(schema: object) -> list[str]:
+        if isinstance(schema, list):
+            return [each for inner in schema for each in fields(inner)]
+        if not isinstance(schema, dict):
+            return []
+        own = list(schema.get("properties", {}))
+        return own + [each for inner in schema.values() for each in fields(inner)]
+
+    assert not [name for name in fields(json.loads(content)) if name.endswith("_ms")]

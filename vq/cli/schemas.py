@@ -1,0 +1,322 @@
+"""What each command prints with ``--json``, as JSON Schema: for programs that read it.
+
+``make docs`` writes one file for each into docs/reference/json; tests compare real output with
+them. Later versions may add fields, and never change or take away those that are here.
+
+The rules: a truth value is true or false, a size is in bytes (``_bytes``, or the name says it), a
+time is in seconds (``_s``; a moment counts from 1970, UTC), nothing and unknown are null, several
+things are a list. What may exceed 2**53 is text.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Schema = Mapping[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+WHOLE: Final[Schema] = {"type": "integer"}
+NUMBER: Final[Schema] = {"type": "number"}
+TRUTH: Final[Schema] = {"type": "boolean"}
+
+
+def maybe(schema: Schema) -> Schema:
+    """Return the schema of a value that may be null."""
+    types = schema["type"]
+    return {**schema, "type": [*([types] if isinstance(types, str) else types), "null"]}
+
+
+def some(schema: Schema) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": schema}
+
+
+def record(**fields: Schema) -> Schema:
+    """Return the schema of an object that has all these fields."""
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def having(schema: Schema, **fields: Schema) -> Schema:
+    """Return the schema of an object with more fields."""
+    return record(**schema["properties"], **fields)
+
+
+def optional(schema: Schema, **fields: Schema) -> Schema:
+    """Return the schema of an object with more fields that it may lack."""
+    return {**schema, "properties": {**schema["properties"], **fields}}
+
+
+def mapping(schema: Schema) -> Schema:
+    """Return the schema of an object with any names."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+_SETTINGS: Final = record(
+    flush=TEXT,
+    flush_interval_messages=WHOLE,
+    flush_interval_s=NUMBER,
+    retention_s=maybe(WHOLE),
+    max_message_bytes=WHOLE,
+    compression=TEXT,
+    compression_threshold_bytes=WHOLE,
+    replication=TEXT,
+    min_insync=WHOLE,
+    pool=TEXT,
+    readable=TRUTH,
+    writable=TRUTH,
+)
+_ORIGIN: Final = record(
+    created_s=maybe(NUMBER),
+    created_by=maybe(record(client=TEXT, host=TEXT)),
+    auto_created=maybe(TRUTH),
+)
+_PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
+_DAMAGE: Final = record(
+    group=TEXT, start=WHOLE, end=WHOLE, file=TEXT, reason=TEXT, found_s=maybe(NUMBER)
+)
+_MOVES: Final = some(
+    record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
+)
+_MESSAGE: Final = optional(
+    record(
+        topic=TEXT,
+        partition=WHOLE,
+        offset=WHOLE,
+        next_offset=WHOLE,
+        id=TEXT,
+        sent_s=NUMBER,
+        tag=maybe(TEXT),
+        key_type=maybe(TEXT),
+        headers=mapping(TEXT),
+    ),
+    key={"type": ["string", "integer", "null"]},
+    key_hex=TEXT,
+    content=TEXT,
+    content_base64=TEXT,
+)
+_CUT_FILE: Final = record(
+    file=TEXT,
+    group=TEXT,
+    node=TEXT,
+    topic=TEXT,
+    partition=WHOLE,
+    start_offset=WHOLE,
+    end_offset=WHOLE,
+    bytes=WHOLE,
+    messages=WHOLE,
+    first_epoch=WHOLE,
+    last_epoch=WHOLE,
+    first_written_s=NUMBER,
+    last_written_s=NUMBER,
+)
+_DRAINED: Final = optional(
+    record(group=TEXT),
+    draining=TRUTH,
+    partitions=WHOLE,
+    node=TEXT,
+    drained=TRUTH,
+    master=TEXT,
+    done=TRUTH,
+    moves=_MOVES,
+)
+_RESET: Final = record(
+    **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
+    skips=maybe(WHOLE),
+    repeats=maybe(WHOLE),
+    was_stopped=maybe(TEXT),
+)
+_PROGRESS: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    owner=maybe(TEXT),
+    committed=maybe(WHOLE),
+    end=maybe(WHOLE),
+    lag_bytes=maybe(WHOLE),
+    lag_messages=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    committed_s=maybe(NUMBER),
+    committed_by=maybe(TEXT),
+    stopped=maybe(TEXT),
+    stopped_at=maybe(WHOLE),
+    stopped_since_s=maybe(NUMBER),
+    needs_reset=TRUTH,
+    beyond_end=TRUTH,
+)
+_NODE: Final = record(
+    group=TEXT,
+    node=maybe(TEXT),
+    host=maybe(TEXT),
+    pid=maybe(WHOLE),
+    address=maybe(TEXT),
+    rack=maybe(TEXT),
+    role=maybe(TEXT),
+    in_sync=maybe(TRUTH),
+    lag_bytes=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    epoch=maybe(WHOLE),
+    partitions=WHOLE,
+    connections=maybe(WHOLE),
+    messages_in=maybe(WHOLE),
+    uptime_s=maybe(WHOLE),
+    answers=TRUTH,
+    error=maybe(TEXT),
+    pool=maybe(TEXT),
+    labels=mapping(TEXT),
+    draining=TRUTH,
+    drained=maybe(TRUTH),
+    version=maybe(TEXT),
+    bytes_in=maybe(WHOLE),
+    bytes_out=maybe(WHOLE),
+    flushes=maybe(WHOLE),
+    disk_bytes_free=maybe(WHOLE),
+    disk_bytes_total=maybe(WHOLE),
+    problems=some(TEXT),
+    bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
+    damaged_ranges=maybe(WHOLE),
+    damage=some(having(_DAMAGE, topic=TEXT, partition=WHOLE)),
+    unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
+)
+
+#: By the name of the command; of ``consume``, ``message get`` and ``cluster diverged FILE`` it is
+#: the schema of each line. ``error`` and ``remark`` are lines of standard error.
+SCHEMAS: Final[Mapping[str, Schema]] = {
+    "standalone": record(
+        zookeeper=TEXT,
+        data=TEXT,
+        brokers=some(record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT)),
+    ),
+    "broker drain": _DRAINED,
+    "broker undrain": _DRAINED,
+    "broker remove": record(
+        done=TRUTH,
+        group=TEXT,
+        node=maybe(TEXT),
+        running=some(TEXT),
+        open_partitions=WHOLE,
+        topics=some(TEXT),
+        obstacle=maybe(TEXT),
+    ),
+    "topic create": record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)),
+    "topic alter": record(topic=TEXT, partitions=WHOLE, **_SETTINGS["properties"]),
+    "topic list": some(
+        having(
+            _ORIGIN,
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            flush=TEXT,
+            retention_s=maybe(WHOLE),
+            broker_groups=some(TEXT),
+            closed_partitions=WHOLE,
+        )
+    ),
+    "topic describe": record(
+        topic=TEXT,
+        id=TEXT,
+        **_ORIGIN["properties"],
+        **_SETTINGS["properties"],
+        partitions=some(
+            having(
+                _PLACEMENT,
+                earliest=maybe(WHOLE),
+                latest=maybe(WHOLE),
+                bytes=maybe(WHOLE),
+                damaged=maybe(WHOLE),
+                ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+                damage=some(_DAMAGE),
+                reasons=some(TEXT),
+            )
+        ),
+    ),
+    "topic verify": some(
+        record(
+            topic=TEXT,
+            partition=WHOLE,
+            group=TEXT,
+            damaged=maybe(WHOLE),
+            error=maybe(TEXT),
+            read_bytes=maybe(WHOLE),
+            skipped_bytes=maybe(WHOLE),
+            damage=maybe(some(_DAMAGE)),
+        )
+    ),
+    "topic move": record(done=TRUTH, moves=_MOVES),
+    "topic delete": record(done=TRUTH, topic=TEXT, partitions=WHOLE, bytes=WHOLE, exact=TRUTH),
+    "produce": record(
+        topic=TEXT,
+        sent=WHOLE,
+        acknowledged=WHOLE,
+        diverted=WHOLE,
+        refused=WHOLE,
+        unknown=WHOLE,
+        failures=mapping(WHOLE),
+        without_key=WHOLE,
+        bytes=WHOLE,
+        stored_bytes=maybe(WHOLE),
+        compression_ratio=maybe(NUMBER),
+        seconds=NUMBER,
+    ),
+    "consume": _MESSAGE,
+    "message get": _MESSAGE,
+    "group list": some(
+        record(group=TEXT, topics=some(TEXT), members=WHOLE, model=TEXT, start=TEXT)
+    ),
+    "group describe": record(
+        group=TEXT,
+        model=TEXT,
+        start=TEXT,
+        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        deleted_topics=some(TEXT),
+        lag_bytes=maybe(WHOLE),
+        lag_messages=maybe(WHOLE),
+        lag_s=maybe(NUMBER),
+        members=some(
+            record(
+                member=TEXT,
+                host=TEXT,
+                pid=WHOLE,
+                partitions=WHOLE,
+                topics=some(TEXT),
+                since_s=NUMBER,
+            )
+        ),
+        partitions=some(_PROGRESS),
+    ),
+    "group reset": record(done=TRUTH, group=TEXT, partitions=some(_RESET)),
+    "group delete": record(
+        done=TRUTH, group=TEXT, topics=some(TEXT), partitions=WHOLE, members=some(TEXT)
+    ),
+    "cluster status": some(_NODE),
+    "cluster switch": record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE),
+    "cluster settings": record(auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]),
+    "cluster diverged": some(_CUT_FILE),
+    "cluster diverged --delete": having(_CUT_FILE, done=TRUTH),
+    "cluster unclean": record(
+        done=TRUTH,
+        group=TEXT,
+        node=TEXT,
+        epoch=WHOLE,
+        master=TEXT,
+        insync=some(TEXT),
+        topics=some(TEXT),
+    ),
+    "bench": some(
+        record(
+            benchmark=TEXT,
+            messages=WHOLE,
+            seconds=NUMBER,
+            per_second=maybe(WHOLE),
+            bytes_per_s=maybe(WHOLE),
+            **{f"{name}_s": maybe(NUMBER) for name in ("p50", "p90", "p99", "p99.9", "max")},
+        )
+    ),
+    "doctor": some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))),
+    "error": record(
+        error=TEXT,
+        outcome=TEXT,
+        message=TEXT,
+        hint=TEXT,
+        retriable=TRUTH,
+        details={"type": "object"},
+    ),
+    "remark": record(remark=TEXT),
+}
