@@ -13,7 +13,6 @@ from prometheus_client.metrics_core import Metric
 from vq.admin.connect import cluster_client
 from vq.admin.group_lags import GroupLags, look_at_groups
 from vq.admin.lag_metrics import lag_families
-from vq.cli.logs import log_to_stderr
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -127,7 +126,6 @@ def lag_exporter(
     brokers once in each interval, whoever scrapes. What is not known is absent, never 0.
     """
     check_host(host)
-    log_to_stderr()
 
     async def work() -> None:
         stop = asyncio.Event()
