@@ -392,6 +392,7 @@ class NodeInfo:
     """A registered broker process.
 
     ``pid`` and ``metrics_port`` are 0, and ``rack`` is "", if there is none or it is not known.
+    With ``damaged`` it says that it has damage in its logs that it has not repaired.
     """
 
     group: str
@@ -403,6 +404,7 @@ class NodeInfo:
     pid: int = 0
     rack: str = ""
     metrics_port: int = 0
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.coordinator import Check, Create, NodeExists, NoNode, Operation, Set, parent_of
-from vq.coordination.insync import Candidate, lacks_messages, named_uncleanly
+from vq.coordination.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
 from vq.coordination.paths import BrokerNode, GroupState, UncleanElection, UncleanElections
 from vq.coordination.reading import gather_all
 from vq.coordination.topics import describe_topic, list_topics
@@ -85,7 +85,7 @@ async def elect_uncleanly(
             return Plan((), result)
         operations: list[Operation] = [
             Check(BrokerNode.parent(group), registered),  # no node in sync came meanwhile
-            Check(BrokerNode.path(group, node), 0),
+            Check(BrokerNode.path(group, node), -1),
             Set(path, decided.encode(), found.stat.version),
             await _audit(cluster, result),
         ]
@@ -140,9 +140,9 @@ async def _look(
         at = found.stat.czxid
         if name == node:
             candidate = Candidate(group, node, at, value.directory)
-        if name in state.insync and not lacks_messages(
-            state, name, at, lost_power=value.lost_power
-        ):
+        says = {"lost_power": value.lost_power, "damaged": value.damaged}
+        leads = name == state.master and keeps_leading(state, at, **says)
+        if name in state.insync and (leads or not lacks_messages(state, name, at, **says)):
             able.append(name)
     if candidate is None:
         raise InvalidArgument(f"node {node!r} of group {group!r} is not registered; start it first")

@@ -197,15 +197,15 @@ class HandOver:
         state = await registry.read_state(self._coordinator, group)
         if state is None:
             raise ChangeRefused(f"group {group!r} has no record in ZooKeeper")
-        registered = {
-            each.node: each.incarnation for each in await registry.nodes(self._coordinator, group)
-        }
+        nodes = await registry.nodes(self._coordinator, group)
+        registered = {each.node: each.incarnation for each in nodes}
         able = {node for node in state.insync if registered.get(node) == state.incarnations[node]}
         value = await registry.read_group(self._coordinator, group)
         drained = () if value is None else value.drained
+        damaged = {each.node for each in nodes if each.damaged}
         if not wanted and not resigns:
-            able -= set(drained)
-        heir = successor(state, epoch, wanted, self._behind(able), drained)
+            able -= {*drained, *damaged}
+        heir = successor(state, epoch, wanted, self._behind(able), drained, damaged)
         return heir, registered[heir]
 
     def _behind(self, nodes: Collection[str]) -> Mapping[str, int]:

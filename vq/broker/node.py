@@ -49,6 +49,7 @@ from vq.broker.reserve import Reserve
 from vq.broker.runner import Lane, Runner, ThreadRunner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.server import Server
+from vq.broker.soundness import Soundness
 from vq.broker.status import StatusReport
 from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
@@ -344,7 +345,15 @@ class BrokerNode:
             node=config.node,
             rng=self._rng,
         )
+        self._repairer = repairer
         self._tasks.start(repairer.run())
+        self._soundness = Soundness(
+            role,
+            clock,
+            damaged=lambda: repairer.found,
+            tell=self._tell_damage,
+            hand_over=self._hand_over.run,
+        )
         scrubber = Scrubber(
             self._partitions.channels,
             verifier,
@@ -458,6 +467,7 @@ class BrokerNode:
     async def _register_and_lead(self) -> None:
         config, directory = self.config, self._directory
         assert directory is not None
+        repairer = self._repairer
         self._leadership = Leadership(
             self._coordinator,
             group=config.group,
@@ -465,13 +475,14 @@ class BrokerNode:
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
             lost_power=lambda: directory.unflushed.lost,
+            damaged=repairer.damaged,
             rng=self._rng,
             on_change=self._mastership.stands,
             on_in_sync=self._is_in_sync,
         )
         await self._leadership.check()  # before waiting for a node that another directory left
-        repairer = self._dispatcher.repairs
-        if repairer.damaged() or await repairer.is_behind():
+        self._soundness.damaged = repairer.found = repairer.damaged()
+        if self._soundness.damaged or await repairer.is_behind():
             directory.unflushed.lost = True  # what it lacks is gone, however that came
         self._registration = BrokerRegistration(
             self._coordinator,
@@ -487,6 +498,7 @@ class BrokerNode:
             pid=self._pid,
             rack=config.rack,
             lost_power=lambda: directory.unflushed.lost,
+            damaged=lambda: self._soundness.damaged,
             rng=self._rng,
             on_change=self._registration_changed,
         )
@@ -496,6 +508,14 @@ class BrokerNode:
         await self._partitions.lead()
         self._tasks.start(self._mastership.run())
         self._tasks.start(self._hand_over.keep_drained())
+        self._tasks.start(self._soundness.run())
+
+    def _tell_damage(self) -> None:
+        """Have registration and leadership look at what has changed."""
+        assert self._registration is not None
+        assert self._leadership is not None
+        self._registration.look()
+        self._leadership.look()
 
     def _registration_changed(self, incarnation: int | None) -> None:
         assert self._leadership is not None

@@ -4,9 +4,9 @@
     log in quarantine ──▶ the same for all that it lacks ──▶ opened again
                           └─▶ what a copy cannot repair so, it gives up, and copies it anew
 
-A copy asks its master. A master asks the nodes that copy from it. Bytes come from a node whose log
-is known to be equal (a copy was compared with its master), or whose log goes on behind the damage
-with the same batch of the same epoch.
+A copy asks its master. A master asks the nodes that copy from it, and a copy without a master the
+other nodes. Bytes come from a node whose log is known to be equal (a copy was compared with its
+master), or whose log goes on behind the damage with the same batch of the same epoch.
 
 A copy gives up a log only when its group's record does not name it as in sync.
 """
@@ -134,6 +134,7 @@ class Repairer:
     Attributes:
         repairs: The last ones, the newest at the end.
         count: How many there were since the start.
+        found: Whether something was to be repaired when that was looked at last.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class Repairer:
         self._connections: dict[Address, BrokerConnection] = {}
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
+        self.found = False
 
     # What this node has -------------------------------------------------------------------------
     def damaged(self) -> bool:
@@ -252,6 +254,8 @@ class Repairer:
                 lambda: read_intact(self._disk, pieces, header.start, most), Lane.VERIFY
             )
         except CorruptData as error:
+            if any(each.start <= header.start < each.end for each in pieces):
+                self._context.suspect(channel, header.start)  # perhaps nobody has read it before
             session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
         except OSError as error:
             session.refuse(request_id, StorageFailed(f"{channel}: {error}"))
@@ -271,10 +275,13 @@ class Repairer:
         while True:
             await asyncio.sleep(LOOK_S)
             now = asyncio.get_running_loop().time()
-            for channel in self._to_repair():
+            damaged = self._to_repair()
+            self.found = bool(damaged)
+            for channel in damaged:
                 retry = self._retries.get(channel)
                 if retry is None or now >= retry.at:
                     await self._try(channel)
+            self.found = self.found and bool(self._to_repair())
             for connection in self._connections.values():
                 connection.close()
             self._connections.clear()
@@ -426,7 +433,8 @@ class Repairer:
 
         What lies behind the damage here, if something does, decides more: see ``check_intact``.
         """
-        if not self._context.role.follows:
+        following = self._follower.following
+        if following is None or following.master != source.node:
             return False
         start = int(damage.path.stem)
         before = await self._runner.run(
@@ -473,10 +481,8 @@ class Repairer:
     async def _sources(self, channel: Channel) -> list[_Source]:
         """Return who may have bytes of a partition, the one that is known to be equal first."""
         role, everything = self._context.role, 1 << 63
-        if role.follows:
-            following = self._follower.following
-            if following is None or following.address is None:
-                return []
+        following = self._follower.following if role.follows else None
+        if following is not None and following.address is not None and not following.waits:
             trusted = everything if self._follower.copies(channel) else 0
             return [_Source(following.master, following.address, trusted)]
         found = []
@@ -488,8 +494,8 @@ class Repairer:
             path = BrokerNode.path(role.group, node)
             with contextlib.suppress(NoNode):
                 value = BrokerNode.decode(path, (await self._coordinator.get(path)).data)
-                position = channel.copies.positions.get(node)
-                trusted = 0 if position is None or not role.epoch else position.offset
+                position = channel.copies.positions.get(node) if role.epoch else None
+                trusted = 0 if position is None else position.offset
                 found.append(_Source(node, Address(value.host, value.port), trusted))
         return sorted(found, key=lambda each: -each.trusted_to)
 

@@ -188,8 +188,8 @@ class Verifier:
         return sum(1 for _ in self._damage(channel))
 
     def any_damage(self) -> bool:
-        """Whether any is known."""
-        return any(known.damage for known in self._known.values())
+        """Whether any is known of what is kept."""
+        return any(self.count_damage(each) for each in self._damaged)
 
     def damaged_channels(self) -> list[Channel]:
         """Return the partitions of which damage is known."""

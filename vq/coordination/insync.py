@@ -15,6 +15,8 @@ returns the one to write. The caller writes it by compare-and-set on the version
 - A node that lost power leads again when the record names its present registration: then it has
   caught up after that start. A node that is in sync alone leads at once; nobody has more. So does
   one if all others in sync are there and lost power, too.
+- A node with damage in its logs does not claim the group either, as long as it has it. The master
+  goes on when it finds damage, until it has handed over or its registration ends.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,12 +29,13 @@ __all__ = [
     "Candidate",
     "ChangeRefused",
     "MastershipRefused",
-    "PowerWasLost",
+    "MayLackMessages",
     "check_directory",
     "elected",
     "follows",
     "goes_first",
     "joined",
+    "keeps_leading",
     "lacks_messages",
     "left",
     "named_uncleanly",
@@ -48,8 +51,8 @@ class MastershipRefused(CoordinationError):
     retriable = False
 
 
-class PowerWasLost(MastershipRefused):
-    """This node lost power, and another one in sync, which it has to wait for, may have more."""
+class MayLackMessages(MastershipRefused):
+    """This node lost power or has damage, and another one in sync, for which it waits, may not."""
 
 
 class ChangeRefused(CoordinationError):
@@ -69,6 +72,7 @@ class Candidate:
         directory: Identity of its data directory; "": not known.
         lost_power: Since its last start a loss of power may have taken messages that it had
             written and not flushed, and others had counted on.
+        damaged: It has damage in its logs that it has not repaired yet.
     """
 
     group: str
@@ -76,6 +80,7 @@ class Candidate:
     incarnation: int
     directory: str = ""
     lost_power: bool = False
+    damaged: bool = False
 
 
 def elected(
@@ -94,14 +99,15 @@ def elected(
         state: The record; None: the group is new.
         candidate: Who claims the group.
         master_is_alive: Whether the master of the record is registered and leads, or may lead again
-            (not ``lacks_messages``). It does not matter if that is the candidate's own name.
-        others_lack: All other nodes in sync are registered and lost power (``lacks_messages``).
+            (``keeps_leading``). It does not matter if that is the candidate's own name.
+        others_lack: All other nodes in sync are registered and may lack something, too
+            (``lacks_messages``).
         accept_data_loss: Lead with another data directory than the one that was in sync, or after
-            a loss of power that others in sync did not have.
+            a loss of power or with damage that others in sync did not have.
 
     Raises:
         MastershipRefused: It may lack acknowledged messages, or another node leads.
-        PowerWasLost: It may lack some, and may lead when others have come.
+        MayLackMessages: It may lead when others have come, or when it has them.
     """
     group, node = candidate.group, candidate.node
     if state is None:
@@ -114,7 +120,7 @@ def elected(
         )
     if not accept_data_loss:
         check_directory(state, candidate)
-        _check_power(state, candidate, others_lack=others_lack)
+        _check_has_all(state, candidate, others_lack=others_lack)
     takes_over = state.successor == node
     if state.master != node and master_is_alive and not takes_over:
         raise MastershipRefused(
@@ -133,8 +139,10 @@ def elected(
     )
 
 
-def lacks_messages(state: GroupState, node: str, incarnation: int, *, lost_power: bool) -> bool:
-    """Return whether a registered node may lack acknowledged messages, since it lost power.
+def lacks_messages(
+    state: GroupState, node: str, incarnation: int, *, lost_power: bool, damaged: bool = False
+) -> bool:
+    """Return whether a registered node may lack acknowledged messages.
 
     Args:
         state: The record.
@@ -142,8 +150,23 @@ def lacks_messages(state: GroupState, node: str, incarnation: int, *, lost_power
         incarnation: Its registration.
         lost_power: What it says in that registration, see ``Candidate``. It has caught up since if
             the record names the registration.
+        damaged: What it says there now.
     """
-    return lost_power and state.incarnations.get(node) != incarnation
+    return damaged or (lost_power and state.incarnations.get(node) != incarnation)
+
+
+def keeps_leading(
+    state: GroupState, incarnation: int, *, lost_power: bool, damaged: bool = False
+) -> bool:
+    """Return whether the registered master leads, or may claim the group again.
+
+    A master that finds damage leads on, so that no send fails: it hands over. With another
+    registration than the one that the record names it has to claim the group, as any other node.
+    """
+    master = state.master
+    return state.incarnations.get(master) == incarnation or not lacks_messages(
+        state, master, incarnation, lost_power=lost_power, damaged=damaged
+    )
 
 
 def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bool:
@@ -255,16 +278,22 @@ def check_directory(
     )
 
 
-def _check_power(state: GroupState, candidate: Candidate, *, others_lack: bool) -> None:
-    node = candidate.node
-    lacks = lacks_messages(state, node, candidate.incarnation, lost_power=candidate.lost_power)
+def _check_has_all(state: GroupState, candidate: Candidate, *, others_lack: bool) -> None:
+    node, damaged = candidate.node, candidate.damaged
+    lacks = lacks_messages(
+        state, node, candidate.incarnation, lost_power=candidate.lost_power, damaged=damaged
+    )
     if not lacks or len(state.insync) == 1 or others_lack:
         return
     others = ", ".join(each for each in state.insync if each != node)
-    raise PowerWasLost(
-        f"node {node!r} of group {candidate.group!r} was not stopped before its machine went down, "
-        "or its logs were damaged when it started, so it may lack acknowledged messages; it "
-        f"waits for {others}, from which it copies them. If these are lost for good, start this "
+    why = (
+        "has damage in its logs that it has not repaired"
+        if damaged
+        else "was not stopped before its machine went down, or its logs were damaged at its start"
+    )
+    raise MayLackMessages(
+        f"node {node!r} of group {candidate.group!r} {why}, so it may lack acknowledged messages; "
+        f"it waits for {others}, from which it copies them. If these are lost for good, start this "
         "node with --accept-data-loss: it goes on without the messages"
     )
 
@@ -315,6 +344,7 @@ def successor(
     wanted: str,
     behind: Mapping[str, int],
     drained: Collection[str] = (),
+    damaged: Collection[str] = (),
 ) -> str:
     """Return the node to which the master hands over.
 
@@ -324,18 +354,24 @@ def successor(
         wanted: By the operator; "": any.
         behind: Bytes that each node lacks whose registration is the one in the record.
         drained: Nodes that are to take over only if no other one can.
+        damaged: Nodes with damage in their logs. One of them can take over only from a master
+            that has damage, too.
 
     Raises:
         ChangeRefused: No node in sync can take over, or not that one.
     """
     _check_leads(state, epoch)
     able = {node for node in state.insync if node != state.master and node in behind}
+    if state.master not in damaged:
+        able -= set(damaged)
     if wanted and (wanted not in able or wanted in drained):
         why = "is not registered, or registered again a moment ago"
         if wanted == state.master:
             why = "leads it already"
         elif wanted not in state.insync:
             why = "is not in sync"
+        elif wanted in damaged:
+            why = "has damage in its logs that it has not repaired"
         elif wanted in drained:
             why = "is drained"
         raise ChangeRefused(
@@ -343,9 +379,12 @@ def successor(
         )
     if not able:
         raise ChangeRefused(
-            f"no other node is in sync and registered; in sync: {', '.join(state.insync)}"
+            "no other node is in sync, registered and without damage in its logs; in sync: "
+            + ", ".join(state.insync)
         )
-    return wanted or min(able, key=lambda node: (node in drained, behind[node], node))
+    return wanted or min(
+        able, key=lambda node: (node in damaged, node in drained, behind[node], node)
+    )
 
 
 def offered(

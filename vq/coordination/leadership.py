@@ -28,11 +28,12 @@ from vq.coordination.coordinator import (
 from vq.coordination.insync import (
     Candidate,
     MastershipRefused,
-    PowerWasLost,
+    MayLackMessages,
     check_directory,
     elected,
     follows,
     goes_first,
+    keeps_leading,
     lacks_messages,
 )
 from vq.coordination.keeper import Keeper
@@ -114,6 +115,7 @@ class Leadership:
             The messages in that directory are then lost for the group.
         lost_power: Returns whether a loss of power may have taken messages since this node was last
             up to date with its group; see ``insync.Candidate``.
+        damaged: Returns whether this node has damage in its logs; after a change, call ``look``.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
             follows. Must not block.
@@ -130,6 +132,7 @@ class Leadership:
         directory: str = "",
         accept_data_loss: bool = False,
         lost_power: Callable[[], bool] = lambda: False,
+        damaged: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: Callable[[Standing], None] | None = None,
         on_in_sync: Callable[[], None] = lambda: None,
@@ -141,6 +144,7 @@ class Leadership:
         self._directory = directory
         self._accept_data_loss = accept_data_loss
         self._lost_power = lost_power
+        self._damaged = damaged
         self._on_in_sync = on_in_sync
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
@@ -158,6 +162,10 @@ class Leadership:
     def registered(self, incarnation: int | None) -> None:
         """See ``OnRegistration``."""
         self._incarnation = incarnation
+        self._keeper.wake()
+
+    def look(self) -> None:
+        """See that this node may lead now, or may not any more. Never blocks."""
         self._keeper.wake()
 
     async def check(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> None:
@@ -226,7 +234,7 @@ class Leadership:
                 standing = Registered(incarnation, state.epoch, state.insync)
             except MastershipRefused as refused:
                 standing = await self._whom_to_follow(incarnation)
-                if standing is None and isinstance(refused, PowerWasLost):
+                if standing is None and isinstance(refused, MayLackMessages):
                     standing = await self._wait(incarnation, str(refused))
                 if standing is None:
                     raise
@@ -284,7 +292,9 @@ class Leadership:
         leads = False
         if node is not None:
             value = BrokerNode.decode(BrokerNode.path(self.group, state.master), node.data)
-            leads = not _lacks(state, state.master, node)
+            leads = keeps_leading(
+                state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
+            )
             following = replace(
                 following,
                 master_incarnation=node.stat.czxid,
@@ -322,7 +332,7 @@ class Leadership:
         return None
 
     async def _wait(self, incarnation: int, why: str) -> Following | None:
-        """Return what a node that lost power does until one that has more leads, or is there.
+        """Return what a node that may lack messages does until one that has all leads.
 
         None: the record is gone.
         """
@@ -361,7 +371,7 @@ class Leadership:
                 sync with another data directory.
         """
         path = GroupState.path(self.group)
-        own = Check(self._path, 0)
+        own = Check(self._path, -1)  # of any version: what it says of damage changes
         candidate = self._candidate(incarnation)
         tried: GroupState | None = None
         unclean = False
@@ -424,19 +434,31 @@ class Leadership:
                 node: Node | None = await self._coordinator.get(path)
             except NoNode:
                 node = None
-            lacks = node is not None and _lacks(state, name, node)
-            others_lack = others_lack and lacks
+            if node is None:
+                others_lack = False
+                continue
+            others_lack = others_lack and _lacks(state, name, node)
             if name == state.master:
-                leads = node is not None and not lacks
+                value = BrokerNode.decode(path, node.data)
+                leads = keeps_leading(
+                    state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
+                )
         return leads, others_lack
 
     def _candidate(self, incarnation: int) -> Candidate:
         return Candidate(
-            self.group, self.node, incarnation, self._directory, lost_power=self._lost_power()
+            self.group,
+            self.node,
+            incarnation,
+            self._directory,
+            lost_power=self._lost_power(),
+            damaged=self._damaged(),
         )
 
 
 def _lacks(state: GroupState, name: str, node: Node) -> bool:
     """See ``insync.lacks_messages``."""
     value = BrokerNode.decode(f"nodes/{name}", node.data)
-    return lacks_messages(state, name, node.stat.czxid, lost_power=value.lost_power)
+    return lacks_messages(
+        state, name, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
+    )

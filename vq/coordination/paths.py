@@ -405,8 +405,9 @@ class BrokerNode(Value):
     ``nonce`` identifies our own node after a lost reply. ``directory`` is the identity of the data
     directory, whose lock only one process can hold. ``pid`` is 0 if it is not known. With
     ``lost_power``, messages that the node had counted may have gone with the power of its machine,
-    and it had not caught up when it registered (``insync.lacks_messages``). ``rack`` is where its
-    machine is, for readers that want a node near them; "": not told.
+    and it had not caught up when it registered (``insync.lacks_messages``). While it is
+    ``damaged``, it has damage in its logs. ``rack`` is where its machine is, for readers that want
+    a node near them; "": not told.
     """
 
     _what = "broker node"
@@ -420,11 +421,13 @@ class BrokerNode(Value):
     pid: int = 0
     lost_power: bool = False
     rack: str = ""
+    damaged: bool = False
 
     def _to_json(self) -> dict[str, Any]:
         values = Value._to_json(self)
-        if not self.rack:
-            del values["rack"]
+        for name in ("rack", "damaged"):
+            if not values[name]:
+                del values[name]
         return values
 
     @staticmethod

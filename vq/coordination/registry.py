@@ -91,6 +91,7 @@ class BrokerRegistration:
         pid: Of the process; 0: not known.
         rack: Where its machine is; "": not told.
         lost_power: Returns what the next registration says of a loss of power.
+        damaged: Returns what the registration says of damage; after a change, call ``look``.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -111,6 +112,7 @@ class BrokerRegistration:
         pid: int = 0,
         rack: str = "",
         lost_power: Callable[[], bool] = lambda: False,
+        damaged: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -133,6 +135,7 @@ class BrokerRegistration:
             rack=rack,
         )
         self._lost_power = lost_power
+        self._damaged = damaged
         self._on_change = on_change
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
@@ -180,6 +183,10 @@ class BrokerRegistration:
                 raise
         self._keeper.start()
         return incarnation
+
+    def look(self) -> None:
+        """See that what the registration says may have changed. Never blocks."""
+        self._keeper.wake()
 
     async def stop(self) -> None:
         """Stop the task, and delete the node if ZooKeeper can be reached."""
@@ -254,7 +261,7 @@ class BrokerRegistration:
             gone.set()
 
         parent = BrokerNode.parent(self.group)
-        value = replace(self._value, lost_power=self._lost_power())
+        value = replace(self._value, lost_power=self._lost_power(), damaged=self._damaged())
         try:
             # A node that is created again has version 0 again. The parent's version tells each
             # registration, so that a change of the in-sync set can be refused after one.
@@ -349,18 +356,28 @@ class BrokerRegistration:
 
     async def _look(self, _: bool) -> None:
         """Compare the registration with the tree and renew it; see ``Keeper``."""
-        if self._incarnation is not None and not await self._is_ours():
+        if self._incarnation is not None and not await self._is_ours_and_true():
             self._lose("its node is gone")
         if self._incarnation is None:
             await self._register_and_watch(REGISTER_TIMEOUT_S)
 
-    async def _is_ours(self) -> bool:
-        stat = await self._coordinator.exists(self._path, watch=self._wake)
-        return (
-            stat is not None
-            and stat.czxid == self._incarnation
-            and stat.ephemeral_owner == self._coordinator.session_id
-        )
+    async def _is_ours_and_true(self) -> bool:
+        """Return whether the registration is there, and have it say whether there is damage."""
+        try:
+            found = await self._coordinator.get(self._path, watch=self._wake)
+        except NoNode:
+            return False
+        stat = found.stat
+        if (stat.czxid, stat.ephemeral_owner) != (self._incarnation, self._coordinator.session_id):
+            return False
+        damaged = self._damaged()
+        value = BrokerNode.decode(self._path, found.data)
+        if value.damaged != damaged:
+            changed = replace(value, damaged=damaged)
+            with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
+                await self._coordinator.set(self._path, changed.encode(), version=stat.version)
+            logger.info("registration is changed", path=self._path, damaged=damaged)
+        return True
 
 
 async def ensure_group(
@@ -506,6 +523,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
         pid=value.pid,
         rack=value.rack,
         metrics_port=value.metrics_port,
+        damaged=value.damaged,
     )
 
 

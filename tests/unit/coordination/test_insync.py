@@ -1,15 +1,19 @@
 """Who may lead a group, who joins and who leaves its in-sync set."""
 
+from dataclasses import replace
+
 import pytest
 
 from vq.coordination.insync import (
     Candidate,
     ChangeRefused,
     MastershipRefused,
+    MayLackMessages,
     elected,
     follows,
     goes_first,
     joined,
+    keeps_leading,
     lacks_messages,
     left,
     named_uncleanly,
@@ -109,6 +113,63 @@ def test_a_node_lacks_messages_until_the_record_names_it(
     incarnation: int, lost_power: bool, expected: bool
 ) -> None:
     assert lacks_messages(STATE, "n1", incarnation, lost_power=lost_power) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "others_lack", "accept_data_loss", "leads"),
+    [
+        (STATE, False, False, False),  # n1 may come, and have everything
+        (STATE, True, False, True),  # nobody has everything
+        (STATE, False, True, True),  # an operator said so
+        (left(STATE, 7, "n2"), True, True, False),  # it is not in sync
+        (left(replace(STATE, master="n2"), 7, "n1"), False, False, True),  # it is in sync alone
+        (joined(STATE, 7, Candidate("b1", "n2", 20), incarnation_now=20), False, False, False),
+        (replace(STATE, successor="n2"), False, False, False),  # it found damage since the offer
+        (replace(STATE, successor="n2"), True, False, True),  # the master has damage, too
+    ],
+)
+def test_a_damaged_node_leads_only_if_nobody_may_have_everything(
+    state: GroupState, others_lack: bool, accept_data_loss: bool, leads: bool
+) -> None:
+    """Also if the record names its registration: the damage may be younger."""
+    damaged = Candidate("b1", "n2", 20, "d2", damaged=True)
+    try:
+        after = elected(
+            state,
+            damaged,
+            master_is_alive=False,
+            others_lack=others_lack,
+            accept_data_loss=accept_data_loss,
+        )
+    except MastershipRefused:
+        assert not leads
+    else:
+        assert leads
+        assert after.master == "n2"
+
+
+def test_a_damaged_node_says_for_whom_it_waits() -> None:
+    with pytest.raises(MayLackMessages, match=r"has damage in its logs.*it waits for n1"):
+        elected(STATE, Candidate("b1", "n2", 12, "d2", damaged=True), master_is_alive=False)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "lost_power", "damaged", "expected"),
+    [
+        (11, False, False, True),
+        (11, False, True, True),  # it hands over
+        (20, False, False, True),
+        (20, False, True, False),  # it has to claim the group again, and may not
+        (20, True, False, False),
+        (11, True, False, True),
+    ],
+)
+def test_a_master_that_finds_damage_leads_on_while_it_is_registered(
+    incarnation: int, lost_power: bool, damaged: bool, expected: bool
+) -> None:
+    found = keeps_leading(STATE, incarnation, lost_power=lost_power, damaged=damaged)
+    assert found is expected
+    assert lacks_messages(STATE, "n1", incarnation, lost_power=False, damaged=True)
 
 
 def test_a_node_joins_with_the_registration_that_caught_up() -> None:
@@ -224,8 +285,21 @@ def test_the_successor_is_the_wanted_node_or_the_one_that_lacks_least() -> None:
             successor(three, 7, wanted, behind)
     with pytest.raises(ChangeRefused, match="'n2' cannot take over, it is not registered"):
         successor(STATE, 7, "n2", {})
-    with pytest.raises(ChangeRefused, match="no other node is in sync and registered"):
+    with pytest.raises(ChangeRefused, match="no other node is in sync, registered and"):
         successor(STATE, 7, "", {})
+
+
+def test_a_damaged_node_takes_over_only_from_a_damaged_master() -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    behind = {"n2": 0, "n3": 50}
+    assert successor(three, 7, "", behind, damaged={"n2"}) == "n3"
+    assert successor(three, 7, "", behind, damaged={"n1", "n2"}) == "n3"
+    assert successor(three, 7, "n2", behind, damaged={"n1", "n2"}) == "n2"
+    assert successor(three, 7, "", {"n2": 0}, damaged={"n1", "n2"}) == "n2"
+    with pytest.raises(ChangeRefused, match="'n2' cannot take over, it has damage in its logs"):
+        successor(three, 7, "n2", behind, damaged={"n2"})
+    with pytest.raises(ChangeRefused, match="no other node is in sync, registered and without"):
+        successor(three, 7, "", {"n2": 0}, damaged={"n2"})
 
 
 def test_an_offer_is_kept_in_the_record() -> None:

@@ -1,0 +1,296 @@
+"""A node with damage in its logs does not lead while another one in sync may have everything.
+
+Goal: damage is found while nodes run, and cannot be repaired for a while.
+
+    n1 leads, damaged  ──▶ hands over to n2, without a failed send
+    n2 copies, damaged ──▶ n1 is lost ──▶ n2 waits for n1, or n3 leads
+    both are damaged   ──▶ nobody hands over, one of them leads
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from support.broker import DATA, Client, MemoryCluster, message
+from support.waiting import WAIT_S, until
+
+from vq.broker.channel import Channel
+from vq.broker.node import BrokerNode
+from vq.broker.repairing import Repairer
+from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S
+from vq.coordination.paths import BrokerNode as Registration
+from vq.coordination.paths import GroupState
+from vq.coordination.registry import read_state
+from vq.errors import HandOverFailed, NotMaster, PartitionQuarantined
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.store.format import CHECKPOINT_NAME
+from vq.store.memory_disk import keep_all
+from vq.store.scrub import Damage
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Group:
+    """Nodes in sync by name, and where the batches of topic ``t`` begin."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.nodes: dict[str, BrokerNode] = {}
+        self.starts: list[int] = []
+
+    async def begin(self, *names: str) -> None:
+        """Start nodes, the first one leads; put some messages."""
+        for name in names:
+            self.nodes[name] = await self.cluster.start(node=name, scrub_bytes_per_s=0)
+            if len(self.nodes) == 1:
+                await self.cluster.create_topic("t", partitions=1)
+                channels = self.nodes[name]._partitions.channels
+                await until(lambda channels=channels: ("t", 0) in channels)  # type: ignore[misc]
+        await self.in_sync(*names)
+        await self.put(names[0], 5)
+        await until(lambda: len({self.end(each) for each in names}) == 1)
+
+    def channel(self, name: str) -> Channel:
+        return self.nodes[name]._partitions.channels["t", 0]
+
+    def end(self, name: str) -> int:
+        log = self.channel(name).log
+        return 0 if log is None else log.end_offset
+
+    async def put(self, name: str, count: int = 1) -> None:
+        client = await Client.connect(self.cluster.network, self.nodes[name].address)
+        await until(lambda: self.channel(name).takes_puts)
+        for number in range(count):
+            put = await client.put("t", 0, [message(b"%04d" % number * 50)])
+            self.starts.append(put.offset - 88)
+        client.close()
+
+    def damage(self, name: str, batch: int = 1) -> None:
+        """Change stored bytes of a running node, and have it find that."""
+        channel = self.channel(name)
+        assert channel.log is not None
+        pieces = channel.log.reader.pieces(0, channel.log.end_offset)
+        at = self.starts[batch] + 120
+        piece = next(each for each in pieces if each.start <= at < each.end)
+        file = self.nodes[name]._disk.open(piece.path)
+        file.pwrite([b"damage"], at - piece.block_start)
+        file.close()
+        self.nodes[name]._context.suspect(channel, self.starts[batch])
+
+    async def state(self) -> GroupState:
+        async with self.cluster.admin() as coordinator:
+            state = await read_state(coordinator, "b1")
+            assert state is not None
+            return state
+
+    async def in_sync(self, *names: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while set((await self.state()).insync) != set(names):
+                await asyncio.sleep(0.02)
+
+    async def until_told(self, name: str, damaged: bool) -> None:
+        """Return once a node's registration says whether it has damage."""
+        path = Registration.path("b1", name)
+        async with self.cluster.admin() as coordinator, asyncio.timeout(WAIT_S):
+            while True:
+                data = (await coordinator.get(path)).data
+                if Registration.decode(path, data).damaged is damaged:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def kill(self, name: str) -> None:
+        key = "b1" if name == "n1" else f"b1-{name}"
+        await self.nodes[name]._tasks.close()
+        self.cluster.ensemble.crash(self.cluster.coordinators[key])
+        self.cluster.network.kill(key)
+        self.cluster.disks[key] = self.cluster.disks[key].crash(keep_all)
+
+    async def start(self, name: str, **settings: object) -> None:
+        self.nodes[name] = await self.cluster.start(node=name, scrub_bytes_per_s=0, **settings)
+
+    def repairer(self, name: str) -> Repairer:
+        found = self.nodes[name]._dispatcher.repairs
+        assert isinstance(found, Repairer)
+        return found
+
+    async def status(self, name: str) -> wire.StatusResponse:
+        client = await Client.connect(self.cluster.network, self.nodes[name].address)
+        found = await client.status()
+        client.close()
+        return found
+
+
+@pytest.fixture
+def group(cluster: MemoryCluster) -> Group:
+    return Group(cluster)
+
+
+@pytest.fixture
+def no_repair(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have every repair fail; the function that is returned ends that."""
+    repair = Repairer._replace
+    fails = [True]
+
+    async def replace(self: Repairer, channel: Channel, damage: Damage) -> None:
+        if fails:
+            raise PartitionQuarantined("no other node has it")
+        await repair(self, channel, damage)
+
+    monkeypatch.setattr(Repairer, "_replace", replace)
+    return fails.clear
+
+
+async def test_a_master_that_cannot_repair_its_damage_hands_over(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """After a while; it goes on copying, and is repaired later."""
+    await group.begin("n1", "n2")
+    group.damage("n1")
+    await group.until_told("n1", True)
+    assert (await group.state()).master == "n1"
+    await group.put("n1")
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
+    await group.in_sync("n1", "n2")
+    await group.put("n2")
+    no_repair()
+    await group.until_told("n1", False)
+    assert group.repairer("n1").count == 1
+    assert (await group.state()).epoch == 2, "nothing is gained by going back"
+
+
+async def test_damage_that_is_repaired_at_once_changes_nothing(group: Group) -> None:
+    await group.begin("n1", "n2")
+    group.damage("n1")
+    await until(lambda: group.repairer("n1").count == 1)
+    await asyncio.sleep(2 * HAND_OVER_AFTER_S)
+    state = await group.state()
+    assert (state.master, state.epoch) == ("n1", 1)
+
+
+async def test_nodes_that_are_both_damaged_do_not_hand_over_to_each_other(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    await group.begin("n1", "n2")
+    group.damage("n1", 1)
+    group.damage("n2", 2)
+    await group.until_told("n1", True)
+    await group.until_told("n2", True)
+    await asyncio.sleep(HAND_OVER_AFTER_S + 2 * RETRY_S)
+    state = await group.state()
+    assert (state.master, state.epoch) == ("n1", 1)
+    await group.put("n1")
+
+
+async def test_a_damaged_copy_does_not_take_over_from_a_lost_master(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """It says for whom it waits. The other one leads when it is back, and has what is missing."""
+    await group.begin("n1", "n2")
+    group.damage("n2")
+    await group.until_told("n2", True)
+    await group.kill("n1")
+    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    [problem] = (await group.status("n2")).problems
+    assert "has damage in its logs that it has not repaired" in problem
+    assert "it waits for n1" in problem
+    client = await Client.connect(group.cluster.network, group.nodes["n2"].address)
+    with pytest.raises(NotMaster, match="it waits for n1"):
+        await client.put("t", 0, [message(b"x")])
+    assert not group.nodes["n2"].epoch
+    await group.start("n1")
+    await until(lambda: group.nodes["n1"].epoch > 1)
+    no_repair()
+    await group.until_told("n2", False)
+
+
+async def test_a_third_node_leads_instead_of_a_damaged_one(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    await group.begin("n1", "n2", "n3")
+    group.damage("n2")
+    await group.until_told("n2", True)
+    await group.kill("n1")
+    await until(lambda: group.nodes["n3"].epoch == 2)
+    assert not group.nodes["n2"].epoch
+    await group.put("n3")
+
+
+async def test_damaged_copies_repair_each_other_when_their_master_is_lost(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """One of them leads then, though the old master is not back."""
+    await group.begin("n1", "n2", "n3")
+    group.damage("n2")
+    group.damage("n3", 2)
+    await group.until_told("n2", True)
+    await group.until_told("n3", True)
+    await group.kill("n1")
+    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    no_repair()
+    await until(lambda: any(group.nodes[each].epoch == 2 for each in ("n2", "n3")))
+    for name in ("n2", "n3"):
+        await group.until_told(name, False)
+        assert group.repairer(name).count == 1
+
+
+async def test_of_damaged_nodes_one_leads_when_all_are_there(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """Nobody has everything: the group is not down for that."""
+    await group.begin("n1", "n2")
+    group.damage("n1", 1)
+    group.damage("n2", 2)
+    await group.until_told("n1", True)
+    await group.until_told("n2", True)
+    await group.kill("n1")
+    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    disk = group.cluster.disks["b1"]
+    disk.unlink(DATA / "t" / "0" / CHECKPOINT_NAME)  # its next start reads everything
+    await group.start("n1")
+    await until(lambda: any(node.epoch > 1 for node in group.nodes.values()))
+
+
+async def test_a_damaged_node_that_is_in_sync_alone_leads(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """Also with a new registration."""
+    await group.begin("n1", "n2")
+    await group.kill("n2")
+    await group.in_sync("n1")
+    group.damage("n1")
+    await group.until_told("n1", True)
+    group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
+    await until(lambda: group.nodes["n1"].epoch == 2)
+    await group.until_told("n1", True)
+    await group.put("n1")
+
+
+async def test_a_damaged_master_whose_session_ends_leaves_the_lead_to_another_node(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """A new registration has to claim the group, as any other node."""
+    await group.begin("n1", "n2")
+    group.damage("n1")
+    await group.until_told("n1", True)
+    group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
+    await until(lambda: group.nodes["n2"].epoch == 2)
+    await group.in_sync("n1", "n2")
+
+
+async def test_an_operator_switches_to_no_damaged_node(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    """Unless the master has damage, too."""
+    await group.begin("n1", "n2")
+    group.damage("n2")
+    await group.until_told("n2", True)
+    client = await group.cluster.prove(
+        await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    )
+    with pytest.raises(HandOverFailed, match="n2' cannot take over, it has damage in its logs"):
+        await client.call(Command.HAND_OVER, wire.HandOverRequest(node="n2"))
+    group.damage("n1", 2)
+    await group.until_told("n1", True)
+    answer, _ = await client.call(Command.HAND_OVER, wire.HandOverRequest(node="n2"))
+    assert answer.node == "n2"

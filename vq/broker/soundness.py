@@ -1,0 +1,110 @@
+"""What follows for a node's role from damage in its logs that is not repaired.
+
+    damage stays ──▶ the registration says so ──▶ no other node waits for this one to lead
+                 └─▶ this node claims no group that another one in sync can lead
+                 └─▶ a master that has it for ``HAND_OVER_AFTER_S`` hands over
+
+Not in here: finding damage (``verifying``), repairing it (``repairing``), and who may lead
+(``coordination.insync``). A node that is in sync alone goes on as it is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from vq.broker.context import Role
+from vq.clock import Clock
+from vq.errors import CoordinationError, HandOverFailed, NotMaster
+from vq.log_lines import get_logger
+
+__all__ = ["Soundness", "hands_over_at"]
+
+logger = get_logger(__name__)
+
+#: How often it is looked whether there is damage; most is repaired before that.
+LOOK_S: Final = 0.5
+#: A master repairs damage for so long before it hands over.
+HAND_OVER_AFTER_S: Final = 5.0
+#: Pause before a master that could not hand over tries again.
+RETRY_S: Final = 30.0
+
+
+def hands_over_at(since_s: float, tried_s: float | None) -> float:
+    """Return from when on a master with damage hands over.
+
+    Args:
+        since_s: Since when it has had damage without a break, while others were in sync.
+        tried_s: When it tried last to hand over; None: not since then.
+    """
+    at = since_s + HAND_OVER_AFTER_S
+    return at if tried_s is None else max(at, tried_s + RETRY_S)
+
+
+class Soundness:
+    """Has the group know whether this node has damage. Loop-bound.
+
+    Args:
+        role: What this node is in its group.
+        clock: For durations.
+        damaged: Returns whether there is damage now that was not repaired at once.
+        tell: Called after a change of that. Must not block.
+        hand_over: Hands the group over to a node in sync without damage.
+
+    Attributes:
+        damaged: What was told last.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        clock: Clock,
+        *,
+        damaged: Callable[[], bool],
+        tell: Callable[[], None],
+        hand_over: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._role = role
+        self._clock = clock
+        self._is_damaged = damaged
+        self._tell = tell
+        self._hand_over = hand_over
+        self._since: float | None = None
+        self._tried: float | None = None
+        self._why_not = ""
+        self.damaged = False
+
+    async def run(self) -> None:
+        """Look at the damage, for ever."""
+        while True:
+            self._look()
+            if self._since is not None:
+                await self._maybe_hand_over(self._since)
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        damaged = self._is_damaged()
+        if damaged != self.damaged:
+            self.damaged = damaged
+            self._tell()
+        if not damaged or not self._role.epoch or not self._role.insync:
+            self._since, self._tried, self._why_not = None, None, ""
+        elif self._since is None:
+            self._since = self._clock.monotonic()
+
+    async def _maybe_hand_over(self, since_s: float) -> None:
+        now = self._clock.monotonic()
+        if now < hands_over_at(since_s, self._tried):
+            return
+        self._tried = now
+        try:
+            heir = await self._hand_over()
+        except (CoordinationError, HandOverFailed, NotMaster) as error:
+            if self._why_not != str(error):
+                logger.warning("master with damage leads on", group=self._role.group, why=error)
+            self._why_not = str(error)
+        else:
+            logger.warning(
+                "group is handed over, since the damage here is not repaired",
+                group=self._role.group,
+                successor=heir,
+            )
