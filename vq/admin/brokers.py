@@ -43,17 +43,18 @@ class BadPartition:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Offsets ``[start, end)`` of a partition in which no batch is intact, at one broker group.
+    """Offsets ``[start, end)`` of a partition in which no batch is intact, at one node.
 
     Attributes:
         topic: The partition's topic.
         partition: Its number.
-        group: The broker group whose master reports it.
+        group: The node's broker group.
         start: The first offset.
         end: The offset behind the last one.
         file: The block file, on the broker's machine.
         reason: What was found there.
         found_ms: When it was found, in milliseconds since 1970.
+        node: The node that has it.
     """
 
     topic: str
@@ -64,10 +65,12 @@ class Damage:
     file: str
     reason: str
     found_ms: int = 0
+    node: str = ""
 
     def __str__(self) -> str:
+        place = f"{self.group}/{self.node}" if self.node else self.group
         return (
-            f"{self.topic}-{self.partition} on {self.group}: offsets [{self.start}, {self.end}) "
+            f"{self.topic}-{self.partition} on {place}: offsets [{self.start}, {self.end}) "
             f"are damaged in {self.file}: {self.reason}"
         )
 
@@ -159,7 +162,13 @@ def bad_partitions(status: StatusResult) -> list[BadPartition]:
 def damage(status: StatusResult) -> list[Damage]:
     """Return the damaged ranges in a status: the first few of each partition."""
     return [
-        Damage(topic=part["topic"], partition=part["partition"], group=status.group, **each)
+        Damage(
+            topic=part["topic"],
+            partition=part["partition"],
+            group=status.group,
+            node=status.node,
+            **each,
+        )
         for part in status.raw["partitions"]
         for each in part["damage"]
     ]

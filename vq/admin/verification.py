@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vq.admin.brokers import Damage, damage_fields, master_of
+from vq.admin.brokers import Damage, damage_fields
 from vq.client.cluster import ClusterClient
-from vq.coordination import topics
+from vq.coordination import registry, topics
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
@@ -23,16 +23,17 @@ _PROGRESS_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What one broker group found in what it holds of a partition.
+    """What one node found in what it holds of a partition.
 
     Attributes:
         topic: The partition's topic.
         partition: Its number.
-        group: The broker group whose master was asked.
+        group: The node's broker group.
         read_bytes: How much it read; None: it did not say.
         skipped_bytes: How much it found intact so lately that it did not read it again.
         damage: The damaged ranges; None: it did not say.
         error: Why not everything was verified; "" when everything was.
+        node: The node; "": its group has none.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class Verified:
     skipped_bytes: int | None
     damage: tuple[Damage, ...] | None
     error: str
+    node: str = ""
 
     @property
     def damaged(self) -> int | None:
@@ -71,7 +73,9 @@ async def verify(
     again: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> list[Verified]:
-    """Have brokers verify topics whole; return what each found when all have ended.
+    """Have all nodes verify topics whole; return what each found when all have ended.
+
+    Nodes that copy are asked, too; a node in sync that is not registered is listed with an error.
 
     If something cannot be verified, ``error`` of its partition says why.
 
@@ -95,13 +99,14 @@ async def verify(
 
 @dataclass(slots=True)
 class HeldPart:
-    """What one broker group holds of a partition, and what its master said last."""
+    """What one node holds of a partition, and what it said last."""
 
     topic: str
     topic_id: str
     partition: int
     group: str
     address: Address | None
+    node: str = ""
     answer: VerifyResponse | None = None
     begun_ms: int = 0
     error: str = ""
@@ -114,7 +119,8 @@ class HeldPart:
     async def ask(self, cluster: ClusterClient, *, begin: bool, again: bool = False) -> None:
         """Begin, or look how far it is; ``again``: read also what was found intact lately."""
         if self.address is None:
-            self.error = f"group {self.group} has no running master"
+            named = f"node {self.node} of group {self.group} is not registered"
+            self.error = named if self.node else f"group {self.group} has no running node"
             return
         request = VerifyRequest(
             topic=self.topic,
@@ -148,22 +154,23 @@ class HeldPart:
             skipped_bytes=None if answer is None else answer.skipped_bytes,
             damage=None if answer is None else tuple(self._damage(answer)),
             error=self.error,
+            node=self.node,
         )
 
     def _damage(self, answer: VerifyResponse) -> Iterable[Damage]:
         for each in damage_fields(answer.damage):
-            yield Damage(self.topic, self.partition, self.group, **each)
+            yield Damage(self.topic, self.partition, self.group, **each, node=self.node)
 
 
 async def held_parts(
     cluster: ClusterClient, views: Iterable[TopicView], partitions: Sequence[int]
 ) -> list[HeldPart]:
-    """Return what broker groups hold of topics, each with the address of the group's master.
+    """Return what nodes hold of topics, each with its address.
 
     Raises:
         InvalidArgument: A topic has no such partition.
     """
-    found = []
+    found: list[tuple[TopicView, int, str]] = []
     for view in views:
         beyond = [number for number in partitions if not 0 <= number < len(view.partitions)]
         if beyond:
@@ -173,17 +180,26 @@ async def held_parts(
         for placement in view.partitions:
             if not partitions or placement.partition in partitions:
                 found += [
-                    HeldPart(view.name, view.id, placement.partition, group, None)
+                    (view, placement.partition, group)
                     for group in dict.fromkeys(span.group for span in placement.spans)
                 ]
-    groups = sorted({part.group for part in found})
-    masters = dict(
-        zip(groups, await gather_all(master_of(cluster, group) for group in groups), strict=True)
-    )
-    for part in found:
-        master = masters[part.group]
-        part.address = None if master is None else master.address
-    return found
+    groups = sorted({group for _, _, group in found})
+    holders = await gather_all(_holders(cluster, group) for group in groups)
+    nodes = dict(zip(groups, holders, strict=True))
+    return [
+        HeldPart(view.name, view.id, partition, group, address, node)
+        for view, partition, group in found
+        for node, address in nodes[group].items()
+    ]
+
+
+async def _holders(cluster: ClusterClient, group: str) -> dict[str, Address | None]:
+    """Return the nodes of a group that are registered or in sync, with their addresses."""
+    state = await registry.read_state(cluster.coordinator, group)
+    found: dict[str, Address | None] = dict.fromkeys(() if state is None else state.insync)
+    for each in await registry.nodes(cluster.coordinator, group):
+        found[each.node] = each.address
+    return dict(sorted(found.items())) or {"": None}
 
 
 async def _follow(

@@ -37,7 +37,7 @@ def verify(
     partitions: Sequence[int],
     again: bool,
 ) -> None:
-    """Have the brokers read topics whole and look for damage.
+    """Have the brokers read topics whole and look for damage, in the copies, too.
 
     Slowly, beside their other work: their setting verify_bytes_per_s bounds it. What was found
     intact within a day is not read again, but that its files are there
@@ -73,7 +73,7 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     if output.as_json:
         output.document([_json(each) for each in found])
     else:
-        columns = ("topic", "partition", "group", "read", "skipped", "damaged", "error")
+        columns = ("topic", "partition", "group", "node", "read", "skipped", "damaged", "error")
         output.table(rows, columns=columns, optional=("error",))
     for verified in found:
         for each in verified.damage or ():
@@ -92,6 +92,7 @@ def _row(verified: Verified) -> dict[str, Any]:
         "topic": verified.topic,
         "partition": verified.partition,
         "group": verified.group,
+        "node": verified.node or None,
         "read": bytes_text(verified.read_bytes),
         "skipped": bytes_text(verified.skipped_bytes),
         "damaged": verified.damaged,

@@ -118,8 +118,8 @@ def test_a_status_tells_what_is_bad_and_what_is_damaged() -> None:
     assert [each.state for each in bad] == ["sealed", "failed", "quarantined"]
     assert [each.failed for each in bad] == [False, True, True]
     assert bad[0] == BadPartition("t", 2, "sealed", "why sealed")
-    assert brokers.damage(status) == [Damage("t", 4, "b1", 5, 9, "f", "checksum", 7)]
+    assert brokers.damage(status) == [Damage("t", 4, "b1", 5, 9, "f", "checksum", 7, "n1")]
     assert brokers.damaged_ranges(status) == 3
     assert str(brokers.damage(status)[0]) == (
-        "t-4 on b1: offsets [5, 9) are damaged in f: checksum"
+        "t-4 on b1/n1: offsets [5, 9) are damaged in f: checksum"
     )

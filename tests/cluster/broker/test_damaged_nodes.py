@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
+from support.client import started
 from support.waiting import WAIT_S, until
 
+from vq.admin.verification import verify
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
@@ -294,3 +296,20 @@ async def test_an_operator_switches_to_no_damaged_node(
     await group.until_told("n1", True)
     answer, _ = await client.call(Command.HAND_OVER, wire.HandOverRequest(node="n2"))
     assert answer.node == "n2"
+
+
+async def test_all_replicas_are_verified(group: Group, no_repair: Callable[[], None]) -> None:
+    """Each node says what it found; one in sync that is down is named."""
+    await group.begin("n1", "n2")
+    group.damage("n2", 2)
+    await group.until_told("n2", True)
+    async with started(group.cluster) as client:
+        one, two = await verify(client, ["t"])
+        assert (one.node, one.damaged, one.error) == ("n1", 0, "")
+        assert (two.node, two.damaged, two.error) == ("n2", 1, "")
+        assert two.damage is not None
+        assert "t-0 on b1/n2: " in str(two.damage[0])
+        await group.kill("n2")
+        _, two = await verify(client, ["t"])
+    assert two.damaged is None
+    assert "n2" in two.error or "b1-n2" in two.error

@@ -48,6 +48,7 @@ async def test_brokers_are_asked_until_all_have_ended(
     assert [each.read_bytes for each in told][-1] == 20
     assert all((each.total_bytes, each.running) == (40, 1) for each in told)
     one, two = found
+    assert (one.node, two.node) == ("n1", "n1")
     assert (one.group, one.read_bytes, one.damaged, one.error) == ("b1", 40, 1, "")
     assert (two.group, two.read_bytes, two.damaged) == ("b2", None, None)
     assert "silent" in two.error
