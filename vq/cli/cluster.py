@@ -16,6 +16,7 @@ from vq.cli.diverged import diverged
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import Output
+from vq.cli.scrub import scrub
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -182,6 +183,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
 
 cluster.add_command(diverged)
+cluster.add_command(scrub)
 cluster.add_command(unclean)
 
 

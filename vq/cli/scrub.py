@@ -1,0 +1,75 @@
+"""``vq cluster scrub``: how far nodes are with verifying all that they store."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from vq.admin.connect import cluster_client
+from vq.admin.scrubs import Scrub, scrubs
+from vq.admin.sizes import bytes_text
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options
+
+
+@click.command()
+@command_options
+def scrub(invocation: Invocation) -> None:
+    """Show how far each node is with verifying all that it stores.
+
+    Nodes do so slowly, again and again (their settings scrub_bytes_per_s and scrub_interval_s).
+    `read` of `stored` is how far the pass is, `ended` when it ended; a pass that goes on has
+    none. `damaged` counts the ranges that are damaged now, `repaired` those since the start.
+
+    Exit code 1 if a node does not answer, or something is damaged.
+    """
+
+    async def work() -> list[Scrub]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await scrubs(cluster)
+
+    found = invocation.run(work())
+    invocation.output.table(
+        [_row(each) for each in found],
+        columns=(
+            "group",
+            "node",
+            "begun",
+            "ended",
+            "read",
+            "stored",
+            "rate",
+            "damaged",
+            "repaired",
+            "error",
+        ),
+        optional=("error",),
+    )
+    silent = sum(1 for each in found if each.error)
+    damaged = sum(each.damaged_ranges or 0 for each in found)
+    if silent or damaged:
+        raise CommandFailed(
+            f"{damaged} range(s) are damaged, {silent} of {len(found)} node(s) do not answer; "
+            "docs/operations.md (A disk gives wrong bytes) says what to do"
+        )
+
+
+def _row(found: Scrub) -> dict[str, Any]:
+    rate = found.bytes_per_s
+    return {
+        "begun": _time(found.begun_ms),
+        "ended": _time(found.ended_ms),
+        "read": bytes_text(found.read_bytes),
+        "stored": bytes_text(found.stored_bytes),
+        "rate": "off" if rate == 0 else None if rate is None else f"{bytes_text(rate)}/s",
+        "damaged": found.damaged_ranges,
+        "repaired": found.repairs,
+        **asdict(found),
+        "running": None if found.error else found.running,
+        "error": found.error or None,
+    }
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
