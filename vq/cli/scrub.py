@@ -11,6 +11,7 @@ from vq.admin.scrubs import Scrub, scrubs
 from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
+from vq.cli.text import in_seconds
 
 
 @click.command()
@@ -30,22 +31,13 @@ def scrub(invocation: Invocation) -> None:
             return await scrubs(cluster)
 
     found = invocation.run(work())
-    invocation.output.table(
-        [_row(each) for each in found],
-        columns=(
-            "group",
-            "node",
-            "begun",
-            "ended",
-            "read",
-            "stored",
-            "rate",
-            "damaged",
-            "repaired",
-            "error",
-        ),
-        optional=("error",),
-    )
+    output = invocation.output
+    if output.as_json:
+        output.document([_json(each) for each in found])
+    else:
+        shown = ("begun", "ended", "read", "stored", "rate", "damaged", "repaired", "error")
+        rows = [_row(each) for each in found]
+        output.table(rows, columns=("group", "node", *shown), optional=("error",))
     silent = sum(1 for each in found if each.error)
     damaged = sum(each.damaged_ranges or 0 for each in found)
     if silent or damaged:
@@ -58,6 +50,8 @@ def scrub(invocation: Invocation) -> None:
 def _row(found: Scrub) -> dict[str, Any]:
     rate = found.bytes_per_s
     return {
+        "group": found.group,
+        "node": found.node,
         "begun": _time(found.begun_ms),
         "ended": _time(found.ended_ms),
         "read": bytes_text(found.read_bytes),
@@ -65,7 +59,17 @@ def _row(found: Scrub) -> dict[str, Any]:
         "rate": "off" if rate == 0 else None if rate is None else f"{bytes_text(rate)}/s",
         "damaged": found.damaged_ranges,
         "repaired": found.repairs,
-        **asdict(found),
+        "error": found.error or None,
+    }
+
+
+def _json(found: Scrub) -> dict[str, Any]:
+    fields = asdict(found)
+    begun_ms, ended_ms = fields.pop("begun_ms"), fields.pop("ended_ms")
+    return {
+        **fields,
+        "begun_s": in_seconds(begun_ms),
+        "ended_s": in_seconds(ended_ms),
         "running": None if found.error else found.running,
         "error": found.error or None,
     }

@@ -116,6 +116,7 @@ def damage_json(damage: Damage) -> dict[str, Any]:
     """Return a damaged range without the topic and the partition, which its row says."""
     return {
         "group": damage.group,
+        "node": damage.node or None,
         "start": damage.start,
         "end": damage.end,
         "file": damage.file,
