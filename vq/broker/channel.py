@@ -498,7 +498,7 @@ class Channel:
         if not others:
             self._move_high_watermark(end)
 
-    def copy(self, data: bytes) -> None:
+    def copy(self, data: bytes | memoryview) -> None:
         """Append whole batches of the master's log, on a node that follows it.
 
         Raises:

@@ -45,16 +45,18 @@ class Copy:
 
     Attributes:
         channel: Of the partition, on this node.
-        pending: What came and is not written yet.
+        pending: What came and is not written yet. A view: a long answer is written in many parts,
+            each behind a flush; to copy what is left each time took a seventh of all time.
         asked_at: What follows this offset is asked for and did not come yet; -1: nothing is.
     """
 
-    __slots__ = ("_session", "_wrote", "asked_at", "channel", "handle", "pending")
+    __slots__ = ("_held", "_session", "_wrote", "asked_at", "channel", "handle", "pending")
 
     def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
         self.channel = channel
         self.handle = handle
-        self.pending = b""
+        self.pending = memoryview(b"")
+        self._held = 0  # bytes that ``pending`` keeps in memory
         self.asked_at = -1
         self._wrote = False  # something of what came last
         self._session = session
@@ -72,17 +74,24 @@ class Copy:
             VqError: It cannot be written; nothing of it counts.
         """
         self._wrote = False
-        self._keep(data)
+        self._hold(len(data))
+        self._keep(memoryview(data))
         self._write()
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data: memoryview) -> None:
         """Have so much left to write."""
-        self._session.pending += len(data) - len(self.pending)
         self.pending = data
+        if not data:
+            self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        """Count the memory of an answer until all of it is written."""
+        self._session.pending += size - self._held
+        self._held = size
 
     def drop(self) -> None:
         """Write nothing more."""
-        self._keep(b"")
+        self._keep(memoryview(b""))
 
     def watch(self) -> None:
         """See ``Copies.watch``. While something is written here, the next request does it."""
@@ -103,7 +112,7 @@ class Copy:
         elif log.synced_offset >= log.end_offset:  # no flush would help
             if not self._wrote:
                 channel.copy(self.pending)  # it says what is wrong with them
-            self._keep(b"")  # the beginning of a batch, which is asked for again
+            self._keep(memoryview(b""))  # the beginning of a batch, which is asked for again
         if self.pending or channel.sync:
             channel.when_settled(self._settled)
         else:
@@ -147,7 +156,7 @@ class CopySession:
         self._removed: list[int] = []
         self._scheduled = False
         self._waiting = 0  # requests without an answer
-        self.pending = 0  # bytes that came and are not written
+        self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
         self.failures: dict[Channel, VqError] = {}
@@ -303,7 +312,7 @@ class CopySession:
                 self.ask(copy)
                 continue
             try:
-                copy.take(bytes(data))
+                copy.take(body if len(data) == len(body) else bytes(data))
             except VqError as error:
                 self.fail(copy, error)
 

@@ -321,10 +321,10 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
     )
 
 
-def batch_crc(buf: bytes, position: int, byte_length: int) -> int:
+def batch_crc(buf: bytes | memoryview, position: int, byte_length: int) -> int:
     """Return the CRC-32C that the batch at ``position`` should carry."""
-    records = buf[position + CONTROL_BYTES : position + byte_length]
-    head = buf[position + RECORD_HEADER_BYTES : position + CONTROL_BYTES - 4]
+    records = bytes(buf[position + CONTROL_BYTES : position + byte_length])
+    head = bytes(buf[position + RECORD_HEADER_BYTES : position + CONTROL_BYTES - 4])
     crc: int = _extend_crc(google_crc32c.value(records), head)
     return crc
 

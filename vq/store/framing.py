@@ -70,7 +70,7 @@ def epoch_is_over(epoch: int, last_epoch: int) -> NotMaster:
 
 
 def check_frames(
-    data: bytes, *, end_offset: int, epoch: int, append_time_ms: int
+    data: bytes | memoryview, *, end_offset: int, epoch: int, append_time_ms: int
 ) -> list[BatchHeader]:
     """Return the headers of the batches in ``data``, if a log that ends so may take them all.
 
@@ -113,7 +113,7 @@ def check_frames(
     return batches
 
 
-def batches_ready(data: bytes, durable: int) -> int:
+def batches_ready(data: bytes | memoryview, durable: int) -> int:
     """Return how many bytes at the front of ``data`` are batches that a copy may write now.
 
     They are whole, and nothing that they call durable lies behind ``durable``, up to where the copy
@@ -132,7 +132,7 @@ def batches_ready(data: bytes, durable: int) -> int:
         position += batch.byte_length
 
 
-def _whole_batch(data: bytes, position: int, offset: int) -> BatchHeader:
+def _whole_batch(data: bytes | memoryview, position: int, offset: int) -> BatchHeader:
     try:
         batch = decode_control(data, position)
     except CorruptData as error:

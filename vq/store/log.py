@@ -308,7 +308,7 @@ class Log:
             self.producers.record(stamp, start)
         return start
 
-    def append_framed(self, data: bytes) -> int:
+    def append_framed(self, data: bytes | memoryview) -> int:
         """Append whole batches as they lie in another copy of the log; return the new end.
 
         The bytes are verified and stored as they are, so this copy becomes equal to the other, with

@@ -39,7 +39,9 @@ def copy_from(source: Log, target: Log, max_batches: int = 7) -> None:
             header.end_offset for header in itertools.islice(block.headers(offset), max_batches)
         ]
         view = source.reader.read(offset, ends[-1] - offset, source.end_offset)
-        assert target.append_framed(bytes(view)) == ends[-1]
+        data = bytes(view)
+        part = memoryview(data) if len(ends) % 2 else data  # a copy gives parts of an answer
+        assert target.append_framed(part) == ends[-1]
 
 
 def files(disk: MemoryDisk) -> dict[str, bytes]:

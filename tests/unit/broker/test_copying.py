@@ -1,0 +1,74 @@
+"""One partition that is copied: what of an answer is written when, and what it keeps in memory."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import google_crc32c
+
+from vq.broker.copying import Copy
+from vq.store.format import CONTROL_BYTES
+from vq.store.framing import frame
+
+RECORDS = b"r" * 100
+SIZE = CONTROL_BYTES + len(RECORDS)
+
+
+def batch(start: int, synced: int) -> bytes:
+    """A batch that was appended when the master's log was durable up to ``synced``."""
+    return frame(SIZE, 1, google_crc32c.value(RECORDS), start, synced, 1, 1, None, 0) + RECORDS
+
+
+class Following:
+    """A copy whose channel notes what is written, and is flushed by hand."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.log = SimpleNamespace(synced_offset=0, end_offset=0)
+        self.session = SimpleNamespace(pending=0, has=lambda _: True, ask=self._ask)
+        channel: Any = SimpleNamespace(
+            log=self.log,
+            failed=False,
+            sync=True,
+            copy=self._copied,
+            show_copied=lambda: None,
+            when_settled=lambda _: None,
+        )
+        self.asked = 0
+        session: Any = self.session
+        self.copy = Copy(channel, 1, session)
+
+    def _ask(self, _: Copy) -> None:
+        self.asked += 1
+
+    def _copied(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+        self.log.end_offset += len(data)
+
+    def flush(self) -> None:
+        self.log.synced_offset = self.log.end_offset
+        self.copy._settled()
+
+
+def test_an_answer_is_written_in_parts_each_behind_a_flush() -> None:
+    """The second batch calls the first one durable, the third one the second."""
+    following = Following()
+    parts = [batch(0, 0), batch(SIZE, SIZE), batch(2 * SIZE, 2 * SIZE)]
+    following.copy.take(b"".join(parts))
+    assert following.written == parts[:1]
+    following.flush()
+    following.flush()
+    assert (following.written, following.asked) == (parts, 0)
+    following.flush()
+    assert following.asked == 1
+
+
+def test_an_answer_counts_as_memory_until_all_of_it_is_written() -> None:
+    """What is left is a view of the answer, which keeps all of it."""
+    following = Following()
+    following.copy.take(batch(0, 0) + batch(SIZE, SIZE))
+    assert (len(following.copy.pending), following.session.pending) == (SIZE, 2 * SIZE)
+    following.flush()
+    assert following.session.pending == 0
+    following.copy.take(batch(2 * SIZE, 2 * SIZE) + batch(3 * SIZE, 3 * SIZE))
+    following.copy.drop()
+    assert following.session.pending == 0
