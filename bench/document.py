@@ -154,8 +154,11 @@ def replicated_peers(by_scenario: Mapping[str, Result], before: str = "") -> str
         for peer in result["replicated_peers"]
         if peer["missing"]
     ]
+    rounds = f"Medians of {own[0].rounds} rounds."
+    if result["quick"]:
+        rounds = "Preliminary: one round with small loads (`--quick`), beside other programs."
     parts = [
-        f"{about_machine({REPLICATED: result})} Medians of {own[0].rounds} rounds.",
+        f"{about_machine({REPLICATED: result})} {rounds}",
         *replicated.tables(own),
     ]
     return "\n\n".join(parts + (["Not found here: " + " ".join(missing)] if missing else []))

@@ -54,6 +54,23 @@ def test_features_are_shown_beside_plain_messages() -> None:
     assert BLOCKS["features"]({}) == "Not measured."
 
 
+def test_systems_of_three_nodes_are_shown_with_those_that_are_missing() -> None:
+    """A short run says that it was one."""
+    details = {"acknowledged_by": "2 of 3", "flushed": "never", "detection": "5 s"}
+    found = [Figure("fsync | it 1.0 | pipelined", 500.0, "msg/s", details=details)]
+    own = {
+        **result("replicated_peers", 1),
+        "rows": [row.as_json() for row in rows_of("replicated_peers", found, {})],
+        "replicated_peers": [{"name": "that", "missing": "not installed"}],
+        "quick": False,
+    }
+    text = BLOCKS["replicated_peers"](merged([own]))
+    assert "| fsync | it 1.0 | 2 of 3 | never | – | 500 |" in text
+    assert "Medians of 1 rounds." in text
+    assert text.endswith("Not found here: that: not installed.")
+    assert "Preliminary" in BLOCKS["replicated_peers"](merged([{**own, "quick": True}]))
+
+
 def test_ways_to_send_are_shown_beside_callbacks() -> None:
     """One line for each way; the ratio is that of the rounds."""
     found = [Figure(way, 3.0, sends.UNIT, 1.5) for way in sends.WAYS]
