@@ -226,8 +226,8 @@ def check_range(channel: Channel, offset: int) -> None:
     Raises:
         PartitionFailed: What is kept here could not be read at the start: it is unknown.
         Busy: The log that holds it, or will hold it, is being opened or prepared.
-        PartitionQuarantined: It lies at the damage, behind which nothing is served, or where an
-            earlier range lacks its end: a reader that waited there would wait for ever.
+        PartitionQuarantined: It lies at the damage, behind which nothing is served, or where a
+            range lacks its end that gets nothing more: a reader would wait there for ever.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
@@ -245,13 +245,13 @@ def check_range(channel: Channel, offset: int) -> None:
     if channel.start_offset <= offset <= last and (end is None or offset < end):
         if log is not None:
             log.status.check_more(offset)
-        if offset < last or not channel.earlier:
+        if offset < last or not _lacks_end(channel):
             return
-    if log is not None and channel.earlier and last <= offset < (end or 0):
+    if log is not None and _lacks_end(channel) and last <= offset < (end or 0):
         log.status.check_more(offset)
         raise PartitionQuarantined(
-            f"[{last}, {end}) of {channel} is missing here: the log was damaged where it was "
-            "copied from",
+            f"[{last}, {end}) of {channel} is missing here: it was damaged or lost where the log "
+            "was copied from, or this node led without it",
             details={"earliest": channel.earliest, "latest": last},
         )
     holder = channel.placement.span_at(offset)
@@ -268,6 +268,14 @@ def check_range(channel: Channel, offset: int) -> None:
         f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
         details={"earliest": channel.earliest, "latest": channel.high_watermark},
     )
+
+
+def _lacks_end(channel: Channel) -> bool:
+    """Whether the range gets nothing more, and has not all that it should have.
+
+    The range of a partition that was moved away is such a range for a master. A copy still gets it.
+    """
+    return channel.earlier or (bool(channel.role.epoch) and channel.is_cut_short)
 
 
 _TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED})

@@ -19,6 +19,8 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.admin.cluster import cluster_status
 from vq.admin.diverged import list_cut, read_cut
+from vq.admin.placements import carry_out as place
+from vq.admin.placements import plan_moves
 from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.admin.unclean import elect_uncleanly
 from vq.client.cluster import ClusterClient
@@ -26,7 +28,7 @@ from vq.client.config import ConsumerConfig
 from vq.coordination.insync import MastershipRefused
 from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import read_state, read_unclean
-from vq.errors import GroupStopped, InvalidArgument, LogTruncated
+from vq.errors import GroupStopped, InvalidArgument, LogTruncated, PartitionQuarantined
 from vq.store.divergence import diverged
 
 
@@ -202,3 +204,49 @@ async def test_a_group_that_was_ahead_is_stopped_and_goes_on_where_an_operator_s
         await carry_out(lost.operator, "g", await plan_reset(lost.operator, "g", target))
         async with await member(factory) as consumer:
             assert await take(consumer, 20) == [b"new %d" % number for number in range(20)]
+
+
+async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(
+    cluster: MemoryCluster,
+) -> None:
+    """The partition goes on in another group, behind a hole: no reader waits before it for ever.
+
+    b1/n1: common | ahead, is lost     b2: moved
+    b1/n2: common | –                  leads, by decision
+    """
+    first = await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: len(first._partitions.channels) == 1)
+    second = await cluster.start(node="n2")
+    client = await Client.connect(cluster.network, first.address)
+    await client.put("t", 0, [message(b"common")])
+    await insync(cluster, "n1", "n2")
+    log = first._partitions.channels["t", 0].log
+    assert log is not None
+    common = log.end_offset
+    await second.stop()
+    await insync(cluster, "n1")
+    await client.put("t", 0, [message(b"ahead")])
+    other = await cluster.start("b2")
+    async with started(cluster, host="operator") as operator:
+        [move] = await plan_moves(operator, "t", [0], "b2")
+        moved = await place(operator, move)
+        await until(lambda: ("t", 0) in other._partitions.channels)
+        cluster.ensemble.crash(cluster.coordinators["b1"])
+        await first.stop()
+        await cluster.start(node="n2")
+        async with asyncio.timeout(WAIT_S):
+            while await operator.coordinator.exists("brokers/b1/nodes/n1") is not None:
+                await asyncio.sleep(0.1)
+        await elect_uncleanly(operator, "b1", "n2", ("t",), do=True)
+        await until(lambda: cluster.nodes["b1-n2"].epoch > 0)
+        async with factory_of(cluster, host="reader") as factory:
+            reader = await factory.create_consumer()
+            found = await reader.get("t", 0, 0, 1 << 20)
+            assert [each.content for each in found] == [b"common"]
+            with pytest.raises(PartitionQuarantined, match=rf"\[{common}, {moved}\) of t-0"):
+                await reader.get("t", 0, common, 1 << 20, timeout=0.2)
+            assert await reader.get("t", 0, moved, 1 << 20, timeout=0.2) == []
+            async with await member(factory) as consumer:
+                assert await take(consumer, 1) == [b"common"]
+                await until(lambda: isinstance(consumer.last_error, PartitionQuarantined))
