@@ -19,8 +19,15 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
-from support.simulation.copies import ALL_FAULTS, COPY_COMBINATIONS, COPY_FAULTS, draw_copy_kinds
-from support.simulation.nemesis import COMBINATIONS, FAULTS, REPLICATION, draw_kinds
+from support.simulation.copies import (
+    ALL_FAULTS,
+    COPY_COMBINATIONS,
+    COPY_FAULTS,
+    MOVES,
+    UNCLEAN,
+    draw_copy_kinds,
+)
+from support.simulation.kinds import COMBINATIONS, FAULTS, REPLICATION, draw_kinds
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
@@ -73,6 +80,36 @@ def test_an_async_topic_loses_only_what_a_take_over_may(first: int) -> None:
         size = Size(copies=1, fast=True)
         report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
         assert not report.violations, explain(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, ASYNC_SEEDS, BLOCK))
+def test_a_topic_flushed_late_loses_only_what_power_cuts_may_take(first: int) -> None:
+    """With one to three nodes in a group; who had read it is told, and a sync topic is whole."""
+    lost = 0
+    for seed in range(first, first + BLOCK):
+        size = Size(copies=seed % 3, loose=True, filtered=seed % 2)
+        kinds = {*draw_kinds(seed), "power cut", *(["black-out"] if seed % 3 else [])}
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
+        assert not report.violations, explain(report)
+        lost += sum(event[5] for event in report.history.of("loss"))
+    assert lost, "no power cut met anything that was not flushed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, ASYNC_SEEDS, BLOCK))
+def test_an_unclean_election_loses_only_what_the_node_lacked(first: int) -> None:
+    """Nodes that had it keep it and list it, and groups that had read it are stopped."""
+    elections, stopped = 0, 0
+    for seed in range(first, first + BLOCK):
+        size = Size(copies=1 + seed % 2, loose=seed % 3 == 0, filtered=seed % 2)
+        kinds = {*draw_kinds(seed), UNCLEAN} - MOVES
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
+        assert not report.violations, explain(report)
+        elections += report.effects.get(UNCLEAN, 0)
+        stopped += sum(1 for _ in report.history.of("stopped"))
+    assert elections
+    assert stopped
 
 
 @pytest.mark.slow
@@ -136,7 +173,7 @@ def test_faults_that_hurt_copies_together_are_drawn_together() -> None:
     for combination in COPY_COMBINATIONS:
         assert any(kinds >= set(combination) for kinds in drawn), combination
     assert all(kinds & set(COPY_FAULTS) for kinds in drawn)
-    assert set().union(*drawn) == set(ALL_FAULTS)
+    assert set().union(*drawn) == {*ALL_FAULTS, UNCLEAN}
 
 
 @pytest.mark.long

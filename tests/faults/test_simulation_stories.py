@@ -88,7 +88,7 @@ class TopicMadeAnew(run.Simulation):
         world.ensemble.reconnect(deaf)
         await asyncio.sleep(3)
         await self.end(producers)
-        log, _, _ = await self._operator_process.spawn(self._read_end(operator))
+        log, *_ = await self._operator_process.spawn(self._read_end(operator))
         stored = {each.value for messages in log.values() for each in messages}
         since = history.events[made:]
         sent = {event[3] for event in since if event[1] == "send"}
@@ -165,7 +165,7 @@ class TopicVanishesAndReturns(run.Simulation):
         world.ensemble.reconnect(deaf)
         await asyncio.sleep(6)
         await self.end(producers)
-        log, _, _ = await self._operator_process.spawn(self._read_end(operator))
+        log, *_ = await self._operator_process.spawn(self._read_end(operator))
         stored = {(each.value, each.offset) for messages in log.values() for each in messages}
         acknowledged = [event for event in world.history.events if event[1] == "ok"]
         self.violations += [

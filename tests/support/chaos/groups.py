@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
@@ -33,11 +34,11 @@ _ASK_S = 5.0
 
 
 class Record(NamedTuple):
-    """What ZooKeeper has of a group: the master in an epoch, and who is in sync."""
+    """What ZooKeeper has of a group: the master in an epoch, and who is in sync as what."""
 
     epoch: int = 0
     master: str = ""
-    insync: frozenset[str] = frozenset()
+    insync: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,17 +170,29 @@ class Groups:
         found = self._read(f"brokers/{group}/state")
         if found is None:
             return Record()
-        return Record(found["epoch"], found["master"], frozenset(found["insync"]))
+        insync = {node: found["incarnations"].get(node, 0) for node in found["insync"]}
+        return Record(found["epoch"], found["master"], insync)
 
     def registered(self, name: str) -> bool:
-        """Whether a node is registered."""
+        """Whether a node is registered; perhaps it is a process that has ended."""
+        return self._registration(name) is not None
+
+    def _registration(self, name: str) -> tuple[int, int] | None:
+        """Return the incarnation of a node, and its process."""
         group, _, node = name.partition("/")
-        return self._read(f"brokers/{group}/nodes/{node}") is not None
+        found = self._read_node(f"brokers/{group}/nodes/{node}")
+        return None if found is None else (found[1], int(found[0]["pid"]))
 
     def _read(self, path: str) -> Any:
+        found = self._read_node(path)
+        return None if found is None else found[0]
+
+    def _read_node(self, path: str) -> tuple[Any, int] | None:
+        """Return what a node has, and the transaction that made it."""
         try:
-            found = self._client.get_async(f"/vq/{self.cluster.name}/{path}")
-            return json.loads(found.get(timeout=_ASK_S)[0])
+            answer = self._client.get_async(f"/vq/{self.cluster.name}/{path}")
+            data, stat = answer.get(timeout=_ASK_S)
+            return json.loads(data), stat.czxid
         except (KazooException, KazooTimeoutError):
             return None
 
@@ -218,12 +231,20 @@ class Groups:
         return self.record(group)
 
     def missing(self) -> list[str]:
-        """Return the nodes that shall run and do not, or are not in sync."""
-        insync = {f"{group}/{node}" for group in self.groups for node in self.record(group).insync}
+        """Return the nodes that shall run and do not, or are not in sync.
+
+        The registration and the place in the record may be those of a process that was killed.
+        """
+        insync = {
+            f"{group}/{node}": incarnation
+            for group in self.groups
+            for node, incarnation in self.record(group).insync.items()
+        }
         return sorted(
             name
             for name in self.wanted
-            if name not in insync or not self.nodes[name].running or not self.registered(name)
+            if not self.nodes[name].running
+            or self._registration(name) != (insync.get(name), self.nodes[name].pid)
         )
 
     def wait_whole(self, timeout_s: float = PROCESSES_WAIT_S) -> float:

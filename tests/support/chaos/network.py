@@ -9,6 +9,7 @@ ends the connections to ZooKeeper. The run itself is in a namespace, too (``ente
 disappears when its processes end.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from support.waiting import block_until
 
 _HUB: Final = "10.77.0.1"
 _ENTERED: Final = "VQ_CHAOS_NAMESPACE"
+_LINKS: Final = itertools.count(1)  # so far in this process
 _FLAGS: Final = ("-nm",) if os.geteuid() == 0 else ("-Urnm",)
 _TABLE: Final = """\
 table inet chaos {
@@ -79,7 +81,7 @@ class Link:
         ours = Path("/proc/self/ns/net").readlink()
         block_until(lambda: Path(f"/proc/{pid}/ns/net").readlink() != ours, "a new namespace")
         self.enter = ("nsenter", f"--net=/proc/{pid}/ns/net")
-        outer = f"node{number}"
+        outer = f"node{next(_LINKS)}"  # the one of an earlier run may take a while to go
         _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", f"{pid}")
         _run("ip", "link", "set", outer, "master", "br0", "up")
         _run(*self.enter, "ip", "link", "set", "lo", "up")

@@ -7,8 +7,10 @@ kind without effect proves nothing, and a test says so.
 
 import asyncio
 
+from support.simulation import elections
+from support.simulation.kinds import COMBINATIONS, EVERY_KIND, FAULTS, KINDS_PER_RUN
 from support.simulation.loop import generator
-from support.simulation.nemesis import COMBINATIONS, FAULTS, KINDS_PER_RUN, Fault, Nemesis
+from support.simulation.nemesis import Fault, Nemesis
 from support.simulation.world import DATA, SESSION_TIMEOUT_S, BrokerHost
 
 #: So many nodes may be added to the groups of one run, and taken away.
@@ -186,6 +188,7 @@ COPY_FAULTS: dict[str, Fault] = {
     "add node": add_node,
     "remove node": remove_node,
     "replace disk": replace_disk,
+    "cut hand-over": elections.cut_hand_over,
 }
 
 #: Kinds of faults that meet in the same few lines of replication.
@@ -203,10 +206,18 @@ COPY_COMBINATIONS: tuple[tuple[str, ...], ...] = (
     ("isolate master", "power cut"),
     ("lost reply", "lost request", "cut nodes"),  # a change of the set that may have happened
     ("isolate master", "move"),
+    ("cut hand-over", "lost reply", "lost request"),  # did the successor claim the group?
+    ("cut hand-over", "slow node"),
 )
 
-#: All that strike a cluster with copies.
+#: An operator has a node lead that lacks messages; one seed in ``UNCLEAN_EVERY`` has it.
+UNCLEAN = "unclean"
+UNCLEAN_EVERY = 5
+MOVES = frozenset({"move", "sleepy mover"})
+#: All that are drawn for a cluster with copies.
 ALL_FAULTS: dict[str, Fault] = {**FAULTS, **COPY_FAULTS}
+#: All by name, also those that only some runs can have.
+BY_NAME: dict[str, Fault] = {**EVERY_KIND, **COPY_FAULTS, UNCLEAN: elections.elect_uncleanly}
 
 
 def draw_copy_kinds(seed: int) -> tuple[str, ...]:
@@ -217,4 +228,7 @@ def draw_copy_kinds(seed: int) -> tuple[str, ...]:
     if seed % 3:
         combinations = COPY_COMBINATIONS if seed % 3 == 1 else COMBINATIONS
         kinds.update(combinations[(seed // 3) % len(combinations)])
+    if seed % UNCLEAN_EVERY == UNCLEAN_EVERY - 1:
+        kinds -= MOVES  # of a partition with a hole that nobody fills, groups wait for an operator
+        kinds.add(UNCLEAN)
     return tuple(sorted(kinds))

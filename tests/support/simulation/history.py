@@ -10,8 +10,13 @@ An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows
     seen      reader, partition, offset, next, value     read by position
     commit    member, partition, offset                  progress that ZooKeeper took
     own       member, partition, generation              a claim that ZooKeeper took
-    lead      node, group, epoch                         an epoch that ZooKeeper took
-    set       topic, replication                         settings that ZooKeeper took
+    stopped   member, partition, offset                  a group that must not go on, as told there
+    reset     group, partition, offset                   progress that an operator set
+    lead      node, group, epoch, nodes in sync …        an epoch that ZooKeeper took
+    set       topic, replication, flush                  settings that ZooKeeper took
+    loss      node, kind, group, count                   messages that may be lost (``losses``)
+    asked     reader, partition, offset                  where a read by position began
+    told      reader, partition, error                   a read by position failed: bytes are gone
     fault     kind, target                               what the nemesis did
     note      …                                          anything worth a line in the trace
     broken    …                                          a promise broken, noticed on the spot

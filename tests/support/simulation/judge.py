@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from support.simulation.history import Event
-from support.simulation.kept import Kept, Place
+from support.simulation.kept import Kept
+from support.simulation.losses import Loss, Place
+from support.simulation.permits import Permits
 
 #: After such a fault struck a member, its last messages may be delivered again, for so long: a
 #: session, a call and a back-off may have to end before the member or its heir goes on.
@@ -28,8 +30,6 @@ EXCUSES = frozenset(
     }
 )
 EXCUSED_S = 15.0
-#: A broker reads settings anew in this time, also when it hears nothing of a change.
-SETTINGS_S = 15.0
 VIOLATIONS_MAX = 20
 
 
@@ -54,6 +54,7 @@ class Evidence:
     groups: Mapping[str, str]  # first letter of a member's name → group
     is_for: Callable[[str, str], bool]  # whether a member's group gets a value
     kept: Mapping[Place, Sequence[Kept]] = field(default_factory=dict)  # cut from logs
+    losses: Sequence[Loss] = ()  # what may be lost, and when
 
 
 @dataclass(slots=True)
@@ -64,6 +65,44 @@ class _Facts:
     places: dict[str, list[tuple[str, Stored]]] = field(default_factory=dict)  # by value
     excused: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # host → from, to
     due: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)  # by letter, partition
+    log: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)  # next offset, value
+    resets: dict[tuple[str, str], Event] = field(default_factory=dict)  # the last one of each
+    permits: Permits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.permits = Permits(self.evidence.events, self.evidence.kept, self.evidence.losses)
+
+    def remains(self, event: Event) -> bool:
+        """Whether what was read is in the final log."""
+        _, _, _, partition, offset, next_offset, value = event
+        return self.log.get((partition, offset)) == (next_offset, value)
+
+    def since_reset(self) -> Iterator[Event]:
+        """Yield what members read, claimed and committed, without what a loss made void.
+
+        That is what is not in the log any more, and in a partition that an operator has set back,
+        all before that. The operator's act is among the events.
+        """
+        letters = {group: letter for letter, group in self.evidence.groups.items()}
+        unclaimed: set[tuple[str, str]] = set()
+        for event in self.evidence.events:
+            if event[1] not in {"commit", "own", "read", "reset"}:
+                continue
+            letter = letters.get(event[2], "") if event[1] == "reset" else event[2][0]
+            last = self.resets.get((letter, event[3]))
+            is_over = last is not None and event is not last and _is_before(event, last)
+            if event[1] == "reset":
+                unclaimed.add((letter, event[3]))
+            elif event[1] == "own":
+                unclaimed.discard((letter, event[3]))
+            elif event[1] == "read" and (letter, event[3]) in unclaimed:
+                continue  # what the owner had in hand when it was fenced
+            if not is_over and (event[1] != "read" or self.remains(event)):
+                yield event
+
+
+def _is_before(event: Event, reset: Event) -> bool:
+    return event[0] <= reset[0]
 
 
 def judge(evidence: Evidence) -> list[str]:
@@ -89,8 +128,13 @@ def _gather(evidence: Evidence) -> _Facts:
         elif kind == "fault" and who in EXCUSES:
             target, seconds = rest
             facts.excused.setdefault(target, []).append((time, time + seconds + EXCUSED_S))
+    letters = {group: letter for letter, group in evidence.groups.items()}
+    for event in evidence.events:
+        if event[1] == "reset" and event[2] in letters:
+            facts.resets[letters[event[2]], event[3]] = event
     for partition, messages in evidence.log.items():
         for stored in messages:
+            facts.log[partition, stored.offset] = stored.next_offset, stored.value
             facts.places.setdefault(stored.value, []).append((partition, stored))
         for letter in evidence.groups:
             facts.due[letter, partition] = [s for s in messages if evidence.is_for(letter, s.value)]
@@ -110,7 +154,7 @@ def _outcome_told_twice(facts: _Facts) -> Iterator[str]:
 
 
 def _lost(facts: _Facts) -> Iterator[str]:
-    """Acknowledged, but not at the acknowledged place; see ``_may_not_be_lost``."""
+    """Acknowledged, but not at the acknowledged place, and nothing explains it; see ``permits``."""
     for value, event in facts.outcome.items():
         if event[1] != "ok":
             continue
@@ -118,46 +162,10 @@ def _lost(facts: _Facts) -> Iterator[str]:
         found = facts.places.get(value, [])
         if any((w, s.offset, s.id) == (partition, offset, message_id) for w, s in found):
             continue
-        why_not = _may_not_be_lost(facts, event)
+        why_not = facts.permits.why_not(event)
         if why_not:
             place = f"{partition}:{offset}"
             yield f"{value}, acknowledged at {place} at {event[0]:.3f} s, {why_not}, found: {found}"
-
-
-def _may_not_be_lost(facts: _Facts, event: Event) -> str:
-    """Return why an acknowledged message may not be lost; "" if a take-over may lose it.
-
-    The master of its epoch may have acknowledged it alone, and another node has led in a later
-    epoch. The old master, or who had copied it, has it in a file of cut bytes. That nobody has read
-    it is the check ``inconsistent``.
-    """
-    time, partition = event[0], event[4]
-    if not _acknowledged_alone(facts, partition.rpartition("-")[0], time):
-        return "by all nodes in sync"
-    kept = facts.evidence.kept.get(event[4:7], ())
-    if not kept:
-        return "and no node keeps it"
-    leads = [each[2:5] for each in facts.evidence.events if each[1] == "lead"]
-    for node, group, epoch in leads:
-        for each in kept:
-            if each.group == group and each.epoch < epoch and each.node != node:
-                return ""
-    return "and nobody took over"
-
-
-def _acknowledged_alone(facts: _Facts, topic: str, time: float) -> bool:
-    """Whether a master may have acknowledged a message of a topic alone at some time.
-
-    A change of the settings reaches it within ``SETTINGS_S``.
-    """
-    alone, since = False, 0.0
-    for event in facts.evidence.events:
-        if event[1] == "set" and event[2] == topic:
-            if event[0] > time:
-                break
-            if (event[3] == "async") != alone:
-                alone, since = event[3] == "async", event[0]
-    return alone or (since > 0 and time < since + SETTINGS_S)
 
 
 def _aborted(facts: _Facts) -> Iterator[str]:
@@ -203,20 +211,65 @@ def _reordered(facts: _Facts) -> Iterator[str]:
 
 
 def _inconsistent(facts: _Facts) -> Iterator[str]:
-    """Every message that a client read is in the log, and is equal for all clients."""
-    log = {
-        (partition, stored.offset): (stored.next_offset, stored.value)
-        for partition, messages in facts.evidence.log.items()
-        for stored in messages
-    }
+    """Every message that a client read is in the log, and is equal for all clients.
+
+    What a power cut or an unclean election took may have been read before.
+    """
     for event in facts.evidence.events:
-        if event[1] in {"read", "seen"}:
-            _, _, who, partition, offset, next_offset, value = event
-            if log.get((partition, offset)) != (next_offset, value):
+        if event[1] in {"read", "seen"} and not facts.remains(event):
+            time, _, who, partition, offset, next_offset, value = event
+            if not facts.permits.was_taken(time, value, partition, offset):
                 yield (
                     f"{who} saw {value} at {partition}:{offset} (to {next_offset}) at "
-                    f"{event[0]:.3f} s, the log has {log.get((partition, offset))}"
+                    f"{time:.3f} s, the log has {facts.log.get((partition, offset))}"
                 )
+
+
+def _silent(facts: _Facts) -> Iterator[str]:
+    """Readers whose place is gone are told; nobody else is."""
+    lost: dict[tuple[str, str], list[int]] = defaultdict(list)  # ends of lost messages, as read
+    owed: dict[tuple[str, str], Event] = {}  # a commit behind one of them
+    letters = {group: letter for letter, group in facts.evidence.groups.items()}
+    for event in facts.evidence.events:
+        _, kind, who, *rest = event
+        if kind == "read" and not facts.remains(event):
+            lost[who[0], rest[0]].append(rest[2])
+        elif kind == "own":  # begins at what is committed
+            lost.pop((who[0], rest[0]), None)
+        elif kind == "commit" and any(end <= rest[1] for end in lost[who[0], rest[0]]):
+            owed.setdefault((who[0], rest[0]), event)
+        elif kind in {"stopped", "reset"}:
+            key = (letters.get(who, "") if kind == "reset" else who[0]), rest[0]
+            owed.pop(key, None)
+            lost.pop(key, None)
+        if kind in {"stopped", "told"} and not facts.permits.may_have_lost(event[0], rest[0]):
+            yield f"{who} was told of a loss in {rest[0]} at {event[0]:.3f} s, and none happened"
+    for (letter, partition), event in owed.items():
+        yield (
+            f"{facts.evidence.groups[letter]} was never told that messages before {event[4]} of "
+            f"{partition} are lost, which {event[2]} committed at {event[0]:.3f} s"
+        )
+    yield from _read_on(facts)
+
+
+def _read_on(facts: _Facts) -> Iterator[str]:
+    """Yield reads by position that went on behind a message that is gone, without an error."""
+    ends: dict[tuple[str, str], tuple[int, bool]] = {}  # of what was read last, and if it is gone
+    at: dict[tuple[str, str], int] = {}  # of reads that began behind a message that is gone
+    for event in facts.evidence.events:
+        _, kind, who, *rest = event
+        if kind == "told":
+            ends.pop((who, rest[0]), None)
+        elif kind == "asked":
+            at.pop((who, rest[0]), None)
+            if ends.get((who, rest[0])) == (rest[1], True):
+                at[who, rest[0]] = rest[1]
+        elif kind == "seen":
+            remains = facts.remains(event)
+            begun = at.pop((who, rest[0]), None)
+            if begun is not None and remains:
+                yield f"{who} read {event[6]} from {rest[0]}:{begun} on; what was before it is gone"
+            ends[who, rest[0]] = event[5], not remains
 
 
 def _unreadable(facts: _Facts) -> Iterator[str]:
@@ -235,7 +288,7 @@ def _unreadable(facts: _Facts) -> Iterator[str]:
 def _unseen(facts: _Facts) -> Iterator[str]:
     """In the log, but the group never received it, or did not commit it at the end."""
     evidence = facts.evidence
-    got = {(event[2][0], event[3], event[4]) for event in evidence.events if event[1] == "read"}
+    got = {(e[2][0], e[3], e[4]) for e in facts.since_reset() if e[1] == "read"}
     for (letter, partition), messages in facts.due.items():
         group = evidence.groups[letter]
         for stored in messages:
@@ -254,7 +307,7 @@ def _progress(facts: _Facts) -> Iterator[str]:
     delivered: dict[tuple[str, str], set[int]] = defaultdict(set)
     first_open: dict[tuple[str, str], int] = defaultdict(int)  # index of the first undelivered one
     last: dict[tuple[str, str], int] = {}
-    for event in facts.evidence.events:
+    for event in facts.since_reset():
         if event[1] == "read":
             delivered[event[2][0], event[3]].add(event[4])
         elif event[1] == "commit":
@@ -279,12 +332,14 @@ def _skipped(facts: _Facts) -> Iterator[str]:
     offsets = {key: [stored.offset for stored in due] for key, due in facts.due.items()}
     committed: dict[tuple[str, str], int] = {}
     expected: dict[tuple[str, str], int] = {}
-    for event in facts.evidence.events:
+    letters = {group: letter for letter, group in facts.evidence.groups.items()}
+    for event in facts.since_reset():
         time, kind, member = event[:3]
-        if kind not in {"commit", "own", "read"}:
-            continue
         partition, *rest = event[3:]
         key = member[0], partition
+        if kind == "reset":
+            committed[letters.get(member, ""), partition] = rest[0]
+            continue
         if kind == "commit":
             committed[key] = rest[0]
         elif kind == "own":
@@ -307,7 +362,7 @@ def _delivered_again(facts: _Facts) -> Iterator[str]:
     """A second delivery, or one beside a new owner, needs a fault that explains it."""
     last_read: dict[tuple[str, str, int], Event] = {}
     owner: dict[tuple[str, str], tuple[str, float]] = {}
-    for event in facts.evidence.events:
+    for event in facts.since_reset():
         if event[1] == "own":
             owner[event[2][0], event[3]] = event[2], event[0]
         elif event[1] == "read":
@@ -346,6 +401,7 @@ CHECKS: tuple[Callable[[_Facts], Iterator[str]], ...] = (
     _same_id,
     _reordered,
     _inconsistent,
+    _silent,
     _unreadable,
     _unseen,
     _progress,

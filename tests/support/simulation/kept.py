@@ -4,15 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.simulation.losses import Place, messages_in
 from support.simulation.world import DATA, BrokerHost, World
 
 from vq.store.divergence import DIVERGED_MARK
-from vq.store.format import RECORD_HEADER, decode_control
 from vq.store.memory_disk import MemoryDisk
-from vq.store.record import boundaries
-
-#: Partition, offset and id of a message.
-Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +26,7 @@ def kept_messages(world: World) -> dict[Place, list[Kept]]:
     for machine in world.machines:
         for topic in world.topics:
             for number, path in _files(machine.disk, DATA / topic):
-                for offset, message_id, epoch in _messages(machine.disk, path):
+                for offset, message_id, epoch in messages_in(machine.disk.read_bytes(path)):
                     kept = Kept(machine.group, machine.node_name, epoch)
                     found.setdefault((f"{topic}-{number}", offset, message_id), []).append(kept)
     return found
@@ -62,19 +58,3 @@ def _files(disk: MemoryDisk, topic: Path) -> Iterator[tuple[str, Path]]:
         for name in disk.listdir(topic / directory):
             if DIVERGED_MARK in name:
                 yield number, topic / directory / name
-
-
-def _messages(disk: MemoryDisk, path: Path) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, id and epoch of each message in whole batches."""
-    data = disk.read_bytes(path)
-    position = 0
-    while position < len(data.rstrip(b"\0")):
-        header = decode_control(data, position)
-        if header is None or position + header.byte_length > len(data):
-            return
-        batch = data[position : position + header.byte_length]
-        for offset in boundaries(batch, header.start_offset)[1:-1]:
-            at = offset - header.start_offset
-            _, _, message_id, _ = RECORD_HEADER.unpack_from(batch, at)
-            yield offset, message_id, header.master_epoch
-        position += header.byte_length

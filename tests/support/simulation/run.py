@@ -8,21 +8,24 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from support.simulation import workload
-from support.simulation.copies import ALL_FAULTS, draw_copy_kinds
+from support.simulation.copies import BY_NAME, UNCLEAN, draw_copy_kinds
 from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
-from support.simulation.kept import Kept, Place, kept_messages, untold
+from support.simulation.kept import Kept, kept_messages, untold
+from support.simulation.kinds import draw_kinds
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
-from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis, draw_kinds
+from support.simulation.losses import Place
+from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import (
     CLUSTER,
     FAST,
+    LOOSE,
     SESSION_TIMEOUT_S,
     TOPIC,
     BrokerHost,
@@ -33,6 +36,8 @@ from support.simulation.world import (
 )
 
 from vq import aio
+from vq.admin import resets
+from vq.admin.diverged import CutFile, list_cut
 from vq.broker.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
@@ -97,6 +102,8 @@ class Simulation:
         self._supervisors: list[asyncio.Task[None]] = []
         self._operator_rng = generator(seed, "operator")
         self._min_insync = generator(seed, "min_insync").choice((1, 1, 2)) if size.copies else 1
+        #: Messages may be lost that were read.
+        self._lossy = size.loose or UNCLEAN in kinds
         self._operator_process = Process(loop, "operator")
         self.world.processes.append(self._operator_process)
 
@@ -105,6 +112,7 @@ class Simulation:
         world = self.world
         operator = await self.start()
         await self.create_topic(operator)
+        resetting = self._operator_process.spawn(self._reset_stopped(operator))
         producers = self.clients("p", world.size.producers, workload.produce)
         members = self.clients("c", world.size.members, workload.consume)
         members += self.clients("f", world.size.filtered, workload.consume)
@@ -115,7 +123,7 @@ class Simulation:
             producers=producers,
             operator=operator,
             kinds=self.kinds,
-            faults=ALL_FAULTS,
+            faults=BY_NAME,
         )
         world.history.add("note", "nemesis", *nemesis.kinds)
         await asyncio.sleep(1.0)
@@ -127,6 +135,7 @@ class Simulation:
         except NotDrained as error:
             self.violations.append(f"liveness: {error}")
             world.history.add("broken", "cluster", str(error))
+        resetting.cancel()
         await self._collect(operator)
         await self._operator_process.spawn(operator.close())
         await self._compare_copies()
@@ -165,6 +174,22 @@ class Simulation:
         if self.world.size.fast:
             settings = replace(settings, replication=Replication.ASYNC)
             await create_topic(operator.coordinator, FAST, settings, rng=rng)
+        if self.world.size.loose:
+            settings = replace(settings, replication=Replication.SYNC, flush=FlushMode.ASYNC)
+            await create_topic(operator.coordinator, LOOSE, settings, rng=rng)
+
+    async def _reset_stopped(self, operator: ClusterClient) -> None:
+        """Have groups that were stopped read all again, as a careful operator does."""
+        target = resets.Target(goal=resets.Goal.EARLIEST)
+        while self._lossy:
+            await asyncio.sleep(1.0)
+            for group in workload.GROUPS.values():
+                try:
+                    planned = await resets.plan_reset(operator, group, target, only_stopped=True)
+                    stopped = [each for each in planned if each.before and each.before.stopped]
+                    await resets.carry_out(operator, group, stopped, fence=True)
+                except VqError as error:
+                    self.world.trace(f"operator: {group} cannot be reset: {error}")
 
     def _supervise(self, work: Any) -> None:
         self._supervisors.append(self.world.loop.create_task(work))
@@ -217,18 +242,21 @@ class Simulation:
     def everything_is_done(self) -> bool:
         """Whether every group got, and committed, every acknowledged message that is for it.
 
-        Of the second topic, those that a take-over has lost are not waited for.
+        Those that may have been lost, and are in no log, are not waited for.
         """
         history = self.world.history
         committed: dict[tuple[str, str], int] = {}
-        for _, _, member, partition, offset in history.of("commit"):
-            committed[member[0], partition] = offset
+        letters = {group: letter for letter, group in workload.GROUPS.items()}
+        for _, kind, who, partition, offset in history.of("commit", "reset"):
+            committed[letters[who] if kind == "reset" else who[0], partition] = offset
         acknowledged = [event[3:7] for event in history.of("ok")]
         lost: set[Place] | None = None
         if self.world.copies:
             ends = self._ends()
             if any(committed.get(("c", name), 0) < end for name, end in ends.items()):
                 return False
+        if self._lossy and self._waits_for_operator(committed):
+            return False
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
             for value, partition, offset, message_id in acknowledged:
@@ -241,11 +269,25 @@ class Simulation:
                     return False
         return True
 
+    def _waits_for_operator(self, committed: Mapping[tuple[str, str], int]) -> bool:
+        """Whether a group is stopped, or will be: it is ahead of a log that lost its end."""
+        stopped: set[tuple[str, str]] = set()
+        letters = {group: letter for letter, group in workload.GROUPS.items()}
+        for _, kind, who, partition, _ in self.world.history.of("stopped", "reset"):
+            if kind == "stopped":
+                stopped.add((who[0], partition))
+            else:
+                stopped.discard((letters[who], partition))
+        ends = self._ends()
+        return bool(stopped) or any(
+            offset > ends.get(partition, offset) for (_, partition), offset in committed.items()
+        )
+
     def _lost(self) -> set[Place]:
-        """Return the messages that were cut from one log of a group and are in no other."""
-        if not self.world.size.fast:
+        """Return the messages that were cut from a log, or that a disk lost, and are in no log."""
+        if not self.world.size.fast and not self._lossy:
             return set()
-        found = set(kept_messages(self.world))
+        found = set(kept_messages(self.world)).union(*(each.places for each in self.world.losses))
         for machine in self.world.machines:
             if machine.node is None or not machine.serves or not machine.node.epoch:
                 continue
@@ -301,7 +343,7 @@ class Simulation:
             self.violations.append("liveness: the final log cannot be read")
             return
         try:
-            log, ends, committed = reading.result()
+            log, ends, committed, listed = reading.result()
         except VqError as error:
             self.violations.append(f"liveness: the final log cannot be read: {error!r}")
             return
@@ -314,30 +356,56 @@ class Simulation:
                 groups=workload.GROUPS if world.size.filtered else {"c": workload.GROUPS["c"]},
                 is_for=workload.is_for,
                 kept=self._kept(),
+                losses=world.losses,
             )
         )
-        self.violations += self._untold(log)
+        self.violations += self._untold(log, listed)
 
     def _kept(self) -> dict[Place, list[Kept]]:
-        return kept_messages(self.world) if self.world.size.fast else {}
+        return kept_messages(self.world) if self.world.size.fast or self._lossy else {}
 
-    def _untold(self, log: dict[str, list[Stored]]) -> list[str]:
-        """Return the acknowledged messages that are lost and that no node tells of."""
+    def _untold(self, log: dict[str, list[Stored]], listed: list[CutFile]) -> list[str]:
+        """Return the acknowledged messages that are lost, are kept, and that no node tells of."""
         there = {(where, each.offset, each.id) for where, found in log.items() for each in found}
         lost = {event[4:7] for event in self.world.history.of("ok")} - there
         kept = self._kept()
-        topics = [event[2:4] for event in self.world.history.of("set") if event[2] == FAST]
-        if not lost or (topics and topics[-1][1] != Replication.ASYNC):
+        alone = [event[2:4] for event in self.world.history.of("set") if event[2] == FAST]
+        if not lost:
             return []
-        places = [place for place in kept if place in lost]
+        silent = self._not_kept(lost, kept)
+        silent += [
+            f"hidden: {place} is lost and kept, and no node lists it"
+            for place in kept
+            if place in lost
+            and not any(
+                (file.topic, file.partition) == _of(place[0])
+                and file.start_offset <= place[1] < file.end_offset
+                for file in listed
+            )
+        ]
+        if not alone or alone[-1][1] != Replication.ASYNC:
+            return silent
+        places = [place for place in kept if place in lost and place[0].startswith(FAST)]
         for machine in self.world.machines:
             if places and machine.serves:
                 places = untold(machine, places)
-        return [f"untold: {place} is lost, and no broker tells of it" for place in places]
+        return silent + [f"untold: {place} is lost, and no broker tells of it" for place in places]
+
+    def _not_kept(self, lost: set[Place], kept: Mapping[Place, list[Kept]]) -> list[str]:
+        """Return what an unclean election lost and nobody keeps, although a disk had it."""
+        disks = {(each.group, each.node_name): each.disks for each in self.world.machines}
+        return [
+            f"thrown away: {place} was on {node} of {loss.group}, and is lost and not kept"
+            for loss in self.world.losses
+            for node, (number, places) in loss.holders.items()
+            if disks.get((loss.group, node)) == number
+            for place in sorted(places & lost)
+            if place not in kept
+        ]
 
     async def _read_end(
         self, operator: ClusterClient
-    ) -> tuple[dict[str, list[Stored]], dict[str, int], dict[tuple[str, str], int]]:
+    ) -> tuple[dict[str, list[Stored]], dict[str, int], dict[tuple[str, str], int], list[CutFile]]:
         factory = aio.MessageFactory.on_cluster(operator)
         consumer = await factory.create_consumer()
         found = await workload.read_all(self.world, factory)
@@ -358,7 +426,8 @@ class Simulation:
             committed |= {
                 (group, str(partition)): each.offset for partition, each in offsets.items()
             }
-        return log, ends, committed
+        listed, _ = await list_cut(operator)
+        return log, ends, committed, listed
 
     # End ----------------------------------------------------------------------------------------
     async def take_down(self) -> None:
@@ -419,6 +488,11 @@ def contents(channel: Channel | None) -> tuple[int, bytes]:
     return log.start_offset, found
 
 
+def _of(partition: str) -> tuple[str, int]:
+    topic, _, number = partition.rpartition("-")
+    return topic, int(number)
+
+
 def _places(partition: str, start: int, data: bytes) -> list[Place]:
     """Return the messages, and control records, in the bytes of a log."""
     return [
@@ -469,6 +543,7 @@ def simulate(
         members=rng.choice((1, 2, 2, 3, 5)),
         filtered=rng.choice((0, 0, 1, 2)),
         copies=generator(seed, "copies").choice((1, 1, 2)) if copied else 0,
+        loose=generator(seed, "loose").random() < 0.3,
     )
     draw = draw_copy_kinds if copied else draw_kinds
     return execute(

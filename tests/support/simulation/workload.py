@@ -9,12 +9,22 @@ from support.simulation.world import ClientHost, World
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig, ReadFrom
-from vq.errors import OutcomeUnknown, PartitionFailed, Refused, VqError
+from vq.errors import (
+    LogTruncated,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    PartitionFailed,
+    Refused,
+    VqError,
+)
 from vq.model import Message, SendResult
 
 #: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
 GROUPS = {"c": "shop", "f": "filtered"}
 TAG = "third"
+#: What a reader is told whose place is gone.
+LOST = (LogTruncated, OffsetNotBoundary, OffsetOutOfRange)
 #: Padding of messages; the last one needs a block of its own, and is rare.
 PADDING_BYTES = (*(0, 20, 20, 150, 150, 150, 1_500, 3_000) * 12, 30_000)
 
@@ -148,8 +158,13 @@ async def audit(
         topic = one_of(host.world.topics, rng)
         partition = rng.randrange(host.world.size.partitions)
         offsets = known.setdefault((topic, partition), [0])
+        offset = offsets[-1] if rng.random() < 0.3 else rng.choice(offsets)
         try:
-            found = await consumer.get(topic, partition, rng.choice(offsets), 4096, timeout=0.5)
+            found = await consumer.get(topic, partition, offset, 4096, timeout=0.5)
+        except LOST as error:  # the judge tells whether something may have been lost
+            history.add("told", name, f"{topic}-{partition}", type(error).__name__)
+            offsets[:] = [0]
+            continue
         except PartitionFailed as error:
             if not any(broker.disk_ever_failed for broker in host.world.brokers):
                 history.add("broken", name, f"reading {topic}-{partition}: {error!r}")
@@ -158,6 +173,7 @@ async def audit(
             if not (error.retriable or isinstance(error, OutcomeUnknown)):
                 history.add("broken", name, f"reading {topic}-{partition}: {error!r}")
             continue
+        history.add("asked", name, f"{topic}-{partition}", offset)
         for message in found:
             _note_seen(history, name, message)
         offsets += [message.next_offset for message in found[-1:]]

@@ -6,13 +6,15 @@ started again on what the disk then holds. A client host runs one factory.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from support.simulation.history import History
 from support.simulation.loop import Process, SimulatedClock, VirtualLoop, generator
+from support.simulation.losses import Loss, Place, messages_on, surely_on
 
 from vq import aio
 from vq.broker.config import BrokerConfig
@@ -33,6 +35,7 @@ from vq.store.ticket import SyncTicket
 CLUSTER = "sim"
 TOPIC = "orders"
 FAST = "clicks"  # with ``Size.fast``
+LOOSE = "views"  # with ``Size.loose``
 DATA = Path("/data")
 SESSION_TIMEOUT_S = 4.0
 #: Shorter than a move may take: safety must not rest on the mover being quick.
@@ -48,11 +51,17 @@ LOG_CONFIG = LogConfig(
 
 
 class RecordingEnsemble(MemoryEnsemble):
-    """A ZooKeeper that notes claims and commits the moment it takes them."""
+    """A ZooKeeper that notes claims and commits the moment it takes them.
 
-    def __init__(self, history: History, **options: Any) -> None:
+    ``on_unclean`` is called with group and node when an operator has one lead that lacks messages.
+    """
+
+    def __init__(
+        self, history: History, *, on_unclean: Callable[[str, str], None], **options: Any
+    ) -> None:
         super().__init__(**options)
         self._history = history
+        self._on_unclean = on_unclean
         self._epochs: dict[str, int] = {}  # by broker group
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
@@ -69,17 +78,24 @@ class RecordingEnsemble(MemoryEnsemble):
             state = GroupState.decode(operation.path, operation.data)
             if self._epochs.get(words[3]) != state.epoch:
                 self._epochs[words[3]] = state.epoch
-                self._history.add("lead", state.master, words[3], state.epoch)
+                self._history.add("lead", state.master, words[3], state.epoch, *state.insync)
+                if state.unclean:
+                    self._on_unclean(words[3], state.master)
         elif words[2:3] == ["topics"] and len(words) == 4:
             settings = Topic.decode(operation.path, operation.data).settings
-            self._history.add("set", words[3], str(settings.replication))
+            self._history.add("set", words[3], str(settings.replication), str(settings.flush))
         if len(words) != 7 or words[2] != "consumers":
             return
         _, _, _, _, what, topic, number = words
         partition = f"{topic}-{number}"
         if what == "offsets":
             offset = CommittedOffset.decode(operation.path, operation.data)
+            if not offset.member:  # an operator's
+                self._history.add("reset", words[3], partition, offset.offset)
+                return
             self._history.add("commit", offset.member, partition, offset.offset)
+            if offset.stopped:
+                self._history.add("stopped", offset.member, partition, offset.offset)
             path = "/".join([*words[:4], "assignment", topic, number])
             owner = Assignment.decode(path, self.tree.get(path).data).member
             if owner != offset.member:
@@ -224,6 +240,7 @@ class BrokerHost(Host):
         self.group = group
         self.node_name = node_name
         self.disk = MemoryDisk()
+        self.disks = 1  # so far
         self.flush_s = 0.000_5
         self.node: BrokerNode | None = None
         self.disk_was_hurt = False  # an I/O error struck since the last start
@@ -231,6 +248,11 @@ class BrokerHost(Host):
         self.seconds = 0  # how often a second broker was tried
         self.flushes = 0
         self.starting: asyncio.Task[None] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether its process acts as master of its group."""
+        return self.alive and self.node is not None and self.node.epoch > 0
 
     @property
     def serves(self) -> bool:
@@ -281,7 +303,7 @@ class BrokerHost(Host):
     def empty_disk(self) -> None:
         """Give it a new disk; the process must be dead."""
         assert not self.alive
-        self.disk = MemoryDisk()
+        self.disk, self.disks = MemoryDisk(), self.disks + 1
 
     def start_second(self) -> None:
         """Start a broker on the same directory beside the one that runs: it must be refused."""
@@ -327,6 +349,8 @@ class BrokerHost(Host):
     def kill(self, *, power: bool = False) -> None:
         """End the process; with ``power``, what was not synced is lost in part."""
         super().kill()
+        if power or self.disk_was_hurt:  # what it could not write is lost with the page cache
+            self.world.note_power_cut(self)
         if power:
             chance = RandomChance(self.world.rng)
             self.disk = self.disk.crash(chance)
@@ -404,6 +428,7 @@ class Size:
     filtered: int = 0  # members of a second group, which takes only messages with a tag
     copies: int = 0  # further nodes of each broker group
     fast: bool = False  # a second topic, whose messages the master acknowledges alone
+    loose: bool = False  # a further topic, whose messages count before they are flushed
 
 
 class World:
@@ -426,6 +451,7 @@ class World:
         delays = generator(seed, "zookeeper")
         self.ensemble = RecordingEnsemble(
             self.history,
+            on_unclean=self._note_unclean,
             clock=SimulatedClock(loop),
             delay=lambda: delays.uniform(0.000_2, 0.001_5),
             reconnect_delay_s=0.05,
@@ -440,6 +466,34 @@ class World:
         self.removed: list[BrokerHost] = []  # for good
         self.clients: list[ClientHost] = []
         self.processes: list[Process] = []
+        self.losses: list[Loss] = []
+
+    def note_power_cut(self, host: BrokerHost) -> None:
+        """Note what a node may lose that loses power now."""
+        written = messages_on(host.disk, DATA, self.topics)
+        sure = surely_on(host.disk, DATA, self.topics)
+        self._lose("power", host.group, host.node_name, written - sure)
+
+    def _note_unclean(self, group: str, node: str) -> None:
+        """Note what may be lost now that a node leads which an operator named."""
+        nodes = {each.node_name: each for each in self.machines if each.group == group}
+        sure = {name: surely_on(each.disk, DATA, self.topics) for name, each in nodes.items()}
+        written = [messages_on(each.disk, DATA, self.topics) for each in nodes.values()]
+        places = frozenset[Place]().union(*written) - sure[node]
+        holders = {name: (each.disks, sure[name] & places) for name, each in nodes.items()}
+        self._lose("unclean", group, node, places, holders)
+
+    def _lose(
+        self,
+        kind: str,
+        group: str,
+        node: str,
+        places: frozenset[Place],
+        holders: Mapping[str, tuple[int, frozenset[Place]]] = MappingProxyType({}),
+    ) -> None:
+        self.history.add("loss", node, kind, group, len(places))
+        at = self.history.events[-1][0]
+        self.losses.append(Loss(at, kind, group, node, places, holders))
 
     def client(self, name: str, program: Program) -> ClientHost:
         """Add a machine for a client program, not started."""
@@ -463,7 +517,7 @@ class World:
     @property
     def topics(self) -> list[str]:
         """The topics of the clients."""
-        return [TOPIC, FAST] if self.size.fast else [TOPIC]
+        return [TOPIC, *[FAST] * self.size.fast, *[LOOSE] * self.size.loose]
 
     @property
     def machines(self) -> list[BrokerHost]:

@@ -1,0 +1,120 @@
+"""What operators do meanwhile: move partitions, sleep in the middle, change settings."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
+from support.simulation.workload import one_of
+from support.simulation.world import FAST, SEAL_TIMEOUT_S
+
+from vq.admin import placements as admin
+from vq.coordination import topics
+from vq.errors import VqError
+from vq.model import FlushMode, Replication
+
+#: Longer than a seal lasts.
+_LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7
+
+
+async def move_partition(nemesis: Nemesis) -> None:
+    """An operator gives a partition to the other group."""
+    world = nemesis.world
+    topic = one_of(world.topics, nemesis.rng)
+    number = nemesis.rng.randrange(world.size.partitions)
+    target = nemesis.rng.choice(world.brokers).name
+    try:
+        moves = await admin.plan_moves(nemesis.operator, topic, [number], target)
+        for planned in moves:
+            slow_s = nemesis.rng.choice((0.0, nemesis.seconds(0.5, 7)))
+            nemesis.note("move", f"{topic}-{number} to {target}", slow_s)
+            if slow_s:  # SEAL is answered at once, ADOPT is not
+                world.network.cut("operator", target)
+                world.loop.call_later(slow_s, world.network.heal, "operator", target)
+            offset = await admin.carry_out(nemesis.operator, planned)
+            world.history.add("note", "operator", f"{topic}-{number} is on {target} from {offset}")
+    except VqError as error:
+        world.history.add("note", "operator", f"move of {topic}-{number}: {type(error).__name__}")
+
+
+async def sleepy_mover(nemesis: Nemesis) -> None:
+    """A mover sleeps, dies, or comes back at every step of a move.
+
+    What it knows may be over by then; it goes on all the same, as a process does that was stopped
+    between two requests. What an earlier mover of the partition sent may arrive only now.
+    """
+    world, rng, operator = nemesis.world, nemesis.rng, nemesis.operator
+    topic = one_of(world.topics, rng)
+    number, target = rng.randrange(world.size.partitions), rng.choice(world.brokers).name
+    try:
+        moves = await admin.plan_moves(operator, topic, [number], target)
+        for planned in moves:
+            nemesis.note("sleepy mover", f"{topic}-{number} to {target}")
+            mine = planned, await admin.seal(operator, planned)
+            steps = [(admin.adopt, mine), (admin.place, mine)]
+            earlier = nemesis.earlier_moves.get((topic, number, target), mine)
+            while rng.random() < 0.5:
+                late = rng.choice((admin.adopt, admin.place)), rng.choice((mine, earlier))
+                steps.insert(rng.randrange(len(steps) + 1), late)
+            nemesis.earlier_moves[topic, number, target] = mine
+            for step, knowledge in steps:
+                await asyncio.sleep(rng.choice((0.0, 0.0, nemesis.seconds(0, 1), _LONG_SLEEP_S)))
+                if rng.random() < 0.1:
+                    return  # it dies here
+                await _stubbornly(nemesis, step(operator, *knowledge))
+    except VqError as error:
+        world.history.add("note", "operator", f"sleepy mover: {type(error).__name__}")
+
+
+async def _stubbornly(nemesis: Nemesis, step: Coroutine[Any, Any, None]) -> None:
+    """Take a step of a move; one that is refused mostly does not end the mover."""
+    try:
+        await step
+    except VqError as error:
+        nemesis.world.history.add("note", "operator", f"a step: {type(error).__name__}")
+        if nemesis.rng.random() < 0.3:
+            raise
+
+
+async def add_partition(nemesis: Nemesis) -> None:
+    """An operator gives the topic one more partition; not more than twice in a run."""
+    world = nemesis.world
+    if nemesis.struck.get("grow", 0) >= 2:
+        return
+    nemesis.note("grow", "orders")
+    try:
+        await topics.add_partitions(nemesis.operator.coordinator, "orders", 1)
+    except VqError as error:
+        world.history.add("note", "operator", f"growing orders: {type(error).__name__}")
+
+
+async def change_settings(nemesis: Nemesis) -> None:
+    """An operator has the topic flushed before acknowledgements, or no longer."""
+    world = nemesis.world
+    if TAKE_UNFLUSHED & set(nemesis.kinds):
+        flush = FlushMode.SYNC
+    else:
+        flush = nemesis.rng.choice((FlushMode.SYNC, FlushMode.ASYNC))
+    nemesis.note("settings", "orders", 0)
+    try:
+        view = await topics.describe_topic(nemesis.operator.coordinator, "orders")
+        settings = replace(view.settings, flush=flush)
+        await topics.change_settings(nemesis.operator.coordinator, "orders", settings)
+    except VqError as error:
+        world.history.add("note", "operator", f"settings of orders: {type(error).__name__}")
+
+
+async def change_replication(nemesis: Nemesis) -> None:
+    """An operator has the master of the second topic acknowledge alone, or no longer."""
+    world = nemesis.world
+    if not world.size.fast:
+        return
+    wanted = nemesis.rng.choice(list(Replication))
+    nemesis.note("replication", f"{FAST} {wanted}", 0)
+    try:
+        view = await topics.describe_topic(nemesis.operator.coordinator, FAST)
+        settings = replace(view.settings, replication=wanted)
+        await topics.change_settings(nemesis.operator.coordinator, FAST, settings)
+    except VqError as error:
+        world.history.add("note", "operator", f"settings of {FAST}: {type(error).__name__}")
