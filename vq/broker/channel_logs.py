@@ -15,6 +15,7 @@ from vq.broker.channel import Channel
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
+from vq.broker.start_story import StartStory
 from vq.broker.tasks import Tasks
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
@@ -50,6 +51,7 @@ class ChannelLogs:
     Attributes:
         on_cut: Called when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
+        story: What was opened while the node started.
     """
 
     def __init__(self, logs: Logs, *, runner: Runner, tasks: Tasks) -> None:
@@ -59,6 +61,7 @@ class ChannelLogs:
         self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.closed_unflushed = False
+        self.story = StartStory()
         self.on_cut: Callable[[], None] = lambda: None
 
     def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
@@ -123,7 +126,10 @@ class ChannelLogs:
         """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
         start = channel.start_offset if start_offset < 0 else start_offset
 
-        def open_log() -> tuple[Log, list[Diverged]]:
+        now = channel.context.clock.monotonic
+
+        def open_log() -> tuple[Log, list[Diverged], float]:
+            begun = now()
             log = self._logs.open(
                 channel.partition,
                 channel.topic_id,
@@ -131,10 +137,10 @@ class ChannelLogs:
                 producers=producers,
                 holds=channel.holds,
             )
-            return log, self._logs.cut_before(log)
+            return log, self._logs.cut_before(log), now() - begun
 
         try:
-            log, channel.copies.cut = await self._runner.run(open_log, lane)
+            log, channel.copies.cut, took_s = await self._runner.run(open_log, lane)
         except DiskFull:
             raise  # no failure of this log: whoever asks next tries again
         except (OSError, VqError) as error:
@@ -142,6 +148,7 @@ class ChannelLogs:
             channel.fail(error)
         else:
             channel.attach(log)
+            self.story.opened(channel.partition, log.recovery, took_s)
 
     async def open_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading; one that cannot be is noted."""

@@ -210,6 +210,7 @@ class BrokerNode:
         )  # a server that lags behind knows too few topics, or too many
         await self._membership.start()
         await self._partitions.view.refresh()
+        self._partitions.logs.story.end()
         await self._partitions.look_for_strangers()
         self._listener = await self._network.listen(
             Address(config.host, config.port),
@@ -229,8 +230,11 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             address=self._listener.address,
+            leads=self._context.role.epoch > 0,
+            follows=self._context.role.follows or None,
             epoch=self._context.role.epoch,
             partitions=len(self._partitions.channels),
+            topics=len(self._partitions.view.topics),
         )
 
     def _build(self, directory: DataDirectory) -> Watched:
