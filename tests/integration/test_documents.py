@@ -5,6 +5,7 @@ Blocks run as a reader runs them, in order, against a cluster that the document 
 ``support.documents``.
 """
 
+import codeop
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 STOP = ROOT / "docs" / "howto" / "stop-a-producer.md"  # it freezes a broker
-HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP})
+BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
+HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _HEADING = re.compile(r"^(#+) ", re.MULTILINE)
@@ -36,7 +38,7 @@ def run(document: Path, machine: Machine, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [README, TUTORIAL, STOP], ids=lambda path: path.stem)
+@pytest.mark.parametrize("document", [README, TUTORIAL, STOP, BROKERS], ids=lambda path: path.stem)
 def test_a_document_that_starts_with_nothing_works(
     document: Path, tmp_path: Path, zookeeper: ZooKeeperService
 ) -> None:
@@ -110,9 +112,30 @@ def test_what_is_not_run_says_why() -> None:
 
     Output in a block without a language would not be compared.
     """
-    for document in [README, TUTORIAL, STOP, *HOWTOS]:
+    for document in [README, TUTORIAL, STOP, BROKERS, *HOWTOS]:
         for block in blocks_of(document):
             assert block.runs or len(block.comment) > 12, block.name
+
+
+@pytest.mark.parametrize("document", [README, CHINESE, TUTORIAL], ids=lambda path: path.name)
+def test_python_can_be_pasted_into_the_prompt(document: Path) -> None:
+    """Of Python 3.12 and earlier: a line that follows a block needs an empty one before it.
+
+    And an empty line inside of a block ends it.
+    """
+    for block in blocks_of(document):
+        if block.language != "python":
+            continue
+        pending: list[str] = []
+        for number, line in enumerate([*block.code.splitlines(), ""], start=1):
+            pending.append(line)
+            try:
+                code = codeop.compile_command("\n".join(pending), symbol="single")
+            except SyntaxError as error:
+                pytest.fail(f"{block.name}, line {number} {line!r}: {error}")
+            if code is not None:
+                pending = []
+        assert not pending, f"{block.name} does not end"
 
 
 def test_expected_lines_are_compared_as_a_reader_would() -> None:
