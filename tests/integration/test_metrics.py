@@ -86,6 +86,7 @@ def test_the_exporter_tells_the_lag_of_groups(processes: ProcessCluster) -> None
         labels = '{group="g",partition="0",topic="t"}'
         block_until(lambda: found().get(f"vq_group_lag_messages{labels}") == 2, found)
         assert found()[f"vq_group_lag_bytes{labels}"] > 0
+        assert found()[f"vq_group_lag_seconds{labels}"] > 0
         assert found()['vq_group_members{group="g"}'] == 0
         assert fetch(port, "/readyz") == (200, "ready\n")
     finally:

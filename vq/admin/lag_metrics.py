@@ -26,7 +26,7 @@ _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
     (
         "vq_group_lag_seconds",
         "Age of the oldest message that the group has not handled; 0 if it has all.",
-        lambda each: getattr(each, "lag_s", None),
+        lambda each: each.lag_s,
     ),
     (
         "vq_group_committed_offset_bytes",

@@ -18,7 +18,14 @@ from vq.remoting.memory import MemoryNetwork
 
 HERE = Address("exporter", 8122)
 KNOWN = GroupProgress(
-    topic="t", partition=0, committed=5, end=9, lag_bytes=4, lag_messages=1, owner="m"
+    topic="t",
+    partition=0,
+    committed=5,
+    end=9,
+    lag_bytes=4,
+    lag_messages=1,
+    lag_s=7.5,
+    owner="m",
 )
 SILENT = GroupProgress(topic="t", partition=1)
 
@@ -32,6 +39,7 @@ async def test_a_lag_that_is_not_known_is_absent() -> None:
     labels = '{group="g",partition="0",topic="t"}'
     assert found[f"vq_group_lag_bytes{labels}"] == 4
     assert found[f"vq_group_lag_messages{labels}"] == 1
+    assert found[f"vq_group_lag_seconds{labels}"] == 7.5
     assert found[f"vq_group_owned{labels}"] == 1
     other = {name for name in found if 'partition="1"' in name}
     assert {name.partition("{")[0] for name in other} == {"vq_group_stopped", "vq_group_owned"}
