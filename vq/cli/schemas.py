@@ -148,6 +148,7 @@ _NODE: Final = record(
     pid=maybe(WHOLE),
     address=maybe(TEXT),
     rack=maybe(TEXT),
+    metrics_port=maybe(WHOLE),
     role=maybe(TEXT),
     in_sync=maybe(TRUTH),
     lag_bytes=maybe(WHOLE),
@@ -182,7 +183,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "standalone": record(
         zookeeper=TEXT,
         data=TEXT,
-        brokers=some(record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT)),
+        brokers=some(
+            record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT, metrics=TEXT)
+        ),
     ),
     "broker drain": _DRAINED,
     "broker undrain": _DRAINED,

@@ -11,7 +11,7 @@ from vq.cli.schemas import SCHEMAS
 
 tool = load_tool("json_schemas")
 #: Runs until it is stopped and prints nothing.
-WITHOUT = {"broker"}
+WITHOUT = {"broker", "lag-exporter"}
 #: Lines of standard error, and a command with another result.
 MORE = {"error", "remark", "cluster diverged --delete"}
 
