@@ -18,7 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "cli.md"
 
 #: Said once in the preface, not again under each command.
-SHARED = {"--zookeeper", "--cluster", "--config", "--json", "--help"}
+SHARED = {
+    "--zookeeper",
+    "--cluster",
+    "--config",
+    "--json",
+    "--log-level",
+    "--log-format",
+    "--help",
+}
 
 PREFACE = """\
 # The `vq` command
@@ -30,13 +38,16 @@ This page is written by `make docs` from the commands themselves; a test keeps i
 **Settings.** A flag overrides a `VQ_*` variable, a variable overrides the TOML file (`--config` or
 `VQ_CONFIG`), and the file overrides the default. A command refuses an unknown key
 in the sections of the file that it reads, and an unknown variable that begins with the name of such
-a section (`VQ_PRODUCER_…`), and names the nearest known one. Settings that hold objects
+a section (`VQ_PRODUCER_…`), and names the nearest known one. It names other unknown variables that
+begin with `VQ_`, and ignores them. Settings that hold objects
 (`serializer`, `interceptors`) can only be set in Python.
 
 | in the file | variable | flag |
 | --- | --- | --- |
 | `zookeeper = "zk1:2181,zk2:2181"` | `VQ_ZOOKEEPER` | `--zookeeper` |
 | `cluster = "orders"` | `VQ_CLUSTER` | `--cluster` |
+| `log_level = "info"` | `VQ_LOG_LEVEL` | `--log-level` |
+| `log_format = "json"` | `VQ_LOG_FORMAT` | `--log-format` |
 | `[broker]` `port = 8123` | `VQ_BROKER_PORT` | `--port` |
 | `[broker.labels]` `rack = "r1"` | `VQ_BROKER_LABELS=rack=r1,zone=a` | |
 | `[client]` `connect_timeout_s = 3.0` | `VQ_CLIENT_CONNECT_TIMEOUT_S` | |
@@ -57,7 +68,14 @@ the meaning, unit, bounds and default of each field.
 
 A column such as `in_sync` has the head `in sync` on a terminal; there `vq cluster status` puts
 the errors of brokers below the table. An unknown value is `unknown` in tables and `null` in
-JSON, never 0.
+JSON, never 0. Numbers in tables have no separators: they can be pasted into a command.
+
+### JSON for programs
+
+A truth value is `true` or `false`, a size is in bytes, a time is in seconds (`_s`; a moment counts from 1970, UTC:
+`jq` shows it with `todate`), nothing is `null`, several things are a list. Message ids are text, and so are integer
+keys beyond 2^53. [json/](json/) has a JSON Schema for each command; tests compare real output with
+them. Later versions may add fields.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
@@ -68,16 +86,21 @@ lists the first lines that were not acknowledged: `line`, `outcome`, `error`, `m
 
 | exit code | meaning |
 | --- | --- |
-| 0 | done |
+| 0 | done; or a plan was shown, as asked |
 | 1 | refused, failed, or the outcome is unknown |
 | 2 | usage: an unusable flag, argument or setting |
 | 130 | interrupted with ctrl-C; 129 after SIGHUP, 143 after SIGTERM |
 | 141 | the reader of the output ended |
 
-**Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`
-and `--help`.
+**Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`,
+`--log-level LEVEL`, `--log-format text|json` and `--help`. Log lines go to standard error, from level `warning` on, with
+`--json` as one JSON object a line. A `--cluster` in which no broker has ever registered is refused,
+with the names of those that exist.
 
-**Destructive commands** show what they would do and change nothing until `--yes` is given.
+**Destructive commands** show what they would do and change nothing until `--yes` is given. The plan ends with 0; in
+JSON it has `"done": false`.
+
+[Complete commands in your shell](../howto/complete-commands.md) shows how to have the shell complete them.
 
 ## Commands
 """

@@ -1,0 +1,187 @@
+"""What an operator does with the real ``vq`` command: read, alter, reset, delete, drain, complete.
+
+Every JSON document is compared with the schema of its command (``ProcessCluster.vq_json``).
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from support.cluster import ProcessCluster, process_cluster
+from support.json_schema import schema_of, wrong
+from support.waiting import block_until
+from support.zookeeper import ZooKeeperService
+
+from vq.cli.schemas import SCHEMAS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two broker groups for the whole module; each test has topics of its own."""
+    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
+        made.add("b1")
+        made.add("b2")
+        yield made
+
+
+def lines(cluster: ProcessCluster, *arguments: str) -> list[str]:
+    ended = cluster.vq("consume", *arguments)
+    assert ended.returncode == 0, ended.stderr.decode()
+    return ended.stdout.decode().splitlines()
+
+
+def test_a_topic_is_read_without_a_group(cluster: ProcessCluster) -> None:
+    """All of it, the last ones, since a time, from an offset, by tag; no group is made."""
+    cluster.vq_json("topic", "create", "alone", "--partitions", "3")
+    for number in range(6):
+        tag = ("--tag", "even") if number % 2 == 0 else ()
+        options = ("--key", f"k{number}", "--header", f"n={number}", *tag)
+        cluster.vq_json("produce", "alone", *options, stdin=b"%d\n" % number)
+    assert lines(cluster, "alone") == [str(number) for number in range(6)]
+    assert lines(cluster, "alone", "--last", "2") == ["4", "5"]
+    assert lines(cluster, "alone", "--tag", "even", "--last", "2") == ["2", "4"]
+    assert lines(cluster, "alone", "--since", "1h", "--max", "3") == ["0", "1", "2"]
+    later = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
+    assert lines(cluster, "alone", "--since", later) == []
+    messages = [json.loads(line) for line in lines(cluster, "alone", "--json")]
+    assert not [each for message in messages for each in wrong(message, SCHEMAS["consume"])]
+    third = messages[2]
+    place = ("--partition", str(third["partition"]), "--offset", str(third["offset"]))
+    assert lines(cluster, "alone", *place)[0] == "2"
+    formed = lines(cluster, "alone", "--last", "1", "--format", "{key} {headers[n]} {content}")
+    assert formed == ["k5 5 5"]
+    assert "alone" not in json.dumps(cluster.vq_json("group", "list"))
+
+
+def test_what_comes_is_followed(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "followed", "--partitions", "2")
+    cluster.vq_json("produce", "followed", stdin=b"before\n")
+    with subprocess.Popen(
+        cluster.command("consume", "followed", "--last", "1", "--follow", "--max", "3"),
+        stdout=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"before\n"
+        cluster.vq_json("produce", "followed", stdin=b"1\n2\n")
+        assert sorted(running.stdout.read().split()) == [b"1", b"2"]
+    assert running.returncode == 0
+
+
+def test_a_topic_is_made_once_and_altered(cluster: ProcessCluster) -> None:
+    made = cluster.vq_json("topic", "create", "altered", "--if-not-exists")
+    assert made["created"] is True
+    again = cluster.vq("topic", "create", "altered", "--partitions", "9", "--if-not-exists")
+    assert (again.returncode, b"left as it is, with other settings" in again.stderr) == (0, True)
+    found = cluster.vq_json("topic", "alter", "altered", "--partitions", "3", "--min-insync", "1")
+    assert found["partitions"] == 3
+    refused = cluster.vq("topic", "alter", "altered", "--partitions", "2")
+    assert (refused.returncode, b"can grow, not fall to 2" in refused.stderr) == (2, True)
+    (row,) = (row for row in cluster.vq_json("topic", "list") if row["topic"] == "altered")
+    assert row["broker_groups"] == ["b1", "b2"]
+    ranges = cluster.vq("topic", "describe", "altered").stdout.decode().splitlines()[-1]
+    assert ranges.endswith(" from 0")
+
+
+def test_a_group_is_shifted_and_deleted(cluster: ProcessCluster) -> None:
+    """A dry run ends with 0 and gives the plan; numbers of tables are accepted by commands."""
+    cluster.vq_json("topic", "create", "shifted")
+    cluster.vq_json("produce", "shifted", stdin=b"".join(b"%d\n" % n for n in range(2_000)))
+    assert len(lines(cluster, "shifted", "--group", "s", "--max", "5")) == 5
+    before = cluster.vq_json("group", "describe", "s")
+    assert (before["lag_messages"], before["members"]) == (1_995, [])
+    assert before["lag_s"] > 0
+    planned = cluster.vq_json("group", "reset", "s", "--shift", "-2")
+    assert (planned["done"], planned["partitions"][0]["repeats"]) == (False, 2)
+    assert cluster.vq_json("group", "describe", "s")["lag_messages"] == 1_995
+    assert cluster.vq_json("group", "reset", "s", "--shift", "-2", "--yes")["done"] is True
+    assert lines(cluster, "shifted", "--group", "s", "--max", "1") == ["3"]
+    cluster.vq_json("group", "reset", "s", "--to-time", "1h", "--yes")
+    assert lines(cluster, "shifted", "--group", "s", "--max", "1") == ["0"]
+    assert cluster.vq_json("group", "delete", "s")["done"] is False
+    assert cluster.vq_json("group", "delete", "s", "--yes")["partitions"] == 1
+    gone = cluster.vq("group", "describe", "s")
+    assert (gone.returncode, b"no consumer group 's'" in gone.stderr) == (1, True)
+
+
+def test_a_broker_group_is_taken_out_of_the_cluster(cluster: ProcessCluster) -> None:
+    broker = cluster.add("b3")
+    cluster.vq_json("topic", "create", "leaves", "--partitions", "6")
+    try:
+        cluster.vq_json("broker", "drain", "b3")
+        shown = cluster.vq("cluster", "status").stdout.decode().splitlines()
+        assert "draining" in shown[0]
+        assert [line.split("\t")[4] for line in shown[1:]] == ["-", "-", "group"]
+        planned = cluster.vq_json("broker", "drain", "b3", "--move")
+        assert (planned["done"], len(planned["moves"])) == (False, 2)
+        moved = cluster.vq_json("broker", "drain", "b3", "--move", "--yes")
+        assert (moved["done"], moved["partitions"]) == (True, 0)
+        runs = cluster.vq("broker", "remove", "b3", "--json")
+        assert runs.returncode == 1
+        assert json.loads(runs.stdout)["obstacle"] == "b3/n1 runs: stop it first"
+        assert not list(wrong(json.loads(runs.stdout), SCHEMAS["broker remove"]))
+    finally:
+        broker.stop()
+    block_until(lambda: cluster.vq("broker", "remove", "b3").returncode == 0)
+    assert cluster.vq_json("broker", "remove", "b3", "--yes")["done"] is True
+    assert [row["group"] for row in cluster.vq_json("cluster", "status")] == ["b1", "b2"]
+    cluster.vq_json("broker", "drain", "b2")
+    assert cluster.vq_json("broker", "undrain", "b2")["draining"] is False
+
+
+def completions(cluster: ProcessCluster, *words: str) -> list[str]:
+    """Return what bash would offer behind these words."""
+    environ = {
+        **cluster.environ,
+        "_VQ_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("vq", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    ended = subprocess.run(cluster.command(), env=environ, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    return [line.partition(",")[2] for line in ended.stdout.decode().splitlines()]
+
+
+def test_a_shell_completes_topics_groups_and_brokers(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "completed-1")
+    cluster.vq_json("topic", "create", "completed-2")
+    assert lines(cluster, "completed-1", "--group", "completes", "--timeout", "0.5") == []
+    assert completions(cluster, "topic", "describe", "comp") == ["completed-1", "completed-2"]
+    assert completions(cluster, "consume", "completed-2") == ["completed-2"]
+    assert completions(cluster, "consume", "completed-1", "--group", "comp") == ["completes"]
+    assert completions(cluster, "group", "reset", "comp") == ["completes"]
+    assert completions(cluster, "broker", "drain", "b1") == ["b1", "b1/n1"]
+    assert completions(cluster, "gr") == ["group"]
+
+
+def test_a_shell_waits_only_shortly_for_names(cluster: ProcessCluster) -> None:
+    """Without ZooKeeper there are none, and no error beside the line that is typed."""
+    nowhere = ("topic", "describe", "--zookeeper", "127.0.0.1:1", "x")
+    started = time.monotonic()
+    assert completions(cluster, *nowhere) == []
+    assert time.monotonic() - started < 30  # the wait itself is 1.5 s
+
+
+def test_other_documents_are_what_their_schemas_say(cluster: ProcessCluster) -> None:
+    """Those of commands that end with 1, and lines of standard error."""
+    cluster.vq_json("topic", "create", "looked-at")
+    cluster.vq_json("produce", "looked-at", "--key", "9007199254740993", stdin=b"1\n")
+    for command in (
+        ("topic", "verify", "looked-at"),
+        ("cluster", "settings"),
+        ("cluster", "diverged"),
+    ):
+        cluster.vq_json(*command)
+    cluster.vq_json("topic", "move", "looked-at", "--partition", "0", "--to", "b1")
+    cluster.vq_json("cluster", "switch", "b1", "--to", "n1")
+    (line,) = cluster.vq("message", "get", "looked-at", "0", "0", "--json").stdout.splitlines()
+    assert not list(wrong(json.loads(line), schema_of(["message", "get"])))
+    failed = cluster.vq("topic", "describe", "nowhere", "--json")
+    assert not list(wrong(json.loads(failed.stderr), SCHEMAS["error"]))
