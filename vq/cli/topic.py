@@ -279,7 +279,7 @@ def _span_text(span: Span) -> str:
 
 def _partition_json(described: PartitionDescription) -> dict[str, Any]:
     row = _partition_row(described)
-    del row["ranges"]
+    del row["ranges"], row["reason"]
     return {
         **row,
         "ranges": [asdict(each) for each in described.placement.spans],
