@@ -199,7 +199,7 @@ def test_compressed_lines_are_read_like_others(cluster: ProcessCluster, compress
     told = cluster.vq_json("produce", topic, *options, stdin=b"short\n")
     assert (told["stored_bytes"], told["compression_ratio"]) == (5, None)
     described = cluster.vq_json("topic", "describe", topic)
-    assert (described["compression"], described["compression_threshold"]) == ("zstd", 65_536)
+    assert (described["compression"], described["compression_threshold_bytes"]) == ("zstd", 65_536)
     assert described["partitions"][0]["bytes"] < len(data) / 3
     lines = drained(cluster, topic, "all", 41, "--json")
     messages = [json.loads(line) for line in lines]
