@@ -10,7 +10,7 @@ from vq.cli.main import cli
 from vq.cli.schemas import SCHEMAS
 
 tool = load_tool("json_schemas")
-#: Runs until it is stopped and prints nothing.
+#: They run until they are stopped and print nothing.
 WITHOUT = {"broker", "lag-exporter"}
 #: Lines of standard error, and a command with another result.
 MORE = {"error", "remark", "cluster diverged --delete"}
