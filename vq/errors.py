@@ -54,6 +54,18 @@ class VqError(Exception):
         super().__init__(message or self.hint or type(self).__name__)
         self.details: dict[str, int | str] = dict(details or {})
 
+    @property
+    def message(self) -> str:
+        """The text without the status."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        """Return the text and, for a class with a status, its number: ``… (status 20)``."""
+        if self.status is None:
+            return self.message
+        status = f" (status {self.status})"
+        return self.message if self.message.endswith(status) else self.message + status
+
 
 class InvalidArgument(VqError, ValueError):
     """An argument or setting is unusable; the message shows the value and the bound."""

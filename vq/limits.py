@@ -30,7 +30,7 @@ BATCH_BYTES_MAX: Final = 4 * MIB
 #: Longest time for which a producer holds back a batch that is not full.
 LINGER_MS_MAX: Final = 1_000
 #: Longest time for which the end of a program waits for messages that are not sent.
-EXIT_FLUSH_S_MAX: Final = 600.0
+EXIT_FLUSH_S_MAX: Final = 600
 #: Most records in one batch; bounds the work behind one acknowledgement.
 BATCH_RECORDS_MAX: Final = 20_000
 

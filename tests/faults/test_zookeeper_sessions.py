@@ -343,6 +343,33 @@ async def test_no_server_is_told_with_address_and_remedy() -> None:
     await until(lambda: threading.active_count() <= threads)
 
 
+async def start_error(servers: str) -> str:
+    """Return the text of a start that fails."""
+    with pytest.raises(CoordinationError) as caught:
+        async with asyncio.timeout(PROCESSES_WAIT_S):
+            await ZooKeeperCoordinator(servers, "test").start(timeout_s=0.3)
+    return str(caught.value)
+
+
+async def test_a_refused_connection_a_wrong_name_and_a_stranger_are_three_texts() -> None:
+    """And of several servers, each has its cause."""
+    closed = f"127.0.0.1:{free_port()}"
+    assert f"{closed} refused the connection" in await start_error(closed)
+    assert "the name 'nosuch.invalid' cannot be resolved" in await start_error("nosuch.invalid:1")
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as stranger:
+        where = f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}"
+        text = await start_error(f"{where},{closed}")
+    assert f"what listens at {where} is not ZooKeeper; {closed} refused" in text
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"127.0.0.1:{mute.getsockname()[1]}"
+        assert f"{where} accepts connections and does not answer" in await start_error(where)
+
+
 async def test_a_server_that_accepts_but_never_answers_costs_no_session(
     stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

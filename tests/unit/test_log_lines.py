@@ -38,7 +38,7 @@ OWN_LOGGERS = {"log_lines.py", "cli/broker.py", "cli/consume.py", "cli/logs.py",
         ("数据", "数据"),
         (Path("/var/lib/vq"), "/var/lib/vq"),
         (TimeoutError(), "TimeoutError"),
-        (DiskFull("91 % in use"), '"DiskFull: 91 % in use"'),
+        (DiskFull("91 % in use"), '"DiskFull: 91 % in use (status 26)"'),
         ("x" * (VALUE_CHARS_MAX + 1), "x" * VALUE_CHARS_MAX + "…"),
     ],
 )

@@ -84,6 +84,7 @@ def as_json_text(error: Exception, message: str, hint: str = "") -> str:
             "error": type(error).__name__,
             "outcome": "failed" if known is None else outcome(known),
             "message": message,
+            "status": None if known is None else known.status,
             "hint": hint,
             "retriable": retriable,
             "details": details,
@@ -95,7 +96,7 @@ def as_json_text(error: Exception, message: str, hint: str = "") -> str:
 def describe(error: VqError, *, as_json: bool) -> str:
     """Return the text for standard error: message and hint, or one JSON object."""
     if as_json:
-        return as_json_text(error, str(error), error.hint)
+        return as_json_text(error, error.message, error.hint)
     label = "outcome unknown" if outcome(error) == "unknown" else "error"
     shown = str(error)
     show = text.safe_lines if isinstance(error, ChildFailed) else text.safe

@@ -52,7 +52,7 @@ class Failure:
 def failure_of(line: int, error: VqError) -> Failure:
     """Return what is told about a line that ended with an error."""
     outcome = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
-    return Failure(line, outcome, type(error).__name__, str(error), error.retriable)
+    return Failure(line, outcome, type(error).__name__, error.message, error.retriable)
 
 
 class FailureFiles:

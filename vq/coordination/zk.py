@@ -59,6 +59,7 @@ from vq.coordination.coordinator import (
     parent_of,
 )
 from vq.coordination.kazoo_threads import Handler
+from vq.coordination.probe import why_no_session
 from vq.coordination.servers import checked_servers
 from vq.coordination.session import (
     CALL_TIMEOUT_RATIO,
@@ -203,9 +204,9 @@ class ZooKeeperCoordinator(SessionBase):
                 await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
-            why = f" ({error})" if str(error) else ""
+            why = str(error) or await why_no_session(self._hosts)
             raise CoordinationError(
-                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s{why}; "
+                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s: {why}; "
                 "check the address and that it runs: `vq doctor`"
             ) from error
         except BaseException:

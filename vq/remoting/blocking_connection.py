@@ -73,6 +73,8 @@ class BlockingConnection:
         except BaseException as error:
             if stream is not None:
                 stream.close()
+            if isinstance(error, Unreachable):
+                raise  # it names the address already
             if isinstance(error, OSError | VqError):
                 raise Unreachable(f"cannot connect to {self._address}: {error}") from error
             raise

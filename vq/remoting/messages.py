@@ -145,7 +145,7 @@ def described_error(result: wire.FetchResult) -> VqError:
 
 
 def _describe(error: VqError, message: wire.Error | wire.FetchResult) -> None:
-    message.message = str(error)[:ERROR_TEXT_CHARS_MAX]
+    message.message = error.message[:ERROR_TEXT_CHARS_MAX]
     for name, value in list(error.details.items())[:ERROR_DETAILS_MAX]:
         key = name[:ERROR_KEY_CHARS_MAX]
         if isinstance(value, int) and value in _INT64:

@@ -11,6 +11,7 @@ from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.coordination.topics import TopicExists
 from vq.errors import (
     CoordinationError,
+    DiskFull,
     InvalidArgument,
     NotMaster,
     OffsetOutOfRange,
@@ -57,14 +58,14 @@ def test_a_command_that_returns_is_ok_unless_click_says_a_code() -> None:
 def test_a_refusal_shows_message_and_what_to_do() -> None:
     _, said = ended_with(UnknownTopic("there is no topic 'x'"))
     assert said == (
-        "error: there is no topic 'x'\n"
+        "error: there is no topic 'x' (status 20)\n"
         "  what to do: create it: `vq topic create NAME --partitions N`\n"
     )
 
 
 def test_what_the_message_says_already_is_not_said_again() -> None:
     _, said = ended_with(UnknownTopic("no topic 'x'; create it: `vq topic create x`"))
-    assert said == "error: no topic 'x'; create it: `vq topic create x`\n"
+    assert said == "error: no topic 'x'; create it: `vq topic create x` (status 20)\n"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -86,7 +87,7 @@ def test_only_a_zookeeper_that_cannot_be_reached_is_to_be_checked() -> None:
 
 def test_an_unknown_outcome_is_never_called_an_error() -> None:
     _, said = ended_with(TimedOut("no answer within 3 s"))
-    assert said.startswith("outcome unknown: no answer within 3 s\n")
+    assert said.startswith("outcome unknown: no answer within 3 s (status 48)\n")
 
 
 def test_a_cut_connection_to_zookeeper_is_an_unknown_outcome() -> None:
@@ -129,7 +130,15 @@ def test_wrong_usage_and_the_machines_no_are_json_too(
 
 def test_what_a_broker_says_forges_no_line() -> None:
     said = errors.describe(NotMaster("no\nerror: stored"), as_json=False).split("\n")
-    assert said[0] == "error: no\\nerror: stored"
+    assert said[0] == "error: no\\nerror: stored (status 22)"
     assert [line[:14] for line in said[1:]] == ["  what to do: "]
     own = errors.ChildFailed("it ended:\n  | a line\x1b")
     assert errors.describe(own, as_json=False) == "error: it ended:\n  | a line\\x1b"
+
+
+def test_a_refusal_shows_its_status_also_as_json() -> None:
+    """One number for scripts, the same as on the wire and in docs/reference/errors.md."""
+    assert "(status 26)" in ended_with(DiskFull("91 % in use"))[1]
+    shown = json.loads(ended_with(DiskFull("91 % in use"), as_json=True)[1])
+    assert (shown["status"], shown["message"]) == (26, "91 % in use")
+    assert json.loads(ended_with(InvalidArgument("no"), as_json=True)[1])["status"] is None

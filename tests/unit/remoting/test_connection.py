@@ -171,7 +171,7 @@ def test_authentication_decides_about_hello() -> None:
     client = ClientConnection()
     server.receive_data(joined(client.hello(mechanism="PLAIN", credentials=b"x")))
     assert seen == [("PLAIN", b"x")]
-    assert str(refusal(server)) == "wrong secret"
+    assert refusal(server).message == "wrong secret"
 
 
 # Bounds ---------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def test_the_caller_may_end_a_connection() -> None:
     (event,) = client.receive_data(joined(server.data_to_send()))
     assert isinstance(event, Closing)
     assert isinstance(event.error, Busy)
-    assert str(event.error) == "too many connections"
+    assert event.error.message == "too many connections"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
-from vq.client.producer.unsent import LOST_AT_EXIT, flush_or_give_up, log_lost, nobody_learns
+from vq.client.producer.unsent import AT_EXIT, flush_or_give_up, log_lost, nobody_learns
 from vq.coordination.routes import Routes
 from vq.errors import (
     CoordinationError,
@@ -422,7 +422,7 @@ class ProducerCore:
         futures = self._sender.without_outcome()
         self.oneway.close()  # no timer of it would run any more
         self._give_up(f"{_PROGRAM_ENDED}, and its event loop before it")
-        log_lost(futures, LOST_AT_EXIT)
+        log_lost(futures, AT_EXIT)
 
     def _why_unsent(self) -> str:
         for queue in self._accumulator.queues():
@@ -481,7 +481,7 @@ class ProducerCore:
     async def _finish(self) -> None:
         unheard = [each for each in self._sender.without_outcome() if nobody_learns(each)]
         await self.flush()
-        log_lost(unheard, "messages are not stored: they had no outcome when their producer closed")
+        log_lost(unheard, "they failed while their producer closed, and nobody waits for them")
         self.oneway.close()
         if self._follower is not None:
             self._follower.stop()

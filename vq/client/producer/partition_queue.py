@@ -565,9 +565,13 @@ class PartitionQueue:
     def _not_sent(self, items: Sequence[SendFuture]) -> errors.VqError:
         late = f"not sent within its deadline of {_seconds(items)}"
         refusal = self._refusal
+        if isinstance(refusal, errors.Unreachable):
+            return errors.Unreachable(
+                f"{self.partition}: {late}: {self._why_waiting() or refusal.message}"
+            )
         if refusal is not None:
             return type(refusal)(
-                f"{self.partition}: {late}; the broker refused earlier batches: {refusal}",
+                f"{self.partition}: {late}; the broker refused earlier batches: {refusal.message}",
                 details=refusal.details,
             )
         why = self._why_waiting() or _UNTAKEN
@@ -582,7 +586,9 @@ class PartitionQueue:
                 f"{self.partition}: no answer{broker} within its deadline of "
                 f"{_seconds(batch.items)}; it may be stored: sending it again may store it twice"
             )
-        if batch.last_refusal is not None:
+        if isinstance(batch.last_refusal, errors.Unreachable):
+            self._refusal = batch.last_refusal
+        elif batch.last_refusal is not None:
             return batch.last_refusal
         return self._not_sent(batch.items)
 

@@ -235,11 +235,12 @@ class Sender:
             return f"broker group {group} has no master"
         failures = cluster.unreachable.get(master[0])
         if failures is not None:
-            return f"its broker {master[0]} cannot be reached ({failures.cause})"
+            cause = failures.cause.removeprefix(f"cannot connect to {master[0]}: ")
+            return f"its broker {group} at {master[0]} cannot be reached ({cause})"
         if not cluster.ids_ready:
             return "message ids cannot be made, because ZooKeeper does not answer"
         if cluster.live_connection(master[0]) is None:
-            return f"there is no connection to its broker {master[0]} yet"
+            return f"there is no connection to its broker {group} at {master[0]} yet"
         return ""
 
     def _unavailable(self, partition: TopicPartition) -> PartitionUnavailable:

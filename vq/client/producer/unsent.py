@@ -18,7 +18,7 @@ from vq.log_lines import get_logger
 logger = get_logger(__name__)
 #: A last flush that takes longer than this says so: somebody waits for the program to end.
 _SAY_AFTER_S: Final = 1.0
-LOST_AT_EXIT: Final = "messages are not stored: the program ended before they were sent"
+AT_EXIT: Final = "the program ended before they were sent"
 
 
 async def flush_or_give_up(
@@ -46,15 +46,21 @@ async def flush_or_give_up(
     finally:
         say.cancel()
         give_up()
-        log_lost(futures, LOST_AT_EXIT)
+        log_lost(futures, AT_EXIT)
 
 
-def log_lost(futures: Iterable[SendFuture], message: str) -> None:
+def log_lost(futures: Iterable[SendFuture], reason: str) -> None:
     """Log how many of these messages have an error for an outcome, if any has."""
     errors = [each.outcome for each in futures if isinstance(each.outcome, VqError)]
     if errors:
         unknown = sum(isinstance(each, OutcomeUnknown) for each in errors)
-        logger.error(message, refused=len(errors) - unknown, unknown=unknown, first_error=errors[0])
+        logger.error(
+            "messages are not stored",
+            reason=reason,
+            refused=len(errors) - unknown,
+            unknown=unknown,
+            first_error=errors[0],
+        )
 
 
 def nobody_learns(future: SendFuture) -> bool:

@@ -107,7 +107,9 @@ async def test_wait_ends_at_the_deadline(
     key = partitions_of(core, "b2")[0]
     outcome = await ended(send(core, Message("t", b"x", key=key), None, 0.2))
     assert type(outcome) is NotSent
-    assert f"deadline of 0.2 s: its broker {address_of(core)} cannot be reached (" in str(outcome)
+    assert f"deadline of 0.2 s: its broker b2 at {address_of(core)} cannot be reached (" in str(
+        outcome
+    )
 
 
 async def test_what_a_partition_waits_for_is_the_cause_at_the_deadline(

@@ -123,7 +123,7 @@ def test_key_and_headers_have_a_bound_together() -> None:
     error = pickle.loads(pickle.dumps(caught.value))
     assert re.fullmatch(
         r"key 'k' and 1 headers take 32\d{3} bytes, encoded; a message has at most 32768 bytes of "
-        "them",
+        r"them \(status 10\)",
         str(error),
     )
     assert error.details["bound"] == limits.PROPERTIES_BYTES_MAX < error.details["size"]

@@ -84,7 +84,7 @@ def test_without_an_answer_the_outcome_is_unknown_and_the_place_is_kept() -> Non
     assert outcomes(sent) == ["TimedOut", "pending"]
     assert str(sent[0].outcome) == (
         "t-3: no answer from broker b1:7000 within its deadline of 3 s; it may be stored: sending "
-        "it again may store it twice"
+        "it again may store it twice (status 48)"
     )
     line.cut(first, second)
     line.now = line.queue.retry_at
@@ -185,3 +185,19 @@ def test_a_message_that_comes_while_late_ones_are_taken_out_stays(ordered: bool)
     assert line.queue.failing is not None
     assert line.queue.failing.items == late
     assert line.queue.pending == [new]
+
+
+def test_what_is_not_sent_in_time_says_which_broker_did_not_take_it_and_why() -> None:
+    """Also for a caller that sends by itself: the last failure alone says nothing of the time."""
+    line = Line()
+    (sent,) = line.submit(b"1", within=3)
+    for _ in range(2):
+        (batch,) = line.send()
+        refused = errors.Unreachable("cannot connect to b1:7000: Connection refused")
+        line.refuse(batch, refused)
+        line.now = line.queue.retry_at
+    line.later(3.0)
+    assert isinstance(sent.outcome, errors.Unreachable)
+    assert str(sent.outcome) == (
+        "t-3: not sent within its deadline of 3 s: cannot connect to b1:7000: Connection refused"
+    )

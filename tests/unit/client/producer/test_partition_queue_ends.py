@@ -70,7 +70,7 @@ def test_what_is_closed_says_why_and_not_that_its_deadline_has_passed() -> None:
     line.refuse(batches[1], errors.Busy())
     line.queue.close(errors.NotSent("the factory is shut down"))
     why = "the factory is shut down"
-    expected = f"t-3: sent, and perhaps stored; no answer came before the end: {why}"
+    expected = f"t-3: sent, and perhaps stored; no answer came before the end: {why} (status 48)"
     assert (type(sent.outcome), str(sent.outcome)) == (errors.TimedOut, expected)
     assert outcomes([refused, waiting]) == ["Busy", "NotSent"]
     assert str(waiting.outcome) == why

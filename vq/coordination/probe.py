@@ -1,0 +1,55 @@
+"""Finds out why servers give no session: one look at each address, after a start has failed.
+
+kazoo tells of no cause. A look costs one connection and says which of these it is: the name cannot
+be resolved, the connection is refused, what listens is not ZooKeeper, or ZooKeeper has no session
+for us.
+"""
+
+import asyncio
+import socket
+from typing import Final
+
+from vq.model import Address
+
+#: Bound of all looks together.
+PROBE_S: Final = 1.5
+#: The word and an empty line, so that a server of HTTP and the like answers, too.
+_ASK: Final = b"srvr\r\n\r\n"
+#: In each answer of ZooKeeper: its version, that it does not serve yet, or that the word is off.
+_SIGNS: Final = (b"zookeeper", b"whitelist")
+
+
+async def why_no_session(servers: str) -> str:
+    """Return what is wrong with each server of a checked list, in at most ``PROBE_S`` seconds."""
+    addresses = [Address.parse(each) for each in servers.split(",")]
+    return "; ".join(await asyncio.gather(*(_look(each) for each in addresses)))
+
+
+async def _look(address: Address) -> str:
+    connected = False
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            connected = True
+            try:
+                writer.write(_ASK)
+                answer = await reader.read(65_536)
+            finally:
+                writer.close()
+    except TimeoutError:
+        if connected:
+            return (
+                f"{address} accepts connections and does not answer: it hangs, or is no ZooKeeper"
+            )
+        return f"{address} does not answer"
+    except (socket.gaierror, UnicodeError):
+        return f"the name {address.host!r} cannot be resolved"
+    except ConnectionRefusedError:
+        return f"{address} refused the connection"
+    except OSError as error:
+        if not connected:
+            return f"{address} cannot be reached: {error.strerror or error}"
+        answer = b""
+    if any(sign in answer.lower() for sign in _SIGNS):
+        return f"ZooKeeper at {address} answers and gives no session"
+    return f"what listens at {address} is not ZooKeeper"
