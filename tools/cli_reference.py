@@ -79,8 +79,9 @@ command; tests compare real output with them. Later versions may add fields.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
-`message`, `hint`, `retriable` and `details`; [errors](errors.md) has their names. Remarks are
-objects with `remark` then, so standard error has one JSON object a line. `vq produce --json` also
+`message`, `status` (null if it has none), `hint`, `retriable` and `details`;
+[errors](errors.md) has their names. Remarks are objects with `remark` then, so standard error
+has one JSON object a line. `vq produce --json` also
 lists the first lines that were not acknowledged: `line`, `outcome`, `error`, `message` and
 `retriable`.
 

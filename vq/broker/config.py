@@ -4,6 +4,7 @@ What must be equal on every broker is kept in ZooKeeper with the topics (``vq.mo
 and is not here. The entry point reads flags, environment and files.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,6 +160,7 @@ class BrokerConfig:
         check_host(self.metrics_host)
         if self.advertised is not None:
             check_host(self.advertised.host)
+        _check_reachable(self.host, self.advertised)
         if not 0 <= self.port <= 65_535:
             raise InvalidArgument(f"port = {self.port} is outside [0, 65535]")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
@@ -199,3 +201,27 @@ class BrokerConfig:
                 f"load_interval_s = {self.load_interval_s} is above {limits.LOAD_INTERVAL_S_MAX}; "
                 "producers would not know the load"
             )
+
+
+def _check_reachable(host: str, advertised: Address | None) -> None:
+    """Refuse to tell clients an address that means every address of a machine.
+
+    A client that connects to ``0.0.0.0`` reaches its own machine.
+    """
+    if advertised is not None and _is_every_address(advertised.host):
+        raise InvalidArgument(
+            f"advertised = {str(advertised)!r} names no machine; give the host name or address "
+            "that clients connect to"
+        )
+    if advertised is None and _is_every_address(host):
+        raise InvalidArgument(
+            f"host = {host!r} listens on every address and names none that clients could connect "
+            "to; give the one to connect to, too: `--advertised HOST:PORT`"
+        )
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,14 +1,17 @@
 """Settings are checked once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vq import limits
 from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.errors import InvalidArgument
+from vq.model import Address
 
 DATA = Path("/data")
+NAMES: dict[str, Any] = {"data": DATA, "group": "b1", "node": "n1"}
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,14 @@ def test_the_defaults_are_those_shared_with_clients():
     """A client that keeps to vq.limits is never cut off by a default broker."""
     assert ConnectionLimits().requests_in_flight_max == limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
     assert BrokerConfig(data=DATA, group="b1", node="n1").host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_that_names_no_machine_is_told_to_no_client(host: str) -> None:
+    """A client that connects to it reaches its own machine."""
+    with pytest.raises(InvalidArgument, match="--advertised HOST:PORT"):
+        BrokerConfig(**NAMES, host=host)
+    with pytest.raises(InvalidArgument, match="names no machine"):
+        BrokerConfig(**NAMES, advertised=Address(host, 8123))
+    reached = Address("broker-1", 8123)
+    assert BrokerConfig(**NAMES, host=host, advertised=reached).advertised == reached

@@ -154,7 +154,7 @@ class _Place(enum.Enum):
     """It waits for its next try."""
 
 
-# 17 fields change: those of the chunk at hand are read for each message, where one attribute less
+# 18 fields change: those of the chunk at hand are read for each message, where one attribute less
 # to go through counts, and nearly all of them are changed under one lock.
 class ThreadDelivery:
     """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
@@ -195,6 +195,7 @@ class ThreadDelivery:
         self._messages: list[Message] = []
         self._turn = _AT_BEGIN
         self._tries = 0  # how often the next one failed
+        self._shown: object = None  # the cause whose traceback was logged last
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
@@ -399,6 +400,10 @@ class ThreadDelivery:
             details={"offset": offset},
         )
         failed.__cause__ = error
+        # Once for each cause: a listener may fail in another way at a later try.
+        cause = (offset, type(error))
+        where_raised = None if cause == self._shown else error
+        self._shown = cause
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
@@ -407,6 +412,7 @@ class ThreadDelivery:
                 partition=self.partition,
                 tries=self._tries,
                 error=failed,
+                exc_info=where_raised,
             )
             self.delivered += 1
             self._turn = _Turn(self._turn.handled + 1)
@@ -414,7 +420,6 @@ class ThreadDelivery:
             if self.error is not None:
                 self._went_on()
             return None
-        where_raised = error if self._tries == 1 else None
         logger.warning(
             "listener raised, trying again",
             partition=self.partition,

@@ -158,6 +158,30 @@ def test_skip_goes_on_after_so_many_tries(
     assert partition.delivery.position == partition.offset
 
 
+def test_the_traceback_is_logged_once_for_each_cause(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of a message that is skipped at once, and of another cause at a later try."""
+    listener = Listener()
+    listener.fail = lambda content, nth: (ValueError if nth < 3 else KeyError)("poison")
+    partition = Partition(
+        workers, listener, on_listener_error=OnListenerError.SKIP, listener_retries=3
+    )
+    partition.add(1)
+    block_until(lambda: partition.delivery.delivered == 1)
+    shown = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert shown == [ValueError, KeyError]
+    caplog.clear()
+    at_once = Partition(
+        workers, listener, on_listener_error=OnListenerError.SKIP, listener_retries=0
+    )
+    at_once.add(1)
+    block_until(lambda: at_once.delivery.delivered == 1)
+    [record] = caplog.records
+    assert "message skipped" in record.getMessage()
+    assert record.exc_info is not None
+
+
 def test_skip_without_retries_skips_at_once(workers: Workers) -> None:
     listener = Listener()
     listener.fail = lambda content, nth: ValueError()
