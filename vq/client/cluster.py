@@ -123,6 +123,7 @@ class ClusterClient:
         self._calls = _SharedCalls()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
+        self._away_since: float | None = None  # ZooKeeper; None: it is reached
         self._given_up = ""  # why the coordinator gave up for good
 
     async def start(self) -> None:
@@ -329,10 +330,27 @@ class ClusterClient:
 
     def _session_changed(self, state: SessionState) -> None:
         """After the coordinator gave up, let senders fail their messages at once."""
+        self._log_session(state)
         if state is SessionState.CLOSED and not self._closed:
             self._given_up = self.coordinator.why_closed
             self.ids_ready = True
             self._changed()
+
+    def _log_session(self, state: SessionState) -> None:
+        """Say once that ZooKeeper is away, and once that it is back."""
+        now, since = self.clock.monotonic(), self._away_since
+        if state is SessionState.CONNECTED and since is not None:
+            self._away_since = None
+            logger.warning(
+                "ZooKeeper is reached again",
+                zookeeper=self.config.zookeeper,
+                seconds=round(now - since, 1),
+            )
+        elif state in {SessionState.SUSPENDED, SessionState.LOST} and since is None:
+            self._away_since = now
+            logger.warning(
+                "ZooKeeper cannot be reached, trying again", zookeeper=self.config.zookeeper
+            )
 
     def _slot_changed(self, slot: int | None) -> None:
         self.ids_ready = slot is not None or bool(self._given_up)
@@ -466,7 +484,7 @@ class ClusterClient:
         error = task.exception()
         if error is None:
             if self.unreachable.pop(address, None) is not None:
-                logger.info("reconnected to a broker", broker=address)
+                logger.warning("reconnected to a broker", broker=address)
         else:
             attempts, cause = self.unreachable.get(address, Failures(0, ""))
             self.unreachable[address] = Failures(attempts + 1, str(error))

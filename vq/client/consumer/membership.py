@@ -19,6 +19,7 @@ delivery pauses until ownership is proved.
 """
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -345,7 +346,7 @@ class Membership:
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
-        failures = 0
+        failures, cause = 0, ""
         pause_s = self._config.audit_interval_s
         while True:
             try:
@@ -357,15 +358,23 @@ class Membership:
             self._wake.clear()
             try:
                 pause_s = await self._round()
-                failures = 0
+                if cause:
+                    logger.warning(
+                        "rebalance goes on",
+                        group=self._group,
+                        member=self._member,
+                        failures=failures,
+                    )
+                failures, cause = 0, ""
             except VqError as error:
-                logger.info(
+                logger.log(
+                    logging.DEBUG if cause == str(error) else logging.WARNING,  # once per cause
                     "rebalance failed, trying again",
                     group=self._group,
                     member=self._member,
                     error=error,
                 )
-                failures += 1
+                failures, cause = failures + 1, str(error)
                 pause_s = _AGAIN.pause_s(failures, self._cluster.rng)
             except Exception:
                 logger.exception(

@@ -5,10 +5,12 @@ handled 1 2 3, committed up to 1     session ends     handled 4 5 …
                                           claims anew, goes on behind 3
 """
 
+import logging
 from typing import Any
 
+import pytest
 from support.broker import MemoryCluster
-from support.client import factory_of
+from support.client import HOST, factory_of
 from support.consumers import consumer_of, send, take, texts
 from support.waiting import until
 
@@ -77,3 +79,44 @@ async def test_a_successor_that_committed_has_the_last_word(
         await other.close()
     cluster.ensemble.reconnect(coordinator)
     assert await take(consumer, 1) == [b"4"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """The lines at WARNING that have one of these words, oldest first."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and any(word in record.getMessage() for word in words)
+    ]
+
+
+async def test_an_absence_of_zookeeper_is_told_once_and_its_end_once(
+    cluster: MemoryCluster, factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = await consumer_of(factory)
+    await consumer.start()
+    await until(consumer.assignment)
+    cluster.ensemble.stop()
+    await until(lambda: warnings(caplog, "ZooKeeper cannot be reached"))
+    cluster.ensemble.start()
+    await until(lambda: warnings(caplog, "ZooKeeper is reached again"))
+    assert len(warnings(caplog, "ZooKeeper ")) == 2
+
+
+async def test_a_broker_that_is_away_is_told_once_and_its_return_once(
+    cluster: MemoryCluster, factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(factory, *texts(1))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    cluster.network.cut(HOST, "b1")
+    cluster.network.reset_connections("b1")
+    await until(lambda: warnings(caplog, "cannot connect to a broker"))
+    await until(lambda: factory._opened().unreachable and _attempts(factory) > 1)
+    cluster.network.heal()
+    await until(lambda: warnings(caplog, "reconnected to a broker"))
+    assert len(warnings(caplog, "cannot connect to a broker", "reconnected")) == 2
+
+
+def _attempts(factory: aio.MessageFactory) -> int:
+    return max(each.attempts for each in factory._opened().unreachable.values())
