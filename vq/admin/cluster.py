@@ -12,7 +12,7 @@ from vq.admin.brokers import BadPartition, Damage, broker_status
 from vq.admin.safety import NodeFacts, Unsafe, unsafe
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import GroupState, Unreadable
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
 from vq.model import GroupView, NodeInfo, StatusResult
@@ -115,11 +115,20 @@ class ClusterStatus:
 async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
     """Ask every registered broker for its status; one that does not answer has the reason."""
     views = await registry.groups(cluster.coordinator)
-    found = await gather_all(_reports(cluster, view) for view in views)
+    found = await gather_all(_readable_reports(cluster, view) for view in views)
     return ClusterStatus(
         tuple(report for reports, _ in found for report in reports),
         tuple(each for _, unsafe_there in found for each in unsafe_there),
     )
+
+
+async def _readable_reports(
+    cluster: ClusterClient, view: GroupView
+) -> tuple[list[BrokerReport], tuple[Unsafe, ...]]:
+    try:
+        return await _reports(cluster, view)
+    except Unreadable as error:  # the other groups have nothing to do with it
+        return [BrokerReport(view, None, None, None, str(error))], ()
 
 
 async def _reports(

@@ -13,10 +13,13 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.groups import MemberView, UnknownGroup
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner, Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import UnknownTopic
+from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
+
+logger = get_logger(__name__)
 
 
 # list -----------------------------------------------------------------------------------------
@@ -40,9 +43,21 @@ class GroupSummary:
 
 
 async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
-    """Return all consumer groups, sorted by name."""
+    """Return all consumer groups, sorted by name.
+
+    A group whose znode cannot be read is left out, and a line at WARNING names the znode.
+    """
     names = await groups.list_groups(cluster.coordinator)
-    return await gather_all(_group_summary(cluster.coordinator, name) for name in names)
+    found = await gather_all(_readable_summary(cluster.coordinator, name) for name in names)
+    return [each for each in found if each is not None]
+
+
+async def _readable_summary(coordinator: Coordinator, name: str) -> GroupSummary | None:
+    try:
+        return await _group_summary(coordinator, name)
+    except Unreadable as error:
+        logger.warning("group cannot be read and is left out", group=name, error=error)
+        return None
 
 
 async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:

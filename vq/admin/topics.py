@@ -18,9 +18,12 @@ from vq.coordination import topics
 from vq.coordination.reading import TopicView, gather_all
 from vq.coordination.topics import TopicExists
 from vq.errors import InvalidArgument, UnknownTopic, VqError
+from vq.log_lines import get_logger
 from vq.model import Address, PartitionPlacement, PartitionState, TopicOrigin, TopicSettings
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +226,13 @@ class TopicSummary:
 
 
 async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
-    """Return all topics, sorted by name; reads two nodes for each, whatever its partitions."""
-    found = await topics.summarize_topics(cluster.coordinator)
+    """Return all topics, sorted by name; reads two nodes for each, whatever its partitions.
+
+    A topic whose znode cannot be read is left out, and a line at WARNING names the znode.
+    """
+    found, unreadable = await topics.summarize_readable(cluster.coordinator)
+    for name, error in sorted(unreadable.items()):
+        logger.warning("topic cannot be read and is left out", topic=name, error=error)
     return [
         TopicSummary(each.name, each.id, each.settings, each.open, each.origin) for each in found
     ]

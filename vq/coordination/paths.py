@@ -63,6 +63,14 @@ SLOT_MARKS: Final = "slot_marks"
 SECRET_BYTES: Final = 32
 
 
+class Unreadable(CoordinationError):
+    """A znode has something else than the value that belongs there; the text has its path."""
+
+    hint = (
+        "write the value that belongs there, from a copy of the tree; docs/coordination.md has it"
+    )
+
+
 class Value:
     """Base of all values: encoding as a JSON object with ``v``; decoding checks every type."""
 
@@ -77,7 +85,7 @@ class Value:
         """Read the bytes stored at ``path``.
 
         Raises:
-            CoordinationError: They are not a value of this class, or a newer vq wrote them.
+            Unreadable: They are not a value of this class, or a newer vq wrote them.
         """
         try:
             document = json.loads(data)
@@ -85,18 +93,18 @@ class Value:
             if type(version) is not int or version < 1:
                 raise ValueError(f"v = {version!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CoordinationError(
+            raise Unreadable(
                 f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
         if version > FORMAT_VERSION:
-            raise CoordinationError(
+            raise Unreadable(
                 f"znode {path!r} has format v{version}, this vq reads up to v{FORMAT_VERSION}; "
                 "upgrade vq here"
             )
         try:
             return cls._from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CoordinationError(
+            raise Unreadable(
                 f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
 

@@ -39,6 +39,7 @@ from vq.coordination.paths import (
     GroupState,
     OpenPartitions,
     UncleanElections,
+    Unreadable,
 )
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
 from vq.coordination.update import Plan, apply_plan
@@ -546,6 +547,16 @@ async def read_unclean(coordinator: Coordinator, group: str) -> UncleanElections
 
 
 async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
+    try:
+        return await _readable_view(coordinator, group, partitions)
+    except Unreadable as error:
+        logger.warning(
+            "broker group cannot be read, nothing is placed on it", group=group, error=error
+        )
+        return GroupView(group=group, alive=False, partitions=partitions)
+
+
+async def _readable_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
     value = await read_group(coordinator, group) or BrokerGroup()
     state = await read_state(coordinator, group)
     master = await read_node(coordinator, group, state.master) if state is not None else None

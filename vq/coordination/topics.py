@@ -53,6 +53,7 @@ from vq.coordination.paths import (
     Partition,
     PlacementChanges,
     Topic,
+    Unreadable,
 )
 from vq.coordination.placement import check_spans
 from vq.coordination.reading import (
@@ -110,6 +111,24 @@ async def summarize_topics(coordinator: Coordinator) -> list[TopicSummary]:
     names = await list_topics(coordinator)
     found = await gather_all(read_summary(coordinator, name) for name in names)
     return [each for each in found if each is not None and each.phase == READY]
+
+
+async def summarize_readable(
+    coordinator: Coordinator,
+) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
+    """Like ``summarize_topics``; a topic with an unreadable znode has its error beside the list."""
+    unreadable: dict[str, Unreadable] = {}
+
+    async def read(name: str) -> TopicSummary | None:
+        try:
+            return await read_summary(coordinator, name)
+        except Unreadable as error:
+            unreadable[name] = error
+            return None
+
+    found = await gather_all(read(name) for name in await list_topics(coordinator))
+    ready = [each for each in found if each is not None and each.phase == READY]
+    return ready, unreadable
 
 
 async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:

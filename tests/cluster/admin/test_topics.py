@@ -134,7 +134,7 @@ async def test_a_broker_that_does_not_name_a_partition_is_asked_why(
     found = await described(client, monkeypatch)
     assert found.refusing == (("b1", "b2") if refuses else ())
     reasons = [each.reasons for each in found.partitions]
-    told = "group {} refuses t: Busy: the directory is damaged"
+    told = "group {} refuses t: Busy: the directory is damaged (status 27)"
     assert reasons == ([(told.format("b1"),), (told.format("b2"),)] if refuses else [(), ()])
 
 

@@ -154,7 +154,7 @@ class _Place(enum.Enum):
     """It waits for its next try."""
 
 
-# 18 fields change: those of the chunk at hand are read for each message, where one attribute less
+# 17 fields change: those of the chunk at hand are read for each message, where one attribute less
 # to go through counts, and nearly all of them are changed under one lock.
 class ThreadDelivery:
     """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
@@ -195,7 +195,6 @@ class ThreadDelivery:
         self._messages: list[Message] = []
         self._turn = _AT_BEGIN
         self._tries = 0  # how often the next one failed
-        self._shown: object = None  # the cause whose traceback was logged last
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
@@ -401,9 +400,9 @@ class ThreadDelivery:
         )
         failed.__cause__ = error
         # Once for each cause: a listener may fail in another way at a later try.
-        cause = (offset, type(error))
-        where_raised = None if cause == self._shown else error
-        self._shown = cause
+        before = self.error
+        is_new = before is None or type(before.__cause__) is not type(error)
+        where_raised = error if is_new or before.details.get("offset") != offset else None
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
