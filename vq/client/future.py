@@ -112,6 +112,14 @@ def _own(error: VqError) -> VqError:
     return raised
 
 
+def _end_wait(loop: asyncio.AbstractEventLoop, waiter: "asyncio.Future[None]") -> None:
+    """End the wait of a task for an outcome; from any thread."""
+    if asyncio._get_running_loop() is not loop:
+        call_soon(loop, _end_wait, loop, waiter)
+    elif not waiter.done():
+        waiter.set_result(None)
+
+
 class SendFuture:
     """The outcome of one message: pending, stored, refused, or unknown.
 
@@ -238,17 +246,9 @@ class SendFuture:
         if self.outcome is None:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
-
-            def end_wait() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            def wake() -> None:
-                if asyncio._get_running_loop() is loop:
-                    end_wait()
-                else:
-                    call_soon(loop, end_wait)
-
+            # One object instead of two closures with their cells: many sends are awaited at once,
+            # and the garbage collector visits the objects of all of them.
+            wake = functools.partial(_end_wait, loop, waiter)
             self._on_done(wake)
             try:
                 yield from waiter

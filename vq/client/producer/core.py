@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -312,6 +313,12 @@ class ProducerCore:
         """Return whether messages to a topic are accepted. Any thread."""
         return topic in self._accumulator.topics
 
+    def is_full_for(self, message: Message) -> bool:
+        """Whether a message to a published topic would find no space now."""
+        if self._accumulator.has_space():
+            return False
+        return isinstance(message, Message) and self.is_published(message.topic)
+
     def time_left(self, batch: BatchSend) -> float:
         """Return the seconds until a batch's deadline, at least 0. Any thread."""
         return max(0.0, batch.deadline - self._cluster.clock.monotonic())
@@ -348,23 +355,13 @@ class ProducerCore:
             f"topic {topic} could not be published, nothing was sent: {error}", hint=error.hint
         )
 
-    async def wait_for_space(self, timeout: float | None) -> None:
-        """Wait on the loop until ``append_any`` finds space; call it before any other wait.
+    def wait_for_space(self, timeout_s: float) -> Coroutine[Any, Any, None]:
+        """Return a wait until ``append_any`` finds space; await it before any other wait.
 
         Raises:
             BufferFull: There is no space within the send's deadline.
         """
-        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        if self._accumulator.has_space():
-            return
-        begin = self._cluster.clock.monotonic()
-        try:
-            async with asyncio.timeout(bound):
-                await self._sender.wait_for_space()
-        except TimeoutError:
-            raise self._accumulator.full(f"no space for a message within {bound:g} s") from None
-        finally:
-            self._accumulator.count_wait(self._cluster.clock.monotonic() - begin)
+        return self._sender.wait_for_space(timeout_s)
 
     def count_full(self, messages: int = 1) -> None:
         """Count messages that were not accepted, because the buffer is full. Any thread."""

@@ -9,7 +9,8 @@ earlier batches are in flight form the next batch.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -62,7 +63,6 @@ class Sender:
         self._dropped: list[TopicQueues] = []  # some of their queues are not yet closed
         # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._space_line = SpaceLine(lambda: self.accumulator.places_left)
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
@@ -70,6 +70,10 @@ class Sender:
         self._linger_s = config.linger_ms / 1000
         self.accumulator = Accumulator(
             config, self._clock, self._wake, stages=stages, future=future
+        )
+        accumulator = self.accumulator
+        self._space_line = SpaceLine(
+            lambda: accumulator.places_left, waited=accumulator.count_wait, full=accumulator.full
         )
 
     # Any thread -------------------------------------------------------------------------------
@@ -401,11 +405,11 @@ class Sender:
             finally:
                 self._waiters.pop(waiter, None)
 
-    async def wait_for_space(self) -> None:
-        """Wait until there is space; see ``SpaceLine``."""
+    def wait_for_space(self, timeout_s: float) -> Coroutine[Any, Any, None]:
+        """Return a wait for space; see ``SpaceLine.wait``."""
         if self._linger_s:
             self._loop.call_soon(self.send_waiting)
-        await self._space_line.wait()
+        return self._space_line.wait(timeout_s)
 
     def check_all(self) -> None:
         """Do what a sending thread may have left undone when a signal handler raised in it."""

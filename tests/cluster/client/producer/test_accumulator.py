@@ -364,7 +364,7 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
 ) -> None:
     producer = await producer_of(factory)
     core = producer._core
-    publish, wait_for_space, append_any = core.publish, core.wait_for_space, core.append_any
+    publish, wait_for_space, append = core.publish, core.wait_for_space, core.append
     left: list[float] = []
 
     async def slow(topic: str) -> None:
@@ -377,13 +377,13 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
         await asyncio.sleep(0.001)
         await wait_for_space(timeout)
 
-    def noted(message: Message, callback: Any, timeout: float, **options: Any) -> SendFuture:
+    def noted(message: Message, callback: Any, timeout: float) -> SendFuture | None:
         left.append(timeout)
-        return append_any(message, callback, timeout, **options)
+        return append(message, callback, timeout)
 
     monkeypatch.setattr(core, "publish_existing", slow)
     monkeypatch.setattr(core, "wait_for_space", noted_wait)
-    monkeypatch.setattr(core, "append_any", noted)
+    monkeypatch.setattr(core, "append", noted)
     assert (await producer.send(Message("t", b"x"), timeout=30.0)).id > 0
     first, room, outcome = left
     assert first == 30.0 > room > outcome > 0.0

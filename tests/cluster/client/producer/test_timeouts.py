@@ -49,8 +49,6 @@ async def test_an_endless_time_out_is_as_good_as_a_long_one(
     assert (await ended(future)).id > 0
     assert future.deadline < math.inf
     core = producer._core
-    async with asyncio.timeout(WAIT_S):
-        await core.wait_for_space(timeout)
     blocking = await asyncio.to_thread(core.send_blocking, Message("t", b"3"), timeout)
     assert blocking.result(0).id > 0
     consumer = await factory.create_consumer()
@@ -69,7 +67,6 @@ async def test_a_time_out_that_is_no_number_is_refused(
             producer.send(Message("t", b"x"), timeout),
             producer.send_async(Message("t", b"x"), timeout=timeout),
             producer.send_async(Message("t", b"x", key="k"), timeout=timeout),
-            producer._core.wait_for_space(timeout),
             consumer.get("t", 0, 0, 1 << 20, timeout),
         ):
             with pytest.raises(InvalidArgument, match="timeout"):

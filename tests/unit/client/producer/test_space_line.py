@@ -1,11 +1,17 @@
 """The line for space in the buffer: who waits, who is woken, and that no place is left unused."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from support.waiting import WAIT_S
 
 from vq.client.producer.space_line import SpaceLine
+from vq.errors import BufferFull
+
+
+def line_of(count_places: Callable[[], int]) -> SpaceLine:
+    return SpaceLine(count_places, waited=lambda _: None, full=BufferFull)
 
 
 class Buffer:
@@ -15,14 +21,14 @@ class Buffer:
         self.places = places
         self.looks = 0
         self.taken: list[int] = []
-        self.line = SpaceLine(self._count)
+        self.line = line_of(self._count)
 
     def _count(self) -> int:
         self.looks += 1
         return self.places
 
     async def take(self, number: int) -> None:
-        await self.line.wait()
+        await self.line.wait(WAIT_S)
         self.places -= 1
         self.taken.append(number)
 
@@ -98,7 +104,7 @@ async def test_a_task_that_is_cancelled_leaves_its_place_to_the_next(woken_first
 async def test_a_task_that_does_not_use_its_place_leaves_it_to_the_next() -> None:
     """Its message is refused, for example."""
     buffer = Buffer()
-    unused = asyncio.create_task(buffer.line.wait())
+    unused = asyncio.create_task(buffer.line.wait(WAIT_S))
     await asyncio.sleep(0)
     tasks = await buffer.waiting(1)
     buffer.give_back(1)
@@ -133,6 +139,6 @@ async def test_space_between_the_look_and_the_wait_wakes_a_task() -> None:
             return 0
         return 1
 
-    line = SpaceLine(count)
+    line = line_of(count)
     async with asyncio.timeout(WAIT_S):
-        await line.wait()
+        await line.wait(WAIT_S)
