@@ -7,6 +7,7 @@ wire, the disk or ZooKeeper.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from numbers import Real
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,6 +28,25 @@ TAG_SEPARATOR: Final = "||"
 
 Key: TypeAlias = str | bytes | int
 """A business id of one of three kinds; an integer has 64 bits and a sign, and is no ``bool``."""
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: 2025-01-01T00:00:00Z in milliseconds since 1970: where the time in message ids begins.
+ID_EPOCH_MS: Final = 1_735_689_600_000
+_ID_TIME_SHIFT: Final = limits.ID_SLOT_BITS + limits.ID_SEQUENCE_BITS
+
+
+def time_ms_of(message_id: int) -> int:
+    """Return the time in a message id, in milliseconds since 1970."""
+    return (message_id >> _ID_TIME_SHIFT) + ID_EPOCH_MS
+
+
+def utc_of(time_ms: int) -> datetime | None:
+    """Return a time in milliseconds since 1970 as UTC; None where a datetime cannot hold it."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:  # damage, or a clock far from now
+        return None
 
 
 class TopicPartition(NamedTuple):
@@ -294,7 +314,8 @@ class Message(NamedTuple):
 
     A producer reads ``topic``, ``content``, ``tag``, ``key`` and ``headers``. Received messages
     also have ``partition``, ``offset`` (the start of the record), ``next_offset`` (the start of the
-    next read), ``id`` (time-ordered, 63 bits). It is a named tuple, because both sides make one per
+    next read), ``id`` (time-ordered, 63 bits), and from the batch it was stored in
+    ``append_time_ms`` (see ``append_time``). It is a named tuple, because both sides make one per
     message and a named tuple is the fastest to make.
 
     A received message may be sent again; the fields of its former place have no effect. A producer
@@ -325,6 +346,27 @@ class Message(NamedTuple):
     offset: int = -1
     next_offset: int = -1
     id: int = 0
+    append_time_ms: int | None = None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the producer accepted the message, in UTC; None: it was not received.
+
+        It is read from the id, so it has milliseconds and the clock of the producer's machine.
+        Under load the ids of one producer may be some milliseconds ahead of its clock.
+        """
+        return utc_of(time_ms_of(self.id)) if self.id else None
+
+    @property
+    def append_time(self) -> datetime | None:
+        """When the broker stored the message, in UTC and by the broker's clock; None: not known.
+
+        It never decreases along a partition, and ``seek`` and ``offset_at`` look for it. All
+        messages of a batch share it. It is not known for what was not read from the beginning of
+        its batch: the first messages after a start at an offset inside a batch, and every message
+        that a broker picked for a ``message_filter``.
+        """
+        return None if self.append_time_ms is None else utc_of(self.append_time_ms)
 
 
 if construct is not None:

@@ -5,10 +5,13 @@ import gc
 import pickle
 import threading
 import weakref
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from vq.client.ids import IdGenerator
+from vq.clock import ManualClock
 from vq.model import Message, construct
 
 needs_compiled = pytest.mark.skipif(
@@ -30,11 +33,11 @@ def reference(*args: Any, **kwargs: Any) -> Message:
     return made
 
 
-@pytest.mark.parametrize("positional", range(11))
+@pytest.mark.parametrize("positional", range(12))
 def test_a_message_is_made_as_any_named_tuple(positional: int) -> None:
     """Every split into positional and named arguments, too many and too few of them too."""
-    values = [f"v{n}" for n in range(11)]
-    for named in range(10 - min(positional, 9)):
+    values = [f"v{n}" for n in range(12)]
+    for named in range(11 - min(positional, 10)):
         kwargs = dict(
             zip(NAMES[positional : positional + named], values[positional:], strict=False)
         )
@@ -97,3 +100,21 @@ def test_only_a_named_tuple_gets_the_constructor() -> None:
             construct(wrong)  # type: ignore[type-var]
     assert construct(Message) is Message  # again: nothing happens
     assert Message("t", b"x").content == b"x"
+
+
+def test_a_received_message_tells_when_it_was_born_and_stored() -> None:
+    """The first is in its id; of the second there may be nothing known."""
+    born = datetime(2026, 3, 1, 12, 30, 0, 250_000, tzinfo=UTC)
+    ms = int(born.timestamp() * 1000)
+    message_id = next(iter(IdGenerator(5, ManualClock(wall_ms=ms)).take(1)))
+    message = Message("t", b"x", id=message_id, append_time_ms=ms + 1_500)
+    assert message.timestamp == born
+    assert message.append_time == born + timedelta(seconds=1.5)
+    assert message.timestamp.tzinfo is UTC
+    assert Message("t", b"x").timestamp is None
+    assert Message("t", b"x", id=message_id).append_time is None
+
+
+def test_a_time_that_no_datetime_holds_is_not_known() -> None:
+    """As damage could make one; the message itself is good."""
+    assert Message("t", b"x", append_time_ms=2**64 - 1).append_time is None

@@ -12,8 +12,7 @@ import textwrap
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from vq.client.ids import time_ms_of
-from vq.model import Key, Message
+from vq.model import Key, Message, time_ms_of
 
 _NEWLINE: Final = 0x0A
 _TAB: Final = 0x09

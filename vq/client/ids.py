@@ -19,17 +19,12 @@ Example: the first id of slot 5 in the first millisecond of the epoch is ``0 << 
 from vq import limits
 from vq.clock import Clock
 from vq.errors import CoordinationError, InvalidArgument
+from vq.model import ID_EPOCH_MS
 
-#: 2025-01-01T00:00:00Z in milliseconds since 1970.
-EPOCH_MS = 1_735_689_600_000
+EPOCH_MS = ID_EPOCH_MS
 _TIME_SHIFT = limits.ID_SLOT_BITS + limits.ID_SEQUENCE_BITS
 _PER_MS = 1 << limits.ID_SEQUENCE_BITS
 _TIME_MAX = (1 << limits.ID_TIME_BITS) - 1
-
-
-def time_ms_of(message_id: int) -> int:
-    """Return the time in a message id, in milliseconds since 1970."""
-    return (message_id >> _TIME_SHIFT) + EPOCH_MS
 
 
 class IdsUsedUp(CoordinationError):

@@ -24,7 +24,9 @@
 #endif
 
 enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, PROPERTIES = 2 };
-enum { MESSAGE_FIELDS = 9 };
+enum { MESSAGE_FIELDS = 10 };
+/* Of a batch's control record: version and size of its payload, and where its append time is. */
+enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 /* Keys; see vq/store/record.py. */
 enum { KEY_FIELD = 0x0a, KEY_BYTES_FIELD = 0x32, KEY_INT_FIELD = 0x38 };
 enum { KEY_BYTES_SHORT = 127, VARINT_BYTES_MAX = 10 };
@@ -431,6 +433,7 @@ failed:
 
 typedef struct {
     PyObject *topic, *partition, *tags, *out, *read_properties;
+    PyObject *appended; /* append time of the batch at hand, or None */
     PyTypeObject *type;
     const uint8_t *data;
     long long base;
@@ -565,6 +568,7 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         PyLong_FromLongLong(offset),
         PyLong_FromLongLong(next_offset),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
+        Py_NewRef(reader->appended),
     };
     PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
     if (!message)
@@ -578,6 +582,7 @@ static int append_message(const reader_t *reader, const uint8_t *head)
  * among them cover. */
 typedef struct {
     text_t messages[LANES], controls[LANES];
+    int batches[LANES]; /* of each message: how many of the control records stand before it */
     int message_count, control_count;
     uint32_t digests[LANES]; /* of the messages */
     const uint8_t *damaged;  /* the head of the first control record that is; NULL: none */
@@ -608,10 +613,11 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, ui
         uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
         if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
             break;
-        if (flag <= (TAG | PROPERTIES))
+        if (flag <= (TAG | PROPERTIES)) {
+            group->batches[group->message_count] = group->control_count;
             group->messages[group->message_count++] =
                 (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
-        else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
+        } else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
             group->controls[group->control_count++] = (text_t){head + HEADER_BYTES, length};
         else
             break;
@@ -633,23 +639,89 @@ static int check_reader(const reader_t *reader, PyObject *type)
     return 0;
 }
 
+/* Take the append time of the batch that a verified control record begins; -1 with an exception. */
+static int enter_batch(reader_t *reader, const text_t *control)
+{
+    PyObject *appended = Py_None;
+    if (control->size == CONTROL_PAYLOAD && control->data[0] == CONTROL_VERSION)
+        appended = PyLong_FromUnsignedLongLong(load_u64(control->data + APPEND_TIME_AT));
+    else
+        Py_INCREF(appended);
+    if (!appended)
+        return -1;
+    Py_SETREF(reader->appended, appended);
+    return 0;
+}
+
+/* Append the messages of a group. Returns where to read on: behind the group if all is well. NULL with an
+ * exception. */
+static const uint8_t *append_group(reader_t *reader, const group_t *group, const uint8_t *behind)
+{
+    int entered = 0;
+    for (int i = 0; i < group->message_count; i++) {
+        const uint8_t *head = group->messages[i].data - ID_AT;
+        int taken = 0;
+        if (group->damaged && head > group->damaged)
+            break;
+        if (group->batches[i] > entered) {
+            entered = group->batches[i];
+            if (enter_batch(reader, &group->controls[entered - 1]) < 0)
+                return NULL;
+        }
+        if (!differs(head, group->digests[i]))
+            taken = append_message(reader, head);
+        if (taken < 0)
+            return NULL;
+        if (!taken) /* damaged, or of another kind: the caller looks closer */
+            return head;
+    }
+    int intact = 0; /* control records before the damage, behind the last message */
+    while (intact < group->control_count &&
+           (!group->damaged || group->controls[intact].data - HEADER_BYTES < group->damaged))
+        intact++;
+    if (intact > entered && enter_batch(reader, &group->controls[intact - 1]) < 0)
+        return NULL;
+    return group->damaged ? group->damaged : behind;
+}
+
 PyDoc_STRVAR(decode_common_doc,
              "decode_common(data, position, base, topic, partition, message, tags, out, "
-             "read_properties, control_flag, control_size, /)\n--\n\nSee vq.store.codec.");
+             "read_properties, control_flag, control_size, times=None, /)\n--\n\n"
+             "See vq.store.codec.");
+
+/* Decode from a position on; NULL with an exception. */
+static const uint8_t *decode_from(reader_t *reader, Py_ssize_t position, Py_ssize_t size,
+                                  uint32_t control_flag, uint32_t control_size)
+{
+    for (;;) {
+        group_t group;
+        Py_ssize_t behind = position;
+        if (!gather(reader->data, size, &behind, control_flag, control_size, &group))
+            return reader->data + behind;
+        const uint8_t *end = append_group(reader, &group, reader->data + behind);
+        if (end != reader->data + behind)
+            return end;
+        position = behind;
+    }
+}
 
 static PyObject *decode_common(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *data, *type;
+    PyObject *data, *type, *times = Py_None;
     Py_ssize_t position;
     unsigned int control_flag, control_size;
     reader_t reader;
-    if (!PyArg_ParseTuple(args, "SnLOOOOOOII:decode_common", &data, &position, &reader.base,
+    if (!PyArg_ParseTuple(args, "SnLOOOOOOII|O:decode_common", &data, &position, &reader.base,
                           &reader.topic, &reader.partition, &type, &reader.tags, &reader.out,
-                          &reader.read_properties, &control_flag, &control_size))
+                          &reader.read_properties, &control_flag, &control_size, &times))
         return NULL;
     if (check_reader(&reader, type) < 0)
         return NULL;
+    if (times != Py_None && (!PyList_CheckExact(times) || PyList_GET_SIZE(times) != 1)) {
+        PyErr_SetString(PyExc_TypeError, "times is a list of one append time, or None");
+        return NULL;
+    }
     Py_ssize_t size = PyBytes_GET_SIZE(data);
     if (position < 0 || position > size) {
         PyErr_SetString(PyExc_ValueError, "position is outside the data");
@@ -657,27 +729,16 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     }
     reader.type = (PyTypeObject *)type;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
-    for (;;) {
-        group_t group;
-        Py_ssize_t behind = position;
-        if (!gather(reader.data, size, &behind, control_flag, control_size, &group))
-            return PyLong_FromSsize_t(behind);
-        for (int i = 0; i < group.message_count; i++) {
-            const uint8_t *head = group.messages[i].data - ID_AT;
-            int taken = 0;
-            if (group.damaged && head > group.damaged)
-                break;
-            if (!differs(head, group.digests[i]))
-                taken = append_message(&reader, head);
-            if (taken < 0)
-                return NULL;
-            if (!taken) /* damaged, or of another kind: the caller looks closer */
-                return PyLong_FromSsize_t(head - reader.data);
-        }
-        if (group.damaged)
-            return PyLong_FromSsize_t(group.damaged - reader.data);
-        position = behind;
+    reader.appended = Py_NewRef(times == Py_None ? Py_None : PyList_GET_ITEM(times, 0));
+    const uint8_t *end = decode_from(&reader, position, size, control_flag, control_size);
+    /* Takes the reference. Reading properties may run any code: the list may be shorter now. */
+    if (times != Py_None && PyList_GET_SIZE(times) == 1) {
+        if (PyList_SetItem(times, 0, reader.appended) < 0)
+            return NULL;
+    } else {
+        Py_DECREF(reader.appended);
     }
+    return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
 }
 
 /* Checking ------------------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@ def decode_common(
     read_properties: Callable[[bytes], tuple[Key | None, dict[str, str] | None] | None],
     control_flag: int,
     control_size: int,
+    times: list[int | None] | None = None,
     /,
 ) -> int: ...
 def intact(

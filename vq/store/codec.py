@@ -22,6 +22,7 @@ from vq.store.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     SENDABLE_FLAGS_MASK,
+    append_time_ms,
     md5,
 )
 from vq.store.record import decode_key, read_properties
@@ -130,6 +131,7 @@ def python_decode_common(
     partition: int,
     tags: dict[bytes, str],
     out: list[Message],
+    times: list[int | None] | None = None,
 ) -> int:
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
@@ -145,6 +147,8 @@ def python_decode_common(
         partition: See ``topic``.
         tags: The text of every tag seen so far; kept up.
         out: Receives the messages.
+        times: One element, the append time of the batch that ``position`` is in, or None if it is
+            not known; kept up. Without it the time of the first batch is not known.
 
     Returns:
         The position of the first record that is not common, or the end of the last one.
@@ -160,6 +164,7 @@ def python_decode_common(
     offset = base + position
     size = len(data)
     last = size - header_bytes
+    appended = None if times is None else times[0]
     while position <= last:
         length, checksum, message_id, flag = unpack(data, position)
         start = position + header_bytes
@@ -171,6 +176,7 @@ def python_decode_common(
                 break
             if digest(data[start:end]).digest()[:4] != checksum:
                 break
+            appended = append_time_ms(data[start:end])
             position = end
             offset = base + end
             continue
@@ -206,11 +212,24 @@ def python_decode_common(
         append(
             new(
                 message,
-                (topic, body, tag, key, headers, partition, offset, next_offset, message_id),
+                (
+                    topic,
+                    body,
+                    tag,
+                    key,
+                    headers,
+                    partition,
+                    offset,
+                    next_offset,
+                    message_id,
+                    appended,
+                ),
             )
         )
         offset = next_offset
         position = end
+    if times is not None:
+        times[0] = appended
     return position
 
 
@@ -328,6 +347,7 @@ def _compiled_decode_common(
     partition: int,
     tags: dict[bytes, str],
     out: list[Message],
+    times: list[int | None] | None = None,
 ) -> int:
     return _codec.decode_common(
         data,
@@ -341,6 +361,7 @@ def _compiled_decode_common(
         read_properties,
         FLAG_CONTROL,
         CONTROL_PAYLOAD_BYTES,
+        times,
     )
 
 
@@ -350,9 +371,7 @@ encode_records: Callable[
 places: Callable[[int, int, list[int], list[int]], list[SendResult]] = (
     python_places if _codec is None else _compiled_places
 )
-decode_common: Callable[[bytes, int, int, str, int, dict[bytes, str], list[Message]], int] = (
-    python_decode_common if _codec is None else _compiled_decode_common
-)
+decode_common = python_decode_common if _codec is None else _compiled_decode_common
 intact: Callable[[bytes | memoryview, int], int] = (
     python_intact if _codec is None else _compiled_intact
 )

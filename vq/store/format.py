@@ -70,6 +70,7 @@ __all__ = [
     "RECORD_HEADER_BYTES",
     "SENDABLE_FLAGS_MASK",
     "BatchHeader",
+    "append_time_ms",
     "block_name",
     "decode_control",
     "encode_control",
@@ -157,6 +158,8 @@ _CONTROL_FIELDS: Final = (
 CONTROL_HEAD: Final = struct.Struct(">" + _CONTROL_FIELDS)
 CONTROL_PAYLOAD_BYTES: Final = CONTROL_HEAD.size + 4
 CONTROL_BYTES: Final = RECORD_HEADER_BYTES + CONTROL_PAYLOAD_BYTES
+#: Bytes of the payload before the append time.
+_APPEND_TIME_AT: Final = struct.calcsize(">" + _CONTROL_FIELDS[: _CONTROL_FIELDS.index("Q") + 4])
 #: The record header and the payload of a control record in one go.
 CONTROL_RECORD: Final = struct.Struct(">I4sQI" + _CONTROL_FIELDS + "I")
 #: Bytes [8, 22) of every control record: id 0, flag CONTROL, version, attributes. What a search
@@ -179,6 +182,7 @@ OFFSET_MAX: Final = 10**OFFSET_DIGITS - 1
 
 assert RECORD_HEADER_BYTES == COVERED_AT + COVERED_HEADER_BYTES == 20
 assert CONTROL_PAYLOAD_BYTES == 68
+assert _APPEND_TIME_AT == 32
 assert CONTROL_RECORD.size == CONTROL_BYTES == 88
 assert CONTROL_PAYLOAD_BYTES <= RECORD_LENGTH_MAX
 assert set(range(max(COMPRESSIONS) + 1)) == set(COMPRESSIONS)
@@ -263,6 +267,16 @@ def pack_control(
     )
     payload: bytes = head + _extend_crc(records_crc, head).to_bytes(4, "big")
     return _header_pack(CONTROL_PAYLOAD_BYTES, md5(payload).digest(), 0, FLAG_CONTROL) + payload
+
+
+def append_time_ms(payload: bytes) -> int | None:
+    """Return the append time in the payload of a verified control record; None: not known.
+
+    Of a record of another size or version nothing is known.
+    """
+    if len(payload) != CONTROL_PAYLOAD_BYTES or payload[0] != CONTROL_VERSION:
+        return None
+    return int.from_bytes(payload[_APPEND_TIME_AT : _APPEND_TIME_AT + 8], "big")
 
 
 def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | None:

@@ -11,7 +11,7 @@ from support.waiting import until
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
+from vq.client.ids import EPOCH_MS, IdsUsedUp
 from vq.clock import ManualClock
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
@@ -27,7 +27,7 @@ from vq.errors import (
     UnknownTopic,
     Unreachable,
 )
-from vq.model import Address, TopicPartition
+from vq.model import Address, TopicPartition, time_ms_of
 from vq.remoting import broker_connection as connections
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (

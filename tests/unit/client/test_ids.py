@@ -5,9 +5,10 @@ import random
 import pytest
 
 from vq import limits
-from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp, time_ms_of
+from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock
 from vq.errors import InvalidArgument
+from vq.model import time_ms_of
 
 PER_MS = 1 << limits.ID_SEQUENCE_BITS
 

@@ -12,7 +12,7 @@ import pytest
 from support.coordination import client_of
 
 from vq import limits
-from vq.client.ids import EPOCH_MS, IdGenerator, time_ms_of
+from vq.client.ids import EPOCH_MS, IdGenerator
 from vq.clock import ManualClock
 from vq.coordination import claims, commits, paths, slots
 from vq.coordination.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
@@ -35,7 +35,7 @@ from vq.coordination.paths import (
 )
 from vq.coordination.rebalance import assign
 from vq.coordination.slots import SlotLease
-from vq.model import TopicPartition
+from vq.model import TopicPartition, time_ms_of
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text("utf-8")
 VALUES: dict[str, type[Value]] = {

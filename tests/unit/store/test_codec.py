@@ -12,6 +12,7 @@ from vq.store import codec
 from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
+    CONTROL_BYTES,
     CONTROL_PAYLOAD_BYTES,
     COVERED_HEADER,
     FLAG_CONTROL,
@@ -187,7 +188,9 @@ def decoded(
 ) -> tuple[int, list[Message], dict[bytes, str]]:
     out: list[Message] = []
     tags: dict[bytes, str] = {}
-    return decode(data, position, BASE, "t", 3, tags, out), out, tags
+    end = decode(data, position, BASE, "t", 3, tags, out)
+    # Append times have tests of their own.
+    return end, [each._replace(append_time_ms=None) for each in out], tags
 
 
 @pytest.mark.parametrize("decode", DECODERS)
@@ -442,3 +445,58 @@ def test_code_that_runs_while_properties_are_read_may_forget_the_tags() -> None:
     arguments = (data, 0, 0, "t", 3, Message, tags, out, forget, FLAG_CONTROL, 0)
     assert _codec.decode_common(*arguments) == len(data)
     assert out[0].tag == "some tag"
+
+
+def batch(append_time_ms: int, *payloads: bytes) -> bytes:
+    """Return a control record and its messages."""
+    records = b"".join(encode_record(n + 1, each) for n, each in enumerate(payloads))
+    header = BatchHeader(0, CONTROL_BYTES + len(records), len(payloads), append_time_ms)
+    return encode_control(header, 0) + records
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_a_message_has_the_append_time_of_its_batch(decode: Callable[..., int]) -> None:
+    """One object for all messages of a batch; that of the first batch is told by the caller."""
+    rest = encode_record(9, b"of a batch that began before")
+    many = [b"%d" % n for n in range(40)]
+    data = rest + batch(1_000, b"a", b"b") + batch(2**63, b"c") + batch(3_000) + batch(4_000, *many)
+    for before in (None, 500):
+        times: list[int | None] = [before]
+        out: list[Message] = []
+        assert decode(data, 0, 0, "t", 0, {}, out, times) == len(data)
+        assert [each.append_time_ms for each in out] == [before, 1_000, 1_000, 2**63, *[4_000] * 40]
+        assert times == [4_000]
+        assert len({id(each.append_time_ms) for each in out[4:]}) == 1
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("cut", range(90, 260, 7))
+def test_the_append_time_goes_on_where_the_bytes_do(decode: Callable[..., int], cut: int) -> None:
+    """Also where the first bytes end behind a control record, or inside a message."""
+    data = batch(1_000, b"a") + batch(2_000, b"b" * 50) + batch(3_000, b"c")
+    times: list[int | None] = [None]
+    out: list[Message] = []
+    end = decode(data[:cut], 0, 0, "t", 0, {}, out, times)
+    assert decode(data, end, 0, "t", 0, {}, out, times) == len(data)
+    assert [each.append_time_ms for each in out] == [1_000, 2_000, 3_000]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_a_damaged_control_record_tells_no_time(decode: Callable[..., int]) -> None:
+    good = batch(1_000, b"a")
+    damaged = bytearray(batch(2_000, b"b"))
+    damaged[60] ^= 1
+    times: list[int | None] = [None]
+    out: list[Message] = []
+    assert decode(good + bytes(damaged), 0, 0, "t", 0, {}, out, times) == len(good)
+    assert [each.append_time_ms for each in out] == times == [1_000]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_a_later_version_of_a_control_record_tells_no_time(decode: Callable[..., int]) -> None:
+    payload = b"\x02" + b"x" * (CONTROL_PAYLOAD_BYTES - 1)
+    head = len(payload).to_bytes(4, "big") + md5(payload).digest()[:4] + bytes(8)
+    data = batch(1_000, b"a") + head + FLAG_CONTROL.to_bytes(4, "big") + payload
+    out: list[Message] = []
+    decode(data + encode_record(2, b"b"), 0, 0, "t", 0, {}, out)
+    assert [each.append_time_ms for each in out] == [1_000, None]

@@ -29,8 +29,10 @@ from vq.store.record import Record, bytes_needed, decode_into, decode_properties
 STEP_BYTES: Final = 4 * limits.MIB
 
 
-def to_message(partition: TopicPartition, record: Record) -> Message:
-    """Return a record as a user sees it.
+def to_message(
+    partition: TopicPartition, record: Record, append_time_ms: int | None = None
+) -> Message:
+    """Return a record, of a batch that was appended at a time, as a user sees it.
 
     Raises:
         CorruptData: Its payload cannot be decompressed, or its properties or tag cannot be parsed.
@@ -52,6 +54,7 @@ def to_message(partition: TopicPartition, record: Record) -> Message:
         offset,
         next_offset,
         message_id,
+        append_time_ms,
     )
 
 
@@ -63,7 +66,13 @@ def _text(tag: bytes, offset: int) -> str:
 
 
 def decode_messages(
-    data: bytes, base: int, partition: TopicPartition, out: list[Message], *, start: int = 0
+    data: bytes,
+    base: int,
+    partition: TopicPartition,
+    out: list[Message],
+    *,
+    start: int = 0,
+    times: list[int | None] | None = None,
 ) -> tuple[int, bool]:
     """Append the whole messages of ``data`` from ``start`` on to ``out``, verified.
 
@@ -73,6 +82,7 @@ def decode_messages(
         partition: Put into every message.
         out: Receives the messages in rising order of offsets.
         start: Position in ``data`` of the record to begin with.
+        times: See ``codec.python_decode_common``.
 
     Returns:
         The position to go on at, and whether there are messages left, because ``STEP_BYTES`` were
@@ -85,8 +95,9 @@ def decode_messages(
     tags: dict[bytes, str] = {}
     position = start
     decompressed = 0
+    times = [None] if times is None else times
     while True:
-        position = decode_common(data, position, base, topic, number, tags, out)
+        position = decode_common(data, position, base, topic, number, tags, out, times)
         if len(data) - position < RECORD_HEADER_BYTES:
             break
         if decompressed >= STEP_BYTES:
@@ -96,11 +107,13 @@ def decode_messages(
         records: list[Record] = []
         read_to = decode_into(data[position:end], base + position, records)
         for record in records:
-            message = to_message(partition, record)
+            message = to_message(partition, record, times[0])
             out.append(message)
             decompressed += len(message.content)
         if read_to == base + position:
             break  # the record goes on in the next chunk
+        if not records:  # a control record of a later version: it may begin a batch
+            times[0] = None
         position = read_to - base
     return position, False
 
@@ -113,7 +126,8 @@ class Decoder:
         has_more: The chunk has messages that were not returned yet: call ``more``.
     """
 
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, append_time_ms: int | None = None) -> None:
+        """Make a decoder; the append time is that of the batch the first chunk begins in."""
         self.error: CorruptData | None = None
         self.has_more = False
         self._partition = partition
@@ -122,7 +136,14 @@ class Decoder:
         self._data = b""  # the rest and the chunk
         self._at = 0  # position in it of what comes next,
         self._count = 0  # and how many messages of a filtered chunk come before that
-        self._step = 0, 0  # both as they were before the last step
+        self._times = [append_time_ms]  # append time of the batch at ``_at``
+        # All of them as they were before the last step.
+        self._step: tuple[int, int, int | None] = 0, 0, None
+
+    @property
+    def append_time_ms(self) -> int | None:
+        """Append time of the batch that was decoded last; None: not known."""
+        return self._times[0]
 
     @property
     def rest(self) -> Rest:
@@ -150,7 +171,7 @@ class Decoder:
         is_due, self.has_more = self.has_more, False
         if not is_due or self.error is not None or chunk is None:
             return messages
-        self._step = self._at, self._count
+        self._step = self._at, self._count, self._times[0]
         try:
             if chunk.offsets is None:
                 self._decode_raw(chunk, messages)
@@ -164,7 +185,9 @@ class Decoder:
         """Have those from ``index`` on of the ``messages`` returned last returned once more."""
         chunk = self._chunk
         assert chunk is not None
-        self._at, self._count = self._step
+        self._at, self._count, self._times[0] = self._step
+        if index:
+            self._times[0] = messages[index - 1].append_time_ms
         if chunk.offsets is None:
             if index:
                 self._at += messages[index - 1].next_offset - (self._base(chunk) + self._at)
@@ -185,7 +208,9 @@ class Decoder:
 
     def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
         data, base = self._data, self._base(chunk)
-        end, self.has_more = decode_messages(data, base, self._partition, out, start=self._at)
+        end, self.has_more = decode_messages(
+            data, base, self._partition, out, start=self._at, times=self._times
+        )
         self._at = end
         if self.has_more:
             return

@@ -20,11 +20,13 @@ from vq.store.format import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
     COMPRESSIONS,
+    CONTROL_PAYLOAD_BYTES,
     COVERED_HEADER,
     FLAG_CONTROL,
     FLAG_TAG,
     RECORD_HEADER_BYTES,
     BatchHeader,
+    decode_control,
     encode_control,
     md5,
 )
@@ -43,7 +45,9 @@ BASE = 1_000
 
 def control(records: bytes, start: int) -> bytes:
     values = dict.fromkeys(BatchHeader._fields, 0)
-    values.update(start_offset=start, byte_length=len(records) + 88, record_count=1)
+    values.update(
+        start_offset=start, byte_length=len(records) + 88, record_count=1, append_time_ms=start
+    )
     return encode_control(BatchHeader(**values), 0)
 
 
@@ -73,7 +77,23 @@ DATA = log_bytes()
 
 
 def reference(data: bytes = DATA, base: int = BASE) -> list[Message]:
-    return [to_message(WHERE, record) for record in decode_records(data, base)]
+    messages = []
+    for record in decode_records(data, base):
+        before = [at for at in controls(data) if at < record.offset - base]
+        time_ms = decode_control(data, before[-1]).append_time_ms if before else None
+        messages.append(to_message(WHERE, record, time_ms))
+    return messages
+
+
+def controls(data: bytes) -> list[int]:
+    """Return where the control records of batches begin."""
+    found, position = [], 0
+    while position + 20 <= len(data):
+        length, flag = int.from_bytes(data[position : position + 4], "big"), data[position + 19]
+        if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES:
+            found.append(position)
+        position += 20 + length
+    return found
 
 
 def raw(data: bytes, offset: int = BASE) -> Chunk:
@@ -216,7 +236,8 @@ def filtered(*tags: bytes, data: bytes = DATA) -> Chunk:
 @pytest.mark.parametrize("tags", [(b"x",), (b"x", b"y"), ("ü".encode(),), (b"nobody",)])
 def test_picked_records_keep_their_places(tags: tuple[bytes, ...]) -> None:
     wanted = {tag.decode() for tag in tags}
-    expected = [message for message in reference() if message.tag in wanted]
+    picked = [message for message in reference() if message.tag in wanted]
+    expected = [each._replace(append_time_ms=None) for each in picked]  # no control record came
     assert Decoder(WHERE).decode(filtered(*tags)) == expected
 
 
@@ -330,6 +351,13 @@ def chunks_of(data: bytes, *, damaged: bool = False) -> list[Chunk]:
     return [raw(bytes(bodies[0])), Chunk(BASE, end, bytes(bodies[1]), offsets)]
 
 
+def as_in(chunk: Chunk, messages: list[Message]) -> list[Message]:
+    """Return messages as ``chunk`` has them: a filtered one has no control records."""
+    if chunk.offsets is None:
+        return messages
+    return [each._replace(append_time_ms=None) for each in messages]
+
+
 @pytest.mark.usefixtures("small_steps")
 def test_steps_together_are_the_whole() -> None:
     data = mixed()
@@ -337,7 +365,7 @@ def test_steps_together_are_the_whole() -> None:
         decoder = Decoder(WHERE)
         steps = steps_of(decoder, chunk)
         assert len(steps) > 3
-        assert list(itertools.chain.from_iterable(steps)) == reference(data)
+        assert list(itertools.chain.from_iterable(steps)) == as_in(chunk, reference(data))
     for cut in range(0, len(data), 7):
         decoder = Decoder(WHERE)
         steps = steps_of(decoder, raw(data[:cut]))
@@ -366,7 +394,7 @@ def test_messages_taken_back_come_again() -> None:
                     if not decoder.has_more:
                         break
                     messages = decoder.more()
-                assert found == (expected[:-1] if error else expected)
+                assert found == as_in(chunk, expected[:-1] if error else expected)
                 assert (decoder.error is not None) == error
 
 
