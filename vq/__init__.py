@@ -13,6 +13,7 @@ from vq.version import __version__
 if TYPE_CHECKING:
     from vq import admin as admin
     from vq import aio as aio
+    from vq import errors as errors
     from vq import serializers as serializers
     from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
@@ -26,11 +27,24 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.future import SendFuture
+    from vq.client.consumer.delivery import (
+        Listener,
+    )
+    from vq.client.consumer.positions import (
+        Moment,
+        Position,
+    )
+    from vq.client.future import (
+        SendCallback,
+        SendFuture,
+    )
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
     from vq.client.producer.partition_load import PartitionLoad
-    from vq.client.producer.partitioner import TopicPartitions
+    from vq.client.producer.partitioner import (
+        Partitioner,
+        TopicPartitions,
+    )
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -41,10 +55,17 @@ if TYPE_CHECKING:
     )
     from vq.model import (
         Address,
+        Compression,
+        FlushMode,
+        Key,
         Message,
+        OffsetBounds,
         PartitionPlacement,
+        PartitionState,
         PartitionTrouble,
+        Replication,
         SendResult,
+        Span,
         StatusResult,
         TopicPartition,
         TopicSettings,
@@ -64,11 +85,22 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.future": ("SendFuture",),
+    "vq.client.consumer.delivery": ("Listener",),
+    "vq.client.consumer.positions": (
+        "Moment",
+        "Position",
+    ),
+    "vq.client.future": (
+        "SendCallback",
+        "SendFuture",
+    ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
     "vq.client.producer.partition_load": ("PartitionLoad",),
-    "vq.client.producer.partitioner": ("TopicPartitions",),
+    "vq.client.producer.partitioner": (
+        "Partitioner",
+        "TopicPartitions",
+    ),
     "vq.errors": (
         "BatchFailed",
         "InvalidArgument",
@@ -79,45 +111,64 @@ _HOMES = {
     ),
     "vq.model": (
         "Address",
+        "Compression",
+        "FlushMode",
+        "Key",
         "Message",
+        "OffsetBounds",
         "PartitionPlacement",
+        "PartitionState",
         "PartitionTrouble",
+        "Replication",
         "SendResult",
+        "Span",
         "StatusResult",
         "TopicPartition",
         "TopicSettings",
     ),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "serializers"})
+_MODULES = frozenset({"admin", "aio", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Compression",
     "ConsumerConfig",
+    "FlushMode",
     "InvalidArgument",
     "InvalidState",
+    "Key",
     "Latency",
+    "Listener",
     "Message",
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
     "MessageProducer",
+    "Moment",
+    "OffsetBounds",
     "OnListenerError",
     "OnUnavailable",
     "OutcomeUnknown",
     "PartitionLoad",
     "PartitionPlacement",
+    "PartitionState",
     "PartitionTrouble",
+    "Partitioner",
+    "Position",
     "ProducerConfig",
     "ProducerInterceptor",
     "ProducerMetrics",
     "ReadFrom",
     "Refused",
+    "Replication",
+    "SendCallback",
     "SendFuture",
     "SendResult",
+    "Span",
     "StartPosition",
     "StatusResult",
     "TopicMetrics",
@@ -130,19 +181,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in {
-        "admin",
-        "aio",
-        "serializers",
-    }:  # as attributes of the package, without imports of their own
-        return import_module(f"vq.{name}")
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'vq' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"vq.{name}")
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'vq' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,10 +16,10 @@ to the loop on which the factory was opened: on another one, every coroutine rai
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, overload
 
 from vq import limits
 from vq.admin.aio import Admin
@@ -31,6 +31,8 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
+from vq.client.consumer.positions import Moment, Position
+from vq.client.consumer.pull import Pull
 from vq.client.exits import LoopExit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture, check_callback
 from vq.client.kinds import settings_of
@@ -104,7 +106,9 @@ class MessageProducer:
             OutcomeUnknown: It may or may not be stored.
             InvalidArgument: The message is invalid.
         """
-        future = await self._accept(message, None, timeout, may_wait=True)
+        future = self._append(message, None, timeout)
+        if future is None:
+            future = await self._accept(message, None, timeout, may_wait=True)
         self._core.hurry()
         return await future
 
@@ -136,10 +140,38 @@ class MessageProducer:
         if callback is not self._checked:
             check_callback(callback)
             self._checked = callback
+        future = self._append(message, callback, timeout)
+        if future is not None:
+            return future
         may_wait = self.config.when_full is WhenFull.BLOCK
         return await self._accept(message, callback, timeout, may_wait=may_wait)
 
-    async def _accept(
+    def _append(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture | None:
+        """Append a plain message if there is space for it; see ``Appender.append``."""
+        # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
+        if get_ident() != self._thread or not self._is_running():
+            self._check_loop()
+        return self._core.append(message, callback, timeout)
+
+    def _accept(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> Coroutine[Any, Any, SendFuture]:
+        """Accept a message that ``_append`` did not take; wait for space only with ``may_wait``.
+
+        Many tasks may wait here at once, and the garbage collector visits the objects of all of
+        them again and again: so a wait has few coroutines and objects.
+        """
+        accept = self._accept_any if self._core.interceptors is None else self._accept_intercepted
+        return accept(message, callback, timeout, may_wait=may_wait)
+
+    async def _accept_intercepted(
         self,
         message: Message,
         callback: SendCallback | None,
@@ -147,21 +179,9 @@ class MessageProducer:
         *,
         may_wait: bool,
     ) -> SendFuture:
-        """Accept one message; wait for space only with ``may_wait``."""
-        # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
-        if get_ident() != self._thread or not self._is_running():
-            self._check_loop()
-        future = self._core.append(message, callback, timeout)
-        if future is not None:
-            return future
-        try:
-            if self._core.interceptors is None:
-                return await self._accept_any(message, callback, timeout, may_wait=may_wait)
-            with self._core.interceptors.begin(message, callback) as sending:
-                return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
-        except BufferFull:
-            self._core.count_full()
-            raise
+        assert self._core.interceptors is not None
+        with self._core.interceptors.begin(message, callback) as sending:
+            return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
 
     async def _accept_any(
         self,
@@ -171,34 +191,33 @@ class MessageProducer:
         *,
         may_wait: bool,
     ) -> SendFuture:
-        try:
-            return self._core.append_any(message, callback, timeout, block=False)
-        except BufferFull:
-            if not may_wait:
-                raise
-        except NotPublished:
-            pass
-        return await self._accept_later(message, callback, timeout, may_wait=may_wait)
-
-    async def _accept_later(
-        self,
-        message: Message,
-        callback: SendCallback | None,
-        timeout: float | None,
-        *,
-        may_wait: bool,
-    ) -> SendFuture:
         """Accept one message once its topic is published and, with ``may_wait``, there is space."""
         core = self._core
-        loop = asyncio.get_running_loop()
-        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        deadline = loop.time() + bound
-        if not core.is_published(message.topic):
-            await self._publish_for(message, bound)
-        if may_wait:
-            await core.wait_for_space(deadline - loop.time())
-        with deleted_if_unpublished(message.topic):
-            return core.append_any(message, callback, deadline - loop.time(), block=False)
+        try:
+            if not (may_wait and core.is_full_for(message)):  # what must wait is prepared once
+                try:
+                    return core.append_any(message, callback, timeout, block=False)
+                except BufferFull:
+                    if not may_wait:
+                        raise
+                except NotPublished:
+                    pass
+            loop = asyncio.get_running_loop()
+            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+            deadline = loop.time() + bound
+            if not core.is_published(message.topic):
+                await self._publish_for(message, bound)
+            if may_wait:
+                await core.wait_for_space(deadline - loop.time())
+            left = deadline - loop.time()
+            future = core.append(message, callback, left)
+            if future is not None:
+                return future
+            with deleted_if_unpublished(message.topic):
+                return core.append_any(message, callback, left, block=False)
+        except BufferFull:
+            core.count_full()
+            raise
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.
@@ -212,8 +231,9 @@ class MessageProducer:
         """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
         topic = message.topic if isinstance(message, Message) else ""
         ended = self._core.oneway.callback_for(topic)
-        may_wait = self.config.when_full is WhenFull.BLOCK
-        await self._accept(message, ended, timeout, may_wait=may_wait)
+        if self._append(message, ended, timeout) is None:
+            may_wait = self.config.when_full is WhenFull.BLOCK
+            await self._accept(message, ended, timeout, may_wait=may_wait)
 
     async def send_batch(
         self, messages: Iterable[Message], timeout: float | None = None
@@ -315,6 +335,7 @@ class MessageConsumer:
         self._core = core
         self._check_loop = cluster.check_loop
         self._inbox = inbox
+        self._pull = Pull(inbox, self._begin)
         self._started = False
 
     @property
@@ -395,6 +416,28 @@ class MessageConsumer:
         """
         return Messages(self._inbox, self._begin)
 
+    async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+        """Return up to ``max_messages`` messages that have arrived, waiting for a first one.
+
+        It waits ``timeout`` seconds, without one as long as it takes, and returns an empty list if
+        none came; 0 only looks. The first call joins the group, which the time-out does not bound.
+
+        The messages of a call count as consumed when the same task calls again (or asks its
+        iterator), or by ``close``: all of them or none, as with ``async for``. A call that is
+        cancelled has taken none: the next one gets what comes, and nothing is lost or repeated. A
+        partition that another member is to get waits for the next call.
+
+        Args:
+            max_messages: 1 to 100,000.
+            timeout: Seconds.
+
+        Raises:
+            InvalidState: The consumer is closed, or another task has a message, or waits for one.
+            CoordinationError: The session with ZooKeeper has ended for good; no message follows.
+        """
+        self._check_loop()
+        return await self._pull.get_many(max_messages, timeout)
+
     async def _begin(self) -> None:
         self._check_loop()
         if not self._started:
@@ -407,6 +450,37 @@ class MessageConsumer:
     async def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
         """Return the range of offsets that can be read now; see ``vq.MessageConsumer``."""
         return await self._here().reader.bounds(topic, partition)
+
+    async def offset_at(self, topic: str, partition: int, moment: Moment) -> int:
+        """Return the offset of a time or an end; see ``vq.MessageConsumer.offset_at``."""
+        return await self._here().reader.offset_at(topic, partition, moment)
+
+    async def offsets_at(self, topic: str, moment: Moment) -> dict[TopicPartition, int]:
+        """Return ``offset_at`` of every partition of a topic."""
+        return await self._here().reader.offsets_at(topic, moment)
+
+    async def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+        """Return the last messages of a partition or topic; see ``vq.MessageConsumer``."""
+        return await self._here().reader.last(topic, count, partition)
+
+    async def seek(self, where: TopicPartition | str, position: Position) -> None:
+        """Let the group go on at another place; see ``vq.MessageConsumer.seek``.
+
+        The message in hand counts when its task asks for the next one, which comes from there.
+        """
+        await self._here().steering.seek(where, position)
+
+    def pause(self, *where: TopicPartition | str) -> None:
+        """Deliver nothing of some partitions until ``resume``; see ``vq.MessageConsumer``."""
+        self._here().steering.pause(where)
+
+    def resume(self, *where: TopicPartition | str) -> None:
+        """Go on after ``pause``; without a partition, with all held now. See ``pause``."""
+        self._here().steering.resume(where)
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused now, sorted."""
+        return self._here().steering.paused()
 
     async def commit(self) -> None:
         """Commit the consumed messages now instead of at the next interval."""
@@ -524,6 +598,15 @@ class MessageFactory:
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
         """Return the placements of a topic's partitions, in rising order."""
         return await partitions_of(self._here(), topic)
+
+    @overload
+    async def get_status(self) -> dict[Address, StatusResult]: ...
+
+    @overload
+    async def get_status(self, address: None) -> dict[Address, StatusResult]: ...
+
+    @overload
+    async def get_status(self, address: Address | str) -> StatusResult: ...
 
     async def get_status(
         self, address: Address | str | None = None

@@ -13,6 +13,7 @@ from vq.blocking import MessageConsumer, MessageProducer
 from vq.client.config import ProducerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ThreadDelivery, Workers
+from vq.client.consumer.thread_pull import ThreadPull
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.interceptors import Interceptors, ProducerInterceptor
@@ -129,6 +130,11 @@ def test_a_closed_producer_is_forgotten() -> None:
         runtime.stop()
 
 
+def no_pull() -> ThreadPull:
+    """Stand in for what nobody calls."""
+    return cast("ThreadPull", SimpleNamespace(closing=lambda close: close))
+
+
 class Probe:
     """Stands in line for a worker."""
 
@@ -161,7 +167,7 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
     core = Core()
     runtime, workers = LoopThread("test"), Workers(1, name="test")
     try:
-        consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers)
+        consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers, no_pull())
         assert "would wait for itself" in str(in_callback(runtime, consumer.close))
         probe = Probe()
         workers.submit(cast("ThreadDelivery", probe))
@@ -205,7 +211,7 @@ def test_a_close_that_meets_the_end_of_its_factory_returns() -> None:
     """Another thread shuts the factory down; everything has its outcome then."""
     for make in (
         lambda core, runtime: MessageProducer(core, runtime),
-        lambda core, runtime: MessageConsumer(core, runtime, Workers(1, name="test")),
+        lambda core, runtime: MessageConsumer(core, runtime, Workers(1, name="test"), no_pull()),
     ):
         runtime = LoopThread("test")
         each = make(cast("Any", Ending(runtime)), runtime)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vq.admin.verification import Verified, VerifyProgress
     from vq.coordination.groups import UnknownGroup
     from vq.coordination.paths import ClusterSettings, CommittedOffset
+    from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
     from vq.model import GroupView, NodeInfo, TopicOrigin
 
@@ -78,6 +79,7 @@ _HOMES = {
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.coordination.groups": ("UnknownGroup",),
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
+    "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
     "vq.model": ("GroupView", "NodeInfo", "TopicOrigin"),
 }
@@ -123,6 +125,7 @@ __all__ = [
     "TopicExists",
     "TopicOrigin",
     "TopicSummary",
+    "TopicView",
     "Unclean",
     "UnknownGroup",
     "Unsafe",
@@ -132,13 +135,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'vq.admin' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'vq.admin' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -178,6 +178,14 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
 
+    def call(self, work: Callable[[], T]) -> T:
+        """Call a function on the loop and return its result; see ``run``."""
+
+        async def called() -> T:
+            return work()
+
+        return self.run(called())
+
     def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         try:
             self.check()

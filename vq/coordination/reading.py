@@ -48,7 +48,10 @@ class TopicView:
     origin: TopicOrigin | None = None
 
     def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
-        """Return the view with new placements of some partitions; unknown numbers are appended."""
+        """Return the view with new placements of some partitions; unknown numbers are appended.
+
+        For vq only.
+        """
         placements, versions = list(self.partitions), list(self.partition_versions)
         for number in sorted(found):
             placement, version = found[number]

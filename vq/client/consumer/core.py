@@ -29,6 +29,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.reader import Reader
+from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_function, check_whole
 from vq.client.loop_calls import call_soon
@@ -91,6 +92,13 @@ class ConsumerCore:
         self._publish_task: asyncio.Task[None] | None = None
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
+        self.steering = Steering(
+            self._holds,
+            self.reader,
+            group=config.group,
+            pause=self._pause,
+            go_on=self._go_on_if_owned,
+        )
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -155,6 +163,11 @@ class ConsumerCore:
             self._starting = False
         self._commit_task = asyncio.create_task(self._commit_regularly())
         self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.report))
+
+    async def ensure_started(self) -> None:
+        """Start unless that was done."""
+        if self._membership is None:
+            await self.start()
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
@@ -397,14 +410,21 @@ class ConsumerCore:
         """No listener runs any more; go on if ownership was proved meanwhile."""
         if reading.is_current and reading.hold.state is State.PAUSING:
             reading.hold.on(Event.DRAINED)
-            if self._membership is not None and not self._membership.is_paused:
-                self._go_on(reading)
+            self._go_on_if_owned(reading)
+
+    def _go_on_if_owned(self, reading: Reading) -> None:
+        """Go on with what is paused, unless ownership is in doubt or the application paused it."""
+        if self._membership is None or self._membership.is_paused:
+            return
+        if not reading.hold.is_set_aside:
+            self._go_on(reading)
 
     def _resume(self) -> None:
         """What is held is still owned: go on where delivery stopped."""
         for reading in self._holds.readings():
             if reading.hold.may(Event.RESUME):
-                self._go_on(reading)
+                if not reading.hold.is_set_aside:
+                    self._go_on(reading)
             elif reading.hold.state is State.PAUSING:
                 self._pause(reading)  # its listener still runs, or its stop failed
 
@@ -412,7 +432,8 @@ class ConsumerCore:
         hold = reading.hold
         hold.on(Event.RESUME)
         self._troubles.forget(hold.partition)
-        self._begin(hold, reading.progress())
+        begin, hold.sought = hold.sought or reading.progress(), None
+        self._begin(hold, begin)
 
     def _ended(self, error: VqError) -> None:
         """Ownership can never be proved again: deliver nothing from now on."""

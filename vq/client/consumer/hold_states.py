@@ -32,9 +32,10 @@ class State(enum.Enum):
     STOPPED = "stopped"
     """Owned; the group goes on here only after a reset."""
     PAUSING = "pausing"
-    """Ownership is in doubt; the listener is at its last message."""
+    """Ownership is in doubt, or the application seeks or has paused it; the listener is at its last
+    message."""
     PAUSED = "paused"
-    """Ownership is in doubt; no listener runs."""
+    """Ownership is in doubt, or the application has paused it; no listener runs."""
     DRAINING = "draining"
     """It is given up; the listener is at its last message."""
     OWES_COMMIT = "owes commit"

@@ -56,6 +56,8 @@ class Hold:
         stopped: Why the group does not go on here before a reset; "": it goes on.
         reading: What reads and delivers it; None before it began, and after its end.
         attempted: The commit that was tried last; None: none was.
+        sought: Where the application wants to go on; None once the reading begins there.
+        is_set_aside: The application has paused it.
     """
 
     __slots__ = (
@@ -63,9 +65,11 @@ class Hold:
         "_state",
         "attempted",
         "claim",
+        "is_set_aside",
         "partition",
         "reading",
         "session_id",
+        "sought",
         "stopped",
     )
 
@@ -76,6 +80,8 @@ class Hold:
         self.stopped = ""
         self.reading: Reading | None = None
         self.attempted: CommittedOffset | None = None
+        self.sought: Progress | None = None
+        self.is_set_aside = False
         self._state = State.FREE
         self._on_free = on_free
 
@@ -127,7 +133,7 @@ class Hold:
         """Return the progress that is not committed yet; None: all is committed."""
         if self.reading is None or not self.is_owned:
             return None
-        progress = self.reading.progress()
+        progress = self.sought or self.reading.progress()
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
             return progress

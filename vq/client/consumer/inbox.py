@@ -38,12 +38,20 @@ class Inbox:
         self._permit = permit
         self._ready: deque[InboxDelivery] = deque()
         self._arrived = asyncio.Event()
+        # In hand: a message; after ``next_many`` the last of several (``InboxDelivery.earlier`` has
+        # the others), and the last ones of other partitions, too.
         self._current: tuple[InboxDelivery, Message] | None = None
+        self._also: list[tuple[InboxDelivery, Message]] = []
         self._reader: weakref.ref[Messages] | None = None  # the iterator that asked last,
         self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
         self._closed = False
         self._error: VqError | None = None  # why no message follows
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
 
     def put(self, delivery: "InboxDelivery") -> None:
         """A partition has something to deliver."""
@@ -101,7 +109,7 @@ class Inbox:
 
     def left(self, reader: "weakref.ref[Messages]") -> None:
         """Give the message of an iteration that is over back, if its partition is to stop."""
-        waited_for = self._current is not None and self._current[0].is_stopping
+        waited_for = any(delivery.is_stopping for delivery, _ in self._in_hand())
         if waited_for and reader == self._reader:
             self._give_back(self._failure() or _LEFT)
 
@@ -110,7 +118,7 @@ class Inbox:
 
         A message that no task handles any more is given back, not consumed.
         """
-        if self._current is None or self._current[0] is not delivery:
+        if not any(each is delivery for each, _ in self._in_hand()):
             return False
         failure = self._failure()
         if not failure and self._reader is not None and self._present_reader() is None:
@@ -118,6 +126,13 @@ class Inbox:
         if failure:
             self._give_back(failure)
         return not failure
+
+    def put_back(self, why: str) -> None:
+        """Have what is in hand delivered again."""
+        self._give_back(why)
+
+    def _in_hand(self) -> "list[tuple[InboxDelivery, Message]]":
+        return self._also if self._current is None else [*self._also, self._current]
 
     def _present_reader(self) -> "Messages | None":
         reader = None if self._reader is None else self._reader()
@@ -142,20 +157,18 @@ class Inbox:
         return self._is_waiting or self._current is not None
 
     def _give_back(self, why: str) -> None:
-        if self._current is not None:
-            delivery, message = self._current
+        for delivery, message in self._in_hand():
             logger.warning(
                 "message will be delivered again",
                 partition=delivery.partition,
-                offset=message.offset,
+                offset=(delivery.earlier or [message])[0].offset,
                 reason=why,
             )
-            self._let_go(consumed=False)
+        self._let_go(consumed=False)
 
     def _let_go(self, *, consumed: bool) -> None:
-        if self._current is not None:
-            delivery, message = self._current
-            self._current = None
+        in_hand, self._current, self._also = self._in_hand(), None, []
+        for delivery, message in in_hand:
             if consumed:
                 delivery.finished(message)
             else:
@@ -186,7 +199,9 @@ class Inbox:
             VqError: No message follows; see ``fail``.
         """
         current = self._current
-        if current is not None:
+        if self._also:
+            self._let_go(consumed=True)
+        elif current is not None:
             self._current = None
             current[0].finished(current[1])
         self._is_waiting = True
@@ -194,6 +209,28 @@ class Inbox:
             return await self._arrival()
         finally:
             self._is_waiting = False
+
+    async def next_many(self, most: int) -> list[Message]:
+        """Return up to ``most`` messages, waiting for a first one; none once closed.
+
+        Each partition gives those that are decoded at hand. They are one message for what follows:
+        all of them are consumed, or none. A cancellation takes no message, as in ``next``.
+        """
+        message = await self.next()
+        if message is None or self._current is None:
+            return []
+        first = self._current[0]
+        messages = first.take_more(message, most)
+        self._current = first, messages[-1]
+        for delivery in list(self._ready):
+            if len(messages) >= most or not self._permit.holds:
+                break
+            head = None if delivery is first else delivery.take()
+            if head is not None:
+                taken = delivery.take_more(head, most - len(messages))
+                messages += taken
+                self._also.append((delivery, taken[-1]))
+        return messages
 
     async def _arrival(self) -> Message | None:
         while not self._closed:
@@ -286,6 +323,7 @@ class InboxDelivery:
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._chunks: deque[Chunk] = deque()
         self.messages: deque[Message] = deque()  # of the open chunk, not yet given to the user
+        self.earlier: list[Message] = []  # in hand, before the one that the inbox has
         self._open: Chunk | None = None  # the chunk that _messages came from
         self._decoded: list[Message] = []  # all messages of that chunk
         self._id_before: int | None = None  # the last one of the chunks before
@@ -347,6 +385,13 @@ class InboxDelivery:
         self._close_chunk()
         return None
 
+    def take_more(self, message: Message, most: int) -> list[Message]:
+        """Return ``message``, which was taken, and those that follow in the open chunk."""
+        count = min(most - 1, len(self.messages))
+        taken = [message, *(self.messages.popleft() for _ in range(count))]
+        self.earlier = taken[:-1]
+        return taken
+
     def _decode(self) -> None:
         """Take the next messages from the open chunk, or from the next one."""
         if self._open is None and self._chunks:
@@ -395,16 +440,18 @@ class InboxDelivery:
             self._hooks.went_on()
 
     def finished(self, message: Message) -> None:
-        """Count ``message``, which was in hand, as consumed."""
+        """Count ``message``, which was in hand, and those before it as consumed."""
         self.position = message.next_offset
-        self.delivered += 1
+        self.delivered += 1 + len(self.earlier)
+        self.earlier = []
         self._maybe_went_on()
         self._let_go()
 
     def put_back(self, message: Message) -> None:
-        """Make ``message``, which was in hand, the next one again."""
+        """Make ``message``, which was in hand, and those before it the next ones again."""
         if not self._stopped:
-            self.messages.appendleft(message)
+            self.messages.extendleft([message, *reversed(self.earlier)])
+        self.earlier = []
         self._let_go()
 
     def _let_go(self) -> None:

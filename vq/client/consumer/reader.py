@@ -5,15 +5,20 @@ member reads ahead with ``fetcher``.
 """
 
 import asyncio
+from functools import partial
 
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
+from vq.client.config import StartPosition
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import AGAIN_WAIT_S, Chunk, chunk_of
 from vq.client.consumer.nodes import Nodes
+from vq.client.consumer.positions import AtTime, Moment, check_moment
+from vq.client.consumer.tail import check_count, merge_last, read_last
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
+from vq.coordination.reading import gather_all
 from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
 from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
@@ -95,11 +100,12 @@ class Reader:
             )
         deadline = self._cluster.clock.monotonic() + bound
         damaged = 0
+        append_time_ms: int | None = None
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
             wait_s = min(left, limits.LONG_POLL_S_MAX)
             chunk = await self._fetch(topic_partition, offset, length, wait_s, damaged)
-            decoder = Decoder(topic_partition)
+            decoder = Decoder(topic_partition, append_time_ms)
             messages = decoder.decode(chunk)
             if messages:
                 return messages
@@ -110,6 +116,7 @@ class Reader:
                     raise decoder.error
                 await asyncio.sleep(_LOOK_AGAIN_S * (1 + self._cluster.rng.random()))
             elif chunk.body:  # a control record alone, or a record larger than ``length``
+                append_time_ms = decoder.append_time_ms
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:
                 return []
@@ -220,6 +227,70 @@ class Reader:
             assert isinstance(first, OffsetsResponse)
             response.earliest = min(response.earliest, first.earliest)
         return response
+
+    async def place(self, partition: TopicPartition, wanted: int | AtTime | StartPosition) -> int:
+        """Return the offset of a position; an offset is returned when a read may begin there.
+
+        Raises:
+            OffsetOutOfRange, OffsetNotBoundary: See ``MessageConsumer.get``.
+            UnknownTopic, UnknownPartition: There is none.
+        """
+        if isinstance(wanted, AtTime):
+            return await self._offset_at_time(partition, wanted.ms)
+        if isinstance(wanted, StartPosition):
+            found = await self.offsets(partition)
+            return found.earliest if wanted is StartPosition.EARLIEST else found.latest
+        await self.get(partition.topic, partition.partition, wanted, 1)
+        return wanted
+
+    async def _offset_at_time(self, partition: TopicPartition, time_ms: int) -> int:
+        """Return the first batch appended at or after a time; the end if none is that young."""
+        await self._cluster.track(partition.topic)
+        offset = 0
+        for span in self._cluster.routes.placement(partition).spans:
+            if span.end is not None and span.end <= span.start:
+                continue
+            request = OffsetsRequest(
+                topic=partition.topic, partition=partition.partition, by_time=True, time_ms=time_ms
+            )
+            at = span.start if span.end is None else span.end - 1
+            response, _ = await self.request(partition, at, Command.OFFSETS, request)
+            assert isinstance(response, OffsetsResponse)
+            offset = response.offset
+            if span.end is None or offset < span.end:
+                break
+        return offset
+
+    async def offset_at(self, topic: str, partition: int, moment: Moment) -> int:
+        """See ``MessageConsumer.offset_at``."""
+        check_whole("partition", partition)
+        return await self.place(TopicPartition(topic, partition), check_moment(moment))
+
+    async def offsets_at(self, topic: str, moment: Moment) -> dict[TopicPartition, int]:
+        """See ``MessageConsumer.offsets_at``."""
+        wanted = check_moment(moment)
+        partitions = await self._partitions(topic)
+        found = await gather_all(self.place(each, wanted) for each in partitions)
+        return dict(zip(partitions, found, strict=True))
+
+    async def last(self, topic: str, count: int, partition: int | None) -> list[Message]:
+        """See ``MessageConsumer.get_last``."""
+        check_count(count)
+        if partition is not None:
+            check_whole("partition", partition)
+            return await self._last_of(TopicPartition(topic, partition), count)
+        partitions = await self._partitions(topic)
+        found = await gather_all(self._last_of(each, count) for each in partitions)
+        return merge_last(found, count)
+
+    async def _last_of(self, partition: TopicPartition, count: int) -> list[Message]:
+        topic, number = partition
+        bounds = await self.bounds(topic, number)
+        return await read_last(partial(self.get, topic, number), bounds, count)
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        routes = await self._cluster.track(topic)
+        return [TopicPartition(topic, each.partition) for each in routes.partitions(topic)]
 
     async def bounds(self, topic: str, partition: int) -> OffsetBounds:
         """See ``MessageConsumer.get_bounds``."""
