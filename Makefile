@@ -8,7 +8,7 @@
 #   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
-#   make check               lint, format, types, import layers, generated code
+#   make check               lint, format, types, typed programs, import layers, generated code
 #
 # PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
 
@@ -81,6 +81,7 @@ check:
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
 	$(VENV)/lint-imports
+	$(RUN) tools/typed_programs.py
 	$(RUN) tools/proto.py --check
 
 format:

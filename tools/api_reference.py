@@ -85,6 +85,24 @@ _INTERNAL = re.compile(r"\bFor (the sender|the factory|vq) only\b")
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Attributes:")
 
 
+#: Names for annotations, which have no docstring.
+ALIASES = {
+    "Key": "A message's key: text, bytes, or an integer in [-2**63, 2**63).",
+    "Listener": "What `subscribe` takes: a function of a message.",
+    "Moment": "A time with its zone, or an end of what can be read; see `offset_at`.",
+    "Position": "An offset, a time with its zone, or an end of what can be read; see `seek`.",
+    "SendCallback": "What `send_async` takes: a function of the result and the error, one of them "
+    "None.",
+}
+
+
+def _shown_alias(subject: Any) -> str:
+    named = (
+        re.sub(r"<class '(.*?)'>", r"\1", str(subject)).replace("typing.", "").replace("|", "\\|")
+    )
+    return _MODULES.sub("", named.replace("\\|", "|"))
+
+
 # Text ---------------------------------------------------------------------------------------------
 def text_of(subject: Any) -> str:
     """Return a docstring as Markdown: its sections become lists, its examples code."""
@@ -180,6 +198,8 @@ def methods_of(cls: type) -> Iterator[str]:
 def section_of(module: str, name: str, subject: Any) -> str:
     """Return the section of one public name."""
     title = f"### `{module}.{name}`"
+    if name in ALIASES:
+        return f"{title}\n\n{ALIASES[name]}\n\n`{name} = {_shown_alias(subject)}`\n"
     if not inspect.isclass(subject):
         return f"{title}\n\nThe version of the package, a text.\n"
     if issubclass(subject, VqError):

@@ -1,0 +1,30 @@
+"""Mistakes that a type checker finds before the program runs."""
+
+import vq
+
+
+def names() -> None:
+    vq.NoSuchName  # refused
+    vq.errors.NoSuchError  # refused
+    vq.admin.NoSuchValue  # refused
+    vq.aio.NoSuchClass  # refused
+
+
+def settings() -> None:
+    vq.ProducerConfig(linger_ms="soon")  # refused
+    vq.ConsumerConfig(grop="shop")  # refused
+    vq.Message("orders", b"x", key=1.5)  # refused
+
+
+def statuses(factory: vq.MessageFactory) -> None:
+    factory.get_status("127.0.0.1:8123").items()  # refused
+    print(factory.get_status().uptime_s)  # refused
+
+
+def consumer(given: vq.MessageConsumer) -> None:
+    given.seek("orders", "yesterday")  # refused
+    given.subscribe("orders", 1_024, lambda: None)  # refused
+
+
+async def forgotten(given: vq.aio.MessageConsumer) -> int:
+    return given.get_many(10, timeout=1.0)  # refused

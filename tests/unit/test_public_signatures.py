@@ -1,0 +1,78 @@
+"""What the public signatures say: public names only, and the same in both APIs."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import vq
+from vq import admin, aio, errors, opentelemetry, serializers
+
+PUBLIC = (vq, aio, admin, serializers, opentelemetry)
+
+
+def public_classes() -> dict[type, str]:
+    """Return the classes of the public modules, each with the name it is imported by."""
+    found: dict[type, str] = {}
+    for module in PUBLIC:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value):
+                found.setdefault(value, f"{module.__name__}.{name}")
+    return found
+
+
+def error_classes(module: ModuleType = errors) -> set[type]:
+    return {each for each in vars(module).values() if inspect.isclass(each)}
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    """Yield the classes that an annotation is made of."""
+    if isinstance(hint, list):
+        for each in hint:
+            yield from classes_in(each)
+        return
+    origin = typing.get_origin(hint)
+    if origin is not None:
+        yield from classes_in(origin)
+        for each in typing.get_args(hint):
+            yield from classes_in(each)
+    elif inspect.isclass(hint):
+        yield hint
+
+
+def members_of(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the functions of a public class that an application calls."""
+    internal = ("For vq only", "For the sender only", "For the factory only")
+    for name, member in vars(cls).items():
+        if name.startswith("_") or any(
+            s in (getattr(member, "__doc__", "") or "") for s in internal
+        ):
+            continue
+        if isinstance(member, property):
+            yield name, member.fget
+        elif isinstance(member, classmethod | staticmethod):
+            yield name, member.__func__
+        elif inspect.isfunction(member):
+            yield name, member
+    is_made = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
+    if is_made:
+        yield "fields", cls
+
+
+@pytest.mark.parametrize("cls", public_classes(), ids=public_classes().get)
+def test_a_public_signature_has_only_public_names(cls: type) -> None:
+    """A program with type checks must be able to write down what it is given and what it gives."""
+    known = {*public_classes(), *error_classes()}
+    hidden = {
+        f"{name}: {found.__module__}.{found.__qualname__}"
+        for name, member in members_of(cls)
+        for hint in typing.get_type_hints(member).values()
+        for found in classes_in(hint)
+        if found.__module__.partition(".")[0] == "vq" and found not in known
+    }
+    assert not hidden
