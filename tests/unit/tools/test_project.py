@@ -61,6 +61,8 @@ NAMED_FOR_NO_MODULE = {
     "remoting/test_protocol_document.py",  # docs/protocol.md
     "test_factory.py",  # the front door of vq/blocking.py
     "test_public_names.py",  # vq/__init__.py
+    "test_public_signatures.py",  # every public module
+    "test_same_names.py",  # vq/blocking.py and vq/aio.py
     "tools/test_deploy.py",  # deploy/
     "tools/test_fields.py",  # a rule of the house, over all classes
     "tools/test_project.py",

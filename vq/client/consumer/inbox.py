@@ -9,7 +9,7 @@ import asyncio
 import sys
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from vq.client.consumer.decode import Decoder
@@ -38,10 +38,11 @@ class Inbox:
         self._permit = permit
         self._ready: deque[InboxDelivery] = deque()
         self._arrived = asyncio.Event()
-        # In hand: a message; after ``next_many`` the last of several (``InboxDelivery.earlier`` has
-        # the others), and the last ones of other partitions, too.
+        # In hand: a message; after ``next_many`` the last of several, the last ones of other
+        # partitions, too, and for each partition those before its last one.
         self._current: tuple[InboxDelivery, Message] | None = None
         self._also: list[tuple[InboxDelivery, Message]] = []
+        self._earlier: dict[InboxDelivery, list[Message]] = {}
         self._reader: weakref.ref[Messages] | None = None  # the iterator that asked last,
         self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
@@ -161,18 +162,20 @@ class Inbox:
             logger.warning(
                 "message will be delivered again",
                 partition=delivery.partition,
-                offset=(delivery.earlier or [message])[0].offset,
+                offset=[*self._earlier.get(delivery, []), message][0].offset,
                 reason=why,
             )
         self._let_go(consumed=False)
 
     def _let_go(self, *, consumed: bool) -> None:
         in_hand, self._current, self._also = self._in_hand(), None, []
+        earlier, self._earlier = self._earlier, {}
         for delivery, message in in_hand:
+            before = earlier.get(delivery, [])
             if consumed:
-                delivery.finished(message)
+                delivery.finished(message, 1 + len(before))
             else:
-                delivery.put_back(message)
+                delivery.put_back([*before, message])
 
     def next_at_hand(self) -> Message | None:
         """Return the message that follows the one in hand, if it is here; consume that one."""
@@ -199,7 +202,7 @@ class Inbox:
             VqError: No message follows; see ``fail``.
         """
         current = self._current
-        if self._also:
+        if self._earlier:
             self._let_go(consumed=True)
         elif current is not None:
             self._current = None
@@ -220,16 +223,18 @@ class Inbox:
         if message is None or self._current is None:
             return []
         first = self._current[0]
-        messages = first.take_more(message, most)
+        messages = [message, *first.take_more(most - 1)]
         self._current = first, messages[-1]
+        self._earlier[first] = messages[:-1]
         for delivery in list(self._ready):
             if len(messages) >= most or not self._permit.holds:
                 break
             head = None if delivery is first else delivery.take()
             if head is not None:
-                taken = delivery.take_more(head, most - len(messages))
+                taken = [head, *delivery.take_more(most - len(messages) - 1)]
                 messages += taken
                 self._also.append((delivery, taken[-1]))
+                self._earlier[delivery] = taken[:-1]
         return messages
 
     async def _arrival(self) -> Message | None:
@@ -323,7 +328,6 @@ class InboxDelivery:
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._chunks: deque[Chunk] = deque()
         self.messages: deque[Message] = deque()  # of the open chunk, not yet given to the user
-        self.earlier: list[Message] = []  # in hand, before the one that the inbox has
         self._open: Chunk | None = None  # the chunk that _messages came from
         self._decoded: list[Message] = []  # all messages of that chunk
         self._id_before: int | None = None  # the last one of the chunks before
@@ -385,12 +389,10 @@ class InboxDelivery:
         self._close_chunk()
         return None
 
-    def take_more(self, message: Message, most: int) -> list[Message]:
-        """Return ``message``, which was taken, and those that follow in the open chunk."""
-        count = min(most - 1, len(self.messages))
-        taken = [message, *(self.messages.popleft() for _ in range(count))]
-        self.earlier = taken[:-1]
-        return taken
+    def take_more(self, most: int) -> list[Message]:
+        """Return the messages that follow in the open chunk, ``most`` of them at most."""
+        count = min(most, len(self.messages))
+        return [self.messages.popleft() for _ in range(count)]
 
     def _decode(self) -> None:
         """Take the next messages from the open chunk, or from the next one."""
@@ -439,19 +441,17 @@ class InboxDelivery:
             self.error = None
             self._hooks.went_on()
 
-    def finished(self, message: Message) -> None:
-        """Count ``message``, which was in hand, and those before it as consumed."""
+    def finished(self, message: Message, count: int = 1) -> None:
+        """Count ``count`` messages in hand as consumed, of which ``message`` is the last one."""
         self.position = message.next_offset
-        self.delivered += 1 + len(self.earlier)
-        self.earlier = []
+        self.delivered += count
         self._maybe_went_on()
         self._let_go()
 
-    def put_back(self, message: Message) -> None:
-        """Make ``message``, which was in hand, and those before it the next ones again."""
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Make ``messages``, which were in hand, the next ones again."""
         if not self._stopped:
-            self.messages.extendleft([message, *reversed(self.earlier)])
-        self.earlier = []
+            self.messages.extendleft(reversed(messages))
         self._let_go()
 
     def _let_go(self) -> None:
