@@ -9,11 +9,10 @@ from typing import Final
 
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
-from vq.client.ids import time_ms_of
 from vq.coordination import topics
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
-from vq.model import NodeInfo, PartitionPlacement, Span
+from vq.model import NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.format import (

@@ -19,7 +19,6 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import chunk_of
-from vq.client.ids import time_ms_of
 from vq.coordination import topics
 from vq.errors import (
     ConnectionCut,
@@ -31,7 +30,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Message, PartitionPlacement, TopicPartition
+from vq.model import Message, PartitionPlacement, TopicPartition, time_ms_of
 from vq.remoting.wire_pb2 import GetRequest
 
 logger = get_logger(__name__)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.cli.text import safe, safe_content, utc
-from vq.client.ids import time_ms_of
 from vq.errors import InvalidArgument
-from vq.model import Message
+from vq.model import Message, time_ms_of
 from vq.shown import shown
 
 _FIELDS: Final[dict[str, Callable[[Message], str]]] = {

@@ -401,8 +401,12 @@ class ThreadDelivery:
         failed.__cause__ = error
         # Once for each cause: a listener may fail in another way at a later try.
         before = self.error
-        is_new = before is None or type(before.__cause__) is not type(error)
-        where_raised = error if is_new or before.details.get("offset") != offset else None
+        is_told = (
+            before is not None
+            and type(before.__cause__) is type(error)
+            and before.details.get("offset") == offset
+        )
+        where_raised = None if is_told else error
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
