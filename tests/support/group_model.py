@@ -75,6 +75,7 @@ class Change(NamedTuple):
     node: int
     incarnation: int
     insync: tuple[int, ...]  # as the set shall be
+    flushed: bool  # or needs no flush before ZooKeeper is asked
     done: bool = False  # ZooKeeper has it, and the master does not know yet
 
 
@@ -136,6 +137,7 @@ class Bounds:
         hand_overs: Times that a master begins to hand over.
         insync: Nodes in sync at the beginning; 0: all.
         unclean: Unclean elections. What the node then lacks counts as lost, and not as shown.
+        apart: No node loses power while another one in sync lacks something after such a loss.
     """
 
     nodes: int = 2
@@ -147,6 +149,7 @@ class Bounds:
     hand_overs: int = 0
     insync: int = 0
     unclean: int = 0
+    apart: bool = False
 
 
 def cut_at_common_end(own: Node, leader: Node) -> int:
@@ -176,7 +179,12 @@ class Rules:
     Attributes:
         fsync: Positions are what is flushed, not what is written.
         min_insync: See ``replica_rules.acknowledges``.
-        floor: The set never shrinks below this many nodes.
+        counts_flushed: See ``replica_rules.counts_flushed``.
+        may_shrink: See ``replica_rules.may_shrink``.
+        counts_written_meanwhile: A master that shrinks the set counts what it has written until the
+            change is agreed.
+        gives_up_unknown: A removal of which ZooKeeper's answer was lost is not tried again.
+        resigns_always: Also below ``min_insync``.
         counted: See ``replica_rules.counted``.
         committed: See ``replica_rules.committed``.
         accepts: See ``replica_rules.accepts``.
@@ -200,7 +208,11 @@ class Rules:
 
     fsync: bool = True
     min_insync: int = 1
-    floor: int = 1
+    counts_flushed: Callable[..., bool] = replica_rules.counts_flushed
+    may_shrink: Callable[..., bool] = replica_rules.may_shrink
+    counts_written_meanwhile: bool = False
+    gives_up_unknown: bool = False
+    resigns_always: bool = False
     counted: Callable[..., frozenset[str]] = replica_rules.counted
     committed: Callable[..., int | None] = replica_rules.committed
     accepts: Callable[[int, int], bool] = replica_rules.accepts
@@ -336,7 +348,7 @@ class Model:
                 )
 
     def _steps_of(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
-        if state.crashes:
+        if state.crashes and not (self.bounds.apart and self._another_lost(state, number)):
             down = node._replace(
                 up=False,
                 log=node.log[: node.synced],
@@ -360,6 +372,11 @@ class Model:
             yield from self._name_uncleanly(state, number, node)
         if node.lead is not None:
             yield from self._steps_of_master(state, number, node, node.lead)
+
+    def _another_lost(self, state: State, number: int) -> bool:
+        """Whether another node in sync lost power, and has not caught up since."""
+        others = (state.nodes[each] for each in state.record.insync if each != number)
+        return any(each.lost_power for each in others)
 
     def _start(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
         """A node starts again. Its data directory is its own, so its old registration goes."""
@@ -520,11 +537,22 @@ class Model:
     def _position(self, node: Node) -> int:
         return node.synced if self.rules.fsync else len(node.log)
 
+    def _own_position(self, node: Node, lead: Lead) -> int:
+        leaving = sum(not each.join for each in lead.changes)
+        if self.rules.counts_written_meanwhile:
+            leaving = 0
+        return node.synced if self._counts_flushed(lead, leaving) else self._position(node)
+
+    def _counts_flushed(self, lead: Lead, leaving: int) -> bool:
+        return self.rules.counts_flushed(
+            insync=len(lead.insync), leaving=leaving, min_insync=self.rules.min_insync
+        )
+
     def _settle(self, state: State, number: int, node: Node) -> State:
         """Take a changed node: move its high watermark, and show what is below it."""
         lead, shown, acked = node.lead, state.shown, state.acked
         if lead is not None:
-            positions = _put(lead.positions, number, self._position(node))
+            positions = _put(lead.positions, number, self._own_position(node, lead))
             lead = lead._replace(positions=positions)
             leaving = {each.node for each in lead.changes if not each.join}
             members = set(lead.insync) - (leaving if self.rules.leave_early else set())
@@ -574,7 +602,7 @@ class Model:
                     lead.epoch,
                     candidate,
                     incarnation_now=state.alive[heir] or None,
-                    resigns=self.rules.resigns,
+                    resigns=self.rules.resigns and self._may_resign(lead),
                 )
             except ChangeRefused:
                 pass
@@ -590,6 +618,11 @@ class Model:
             state._replace(record=withdrawn, nodes=_put(state.nodes, number, goes_on)),
         )
 
+    def _may_resign(self, lead: Lead) -> bool:
+        """Its successor may have everything in its page cache alone."""
+        durable = self.rules.fsync or self.rules.resigns_always
+        return durable or not self._counts_flushed(lead, leaving=1)
+
     # Changes of the set -------------------------------------------------------------------------
     def _intend(
         self, state: State, number: int, node: Node, lead: Lead
@@ -600,17 +633,16 @@ class Model:
             if other == number or any(each.node == other for each in lead.changes):
                 continue
             if other in lead.insync:
-                if len(lead.insync) <= self.rules.floor:
-                    continue
                 wanted = tuple(each for each in lead.insync if each != other)
-                change = Change(False, other, 0, wanted)
+                flushed = self.rules.fsync or not self._counts_flushed(lead, leaving=1)
+                change = Change(False, other, 0, wanted, flushed)
             elif lead.positions[other] >= 0 and self.rules.may_join(
                 lead.positions[other],
                 high_watermark=node.high_watermark,
                 epoch_start=lead.start,
             ):
                 wanted = tuple(sorted({*lead.insync, other}))
-                change = Change(True, other, lead.incarnations[other], wanted)
+                change = Change(True, other, lead.incarnations[other], wanted, True)
             else:
                 continue
             intends = node._replace(lead=lead._replace(changes=(*lead.changes, change)))
@@ -624,6 +656,20 @@ class Model:
     ) -> Iterator[tuple[str, State]]:
         changes = lead.changes
         others = (*changes[:index], *changes[index + 1 :])
+        if not change.flushed:
+            if self.rules.may_shrink(
+                node.synced, high_watermark=node.high_watermark, epoch_start=lead.start
+            ):
+                ready = (*changes[:index], change._replace(flushed=True), *changes[index + 1 :])
+                asks = node._replace(lead=lead._replace(changes=ready))
+                yield (
+                    f"{number} has flushed what counts",
+                    state._replace(nodes=_put(state.nodes, number, asks)),
+                )
+            return
+        if change.done and not change.join and self.rules.gives_up_unknown:
+            gives_up = node._replace(lead=lead._replace(changes=others))
+            yield f"{number} gives its change up", self._settle(state, number, gives_up)
         if change.done:
             known = lead._replace(insync=change.insync, changes=others)
             yield (

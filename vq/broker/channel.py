@@ -10,10 +10,10 @@ of a batch:
                   first result, once that is durable            acknowledge, move the HW
 
 The high watermark (HW) is where readers stop: the end of what all nodes in sync have stored, which
-is what is durable with flush ``sync``, and what is written with ``async``. It never goes back, also
-when the setting changes. With replication ``sync``, acknowledgements stop there, too, and wait
-while fewer nodes than ``min_insync`` are in sync; with ``async`` they go up to what this node has
-stored.
+is what is durable with flush ``sync``, and what is written with ``async`` (see ``counts_flushed``).
+It never goes back, also when the setting changes. With replication ``sync``, acknowledgements stop
+there, too, and wait while fewer nodes than ``min_insync`` are in sync; with ``async`` they go up to
+what this node has stored.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from vq.broker.context import Context, Role
 from vq.broker.copies import Copies, Woken
 from vq.broker.flush_due import FlushDue
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
-from vq.broker.replica_rules import acknowledges, committed
+from vq.broker.replica_rules import acknowledges, committed, counts_flushed, may_shrink
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
@@ -486,7 +486,10 @@ class Channel:
             context.storer.mark(self)
             return
         self._flush_due.appended(count, settings)
-        others = self.role.insync
+        role = self.role
+        others = role.insync
+        if role.leaving:
+            context.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
         if others and settings.replication is not _ALONE:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
@@ -647,7 +650,33 @@ class Channel:
 
     def _stored(self, log: Log) -> int:
         """Return the offset below which everything is stored on this node, as the topic asks."""
-        return log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
+        durable = self.settings.flush is _SYNC or self.counts_flushed()
+        return log.flushing.synced_offset if durable else log.end_offset
+
+    def counts_flushed(self, leaving: int = 0) -> bool:
+        """See ``replica_rules.counts_flushed``; so many more nodes are to leave."""
+        role = self.role
+        return counts_flushed(
+            insync=role.named,
+            leaving=role.leaving + leaving,
+            min_insync=self.settings.min_insync,
+        )
+
+    def may_shrink(self, epoch_start: int) -> bool:
+        """See ``replica_rules.may_shrink``; what can be flushed no more is not waited for.
+
+        Without a log there is nothing on disk, or it is flushed and being changed.
+        """
+        log = self.log
+        return (
+            log is None
+            or not log.status.can_flush
+            or may_shrink(
+                log.flushing.synced_offset,
+                high_watermark=self.high_watermark,
+                epoch_start=epoch_start,
+            )
+        )
 
     def _acknowledgeable(self, log: Log, committed: int) -> int:
         """Return the offset below which PUTs may be acknowledged; 0: none may be."""

@@ -36,7 +36,7 @@ def _fetch_at_once(session: object, read: Any) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Role:
-    """What this node is in one group. Only ``mastership`` writes it.
+    """What this node is in one group. Only ``mastership`` and ``insync_set`` write it.
 
     Attributes:
         group: The group.
@@ -47,6 +47,7 @@ class Role:
         insync: The other nodes of its group without which nothing is committed; see
             ``replica_rules.counted``.
         named: How many nodes its group's record names as in sync, itself included.
+        leaving: How many of these are to leave, or may have left already.
     """
 
     group: str
@@ -56,6 +57,7 @@ class Role:
     follows: str = ""
     insync: frozenset[str] = frozenset()
     named: int = 1
+    leaving: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

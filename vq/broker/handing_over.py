@@ -146,7 +146,8 @@ class HandOver:
 
         Args:
             wanted: The successor; "": any.
-            resigns: This node stops: it leaves the in-sync set when the other one leads.
+            resigns: This node stops: it leaves the in-sync set when the other one leads, or as soon
+                as that one has flushed what counts.
             timeout_s: Instead of the usual one, if it is shorter.
 
         Raises:
@@ -165,7 +166,8 @@ class HandOver:
                     heir, incarnation = await self._choose(epoch, wanted, resigns=resigns)
                     self._hold(True)
                     await self._until_stored(heir)
-                    await self._offer(epoch, heir, incarnation, resigns=resigns)
+                    leaves = resigns and self._may_leave()
+                    await self._offer(epoch, heir, incarnation, resigns=leaves)
                     await self._until_followed(epoch)
             except TimeoutError:
                 why = HandOverFailed(
@@ -207,6 +209,13 @@ class HandOver:
             able -= {*drained, *damaged}
         heir = successor(state, epoch, wanted, self._behind(able), drained, damaged)
         return heir, registered[heir]
+
+    def _may_leave(self) -> bool:
+        """Whether the successor needs no flush before this node leaves the in-sync set.
+
+        With flush ``async``, it may have everything in its page cache alone.
+        """
+        return all(each.sync or not each.counts_flushed(leaving=1) for each in self._channels())
 
     def _behind(self, nodes: Collection[str]) -> Mapping[str, int]:
         """Return how many bytes each of these nodes lacks."""

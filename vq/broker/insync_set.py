@@ -8,6 +8,9 @@ moment at which its joining is intended, and until the record is known not to na
 Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
 later it has all that is committed.
+
+Before fewer nodes are in sync than the ``min_insync`` of a topic, the master flushes what it has of
+it: with flush ``async``, it lies in page caches, and the topic asks for so many of them.
 """
 
 import asyncio
@@ -44,6 +47,8 @@ TICK_S: Final = 0.25
 LAG_MAX_S: Final = 3.0
 #: Sends wait at most so long for a node that is awaited and does not come.
 AWAITED_MAX_S: Final = 1.0
+#: How often is looked whether a flush has ended that a removal waits for.
+_FLUSH_LOOK_S: Final = 0.002
 
 
 class _Member:
@@ -92,6 +97,7 @@ class InSyncSet:
         self._ends: dict[Channel, int] = {}  # of the logs, at the last look
         self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
         self._awaited: dict[str, float] = {}  # since when; it was not asked yet
+        self._leaves = ""  # the node that is to leave, or may have left
         self._begun = asyncio.Event()
 
     def begin(self) -> None:
@@ -104,11 +110,14 @@ class InSyncSet:
         self._ends = {}
         self._asked = set()
         self._awaited = {}
+        self._leaves = ""
         self._starts = {
             channel: channel.log.end_offset
             for channel in self._channels()
             if channel.log is not None
         }
+        if self._epoch:
+            self._flush_what_counts()
 
     async def run(self) -> None:
         """Look at the copies, for ever."""
@@ -143,6 +152,9 @@ class InSyncSet:
             copying.update(channel.copies.positions)
             if channel.log is not None and channel not in self._starts:  # it was opened later
                 self._starts[channel] = channel.log.end_offset
+        if self._leaves:  # it may have left already, so this is not given up
+            await self._leave(epoch, self._leaves)
+            return
         for node in sorted(self._role.insync - self._awaited.keys()):
             if not await self._is_well(node, channels, copying):
                 await self._leave(epoch, node)
@@ -220,10 +232,42 @@ class InSyncSet:
         def decide(state: GroupState) -> GroupState:
             return left(state, epoch, node)
 
+        role = self._role
+        self._leaves, role.leaving = node, 1
+        await self._until_flushed(epoch)
+        if self._epoch != epoch:
+            return
         state = await self._change(epoch, decide, [])
-        if state is not None and self._epoch == epoch:
-            logger.warning("node is not in sync any more", group=self._role.group, node=node)
-            self._agree(state)
+        if self._epoch != epoch:
+            return
+        self._leaves, role.leaving = "", 0
+        if state is None:
+            self._count()
+            return
+        logger.warning("node is not in sync any more", group=role.group, node=node)
+        self._agree(state)
+        self._flush_what_counts()
+
+    def _flush_what_counts(self) -> list[Channel]:
+        """Begin to flush what is not, of topics of which this node counts what is flushed."""
+        unflushed = []
+        for channel in self._channels():
+            if channel.counts_flushed():
+                for each in (*channel.older, channel):
+                    if each.log is not None and not each.may_shrink(each.log.end_offset):
+                        each.flush_now()
+                        unflushed.append(each)
+        return unflushed
+
+    async def _until_flushed(self, epoch: int) -> None:
+        """Return when it is durable what may have been acknowledged of such topics."""
+        left = self._flush_what_counts()
+        while self._epoch == epoch and (left := [c for c in left if self._owes(c)]):  # noqa: ASYNC110
+            await asyncio.sleep(_FLUSH_LOOK_S)
+
+    def _owes(self, channel: Channel) -> bool:
+        """Whether a log has something that counts and is not flushed."""
+        return not channel.may_shrink(self._starts.get(channel, 0))
 
     async def _join(self, epoch: int, node: str, incarnation: int) -> None:
         role = self._role

@@ -126,7 +126,7 @@ class Mastership:
         role = self._role
         role.epoch, role.problem, role.follows = max(role.epoch, newest.epoch), "", ""
         role.insync = frozenset(newest.insync) - {self._node}
-        role.named = len(role.insync) + 1
+        role.named, role.leaving = len(role.insync) + 1, 0
         self._lease.alone = not role.insync
         self._begin()
         self.acting = newest
@@ -155,7 +155,7 @@ class Mastership:
         role = self._role
         if role.epoch or role.follows != following.master:
             role.epoch, role.problem, role.follows = 0, "", following.master
-            role.insync, role.named = frozenset(), 1
+            role.insync, role.named, role.leaving = frozenset(), 1, 0
             self._lease.revoked = True
             self.acting = None
             self._begin()

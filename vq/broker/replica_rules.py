@@ -5,7 +5,7 @@ Plain values in and out. The rules that decide who leads and who is in sync are 
 small model, and shows for each rule what is lost without it.
 
 No rule looks at a clock. Positions are end offsets of what a node has made durable (with flush
-``async``: of what it has written).
+``async``: of what it has written, but for ``counts_flushed``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,8 +18,10 @@ __all__ = [
     "committed",
     "common_end",
     "counted",
+    "counts_flushed",
     "may_join",
     "may_offer",
+    "may_shrink",
     "parts_at",
 ]
 
@@ -69,6 +71,30 @@ def acknowledges(*, insync: int, min_insync: int) -> bool:
         min_insync: Setting of the topic.
     """
     return insync >= min_insync
+
+
+def counts_flushed(*, insync: int, leaving: int, min_insync: int) -> bool:
+    """Return whether a master counts of its own log what it has flushed, with flush ``async`` too.
+
+    A message in the page caches of ``min_insync`` nodes survives one loss of power. With fewer
+    nodes in sync it does not: so what the master counts then must be on its disk. This begins with
+    the intention to shrink the set, since ZooKeeper may have agreed before the master knows.
+
+    Args:
+        insync: How many nodes the record names, as far as the master knows.
+        leaving: How many of them are to leave, or may have left already.
+        min_insync: Setting of the topic.
+    """
+    return insync - leaving < min_insync
+
+
+def may_shrink(flushed: int, *, high_watermark: int, epoch_start: int) -> bool:
+    """Return whether ZooKeeper may be asked to shrink the set, where ``counts_flushed`` holds.
+
+    The master must have flushed what it committed, and what it had when it began to lead: the
+    master before may have committed that, and its copy here may lie in the page cache.
+    """
+    return flushed >= max(high_watermark, epoch_start)
 
 
 def may_join(position: int, *, high_watermark: int, epoch_start: int) -> bool:
