@@ -289,6 +289,21 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         done=TRUTH, group=TEXT, topics=some(TEXT), partitions=WHOLE, members=some(TEXT)
     ),
     "cluster status": some(_NODE),
+    "cluster scrub": some(
+        record(
+            group=TEXT,
+            node=TEXT,
+            read_bytes=maybe(WHOLE),
+            stored_bytes=maybe(WHOLE),
+            bytes_per_s=maybe(WHOLE),
+            damaged_ranges=maybe(WHOLE),
+            repairs=maybe(WHOLE),
+            error=maybe(TEXT),
+            begun_s=maybe(NUMBER),
+            ended_s=maybe(NUMBER),
+            running=maybe(TRUTH),
+        )
+    ),
     "cluster switch": record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE),
     "cluster settings": record(auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]),
     "cluster diverged": some(_CUT_FILE),
