@@ -21,6 +21,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
 from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
+from vq.client.outages import Outages
 from vq.clock import Clock, SystemClock
 from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -123,7 +124,6 @@ class ClusterClient:
         self._calls = _SharedCalls()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
-        self._away_since: float | None = None  # ZooKeeper; None: it is reached
         self._given_up = ""  # why the coordinator gave up for good
 
     async def start(self) -> None:
@@ -135,6 +135,8 @@ class ClusterClient:
         self.loop = asyncio.get_running_loop()
         await self.coordinator.start(self.config.start_timeout_s)
         self._watcher.on_change(self._routes_changed)
+        outages = Outages(self.config.zookeeper, self.clock)
+        self.coordinator.add_listener(outages.session_changed)
         self.coordinator.add_listener(self._session_changed)
 
     def check_loop(self) -> None:
@@ -330,27 +332,10 @@ class ClusterClient:
 
     def _session_changed(self, state: SessionState) -> None:
         """After the coordinator gave up, let senders fail their messages at once."""
-        self._log_session(state)
         if state is SessionState.CLOSED and not self._closed:
             self._given_up = self.coordinator.why_closed
             self.ids_ready = True
             self._changed()
-
-    def _log_session(self, state: SessionState) -> None:
-        """Say once that ZooKeeper is away, and once that it is back."""
-        now, since = self.clock.monotonic(), self._away_since
-        if state is SessionState.CONNECTED and since is not None:
-            self._away_since = None
-            logger.warning(
-                "ZooKeeper is reached again",
-                zookeeper=self.config.zookeeper,
-                seconds=round(now - since, 1),
-            )
-        elif state in {SessionState.SUSPENDED, SessionState.LOST} and since is None:
-            self._away_since = now
-            logger.warning(
-                "ZooKeeper cannot be reached, trying again", zookeeper=self.config.zookeeper
-            )
 
     def _slot_changed(self, slot: int | None) -> None:
         self.ids_ready = slot is not None or bool(self._given_up)
