@@ -363,3 +363,44 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
     await cutting
     assert ours.high_watermark <= told
     await asyncio.gather(sent, return_exceptions=True)
+
+
+async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
+    """The master before may have acknowledged a part of it, and this one does not know it yet."""
+    master, here = pair.master, channel(pair.master)
+    insync = InSyncSet(
+        here.role,
+        master._lease,
+        pair.coordinator,
+        lambda: [here],
+        here.context.clock,
+        node="n1",
+    )
+    insync.begin()  # an epoch
+    caught_up, shown = here.copies.positions["n2"], here.high_watermark
+    here.high_watermark = 0
+    here.copies.positions["n2"] = caught_up._replace(offset=caught_up.offset - 1)
+    assert insync._ready("n2", [here]) is None
+    here.copies.positions["n2"] = caught_up
+    assert insync._ready("n2", [here]) == caught_up.incarnation
+    here.high_watermark = shown
+
+
+async def test_a_copy_takes_nothing_of_an_epoch_that_it_does_not_follow(pair, monkeypatch):
+    """It follows anew, and then has all."""
+    take, refused = CopySession._take, list[NotMaster]()
+
+    def takes(self, response, body):
+        if body and not refused:
+            for result in response.results:
+                result.epoch += 1
+            with pytest.raises(NotMaster) as caught:
+                take(self, response, body)
+            refused.append(caught.value)
+            raise caught.value
+        take(self, response, body)
+
+    monkeypatch.setattr(CopySession, "_take", takes)
+    await pair.client.put("t", 0, [message(b"x")])
+    assert "leads in epoch 2, this node follows 1" in str(refused[0])
+    await until(pair.same)

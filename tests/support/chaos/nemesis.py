@@ -264,7 +264,7 @@ def fill_disk(field: Field) -> bool:
 
 
 def rot_slave(field: Field) -> bool:
-    """A bit of a stopped slave's log flips, far from its end; then the master is killed, too.
+    """A bit of a stopped slave's log flips, far from its end, and the slave starts again.
 
     The damaged node must not lead with the damage. An operator gives it an empty disk if it has
     not repaired itself within some seconds.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from support.chaos import clocks, cuts, hiding, nemesis, network, wall
+from support.chaos import clocks, cuts, hiding, nemesis, network, truncation, wall
 from support.chaos.nemesis import Fault
 
 C2: Final = MappingProxyType({"b1": 2})
@@ -197,6 +197,11 @@ ROWS: Final = {
             about="one bit of a slave's log flips",
             faults=(nemesis.rot_slave,),
             nodes=C3,
+        ),
+        Row(
+            name="T-TRUNC",
+            about="an operator has a node lead that lacks messages: who had read them is told",
+            faults=(truncation.force_unclean,),
         ),
         Row(
             name="T-MIX",

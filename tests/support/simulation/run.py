@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from support.simulation import workload
+from support.simulation.contents import all_contents, different, has_the_same, places
 from support.simulation.copies import BY_NAME, UNCLEAN, draw_copy_kinds
 from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
@@ -45,9 +46,7 @@ from vq.coordination import commits
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, Replication, TopicSettings
-from vq.store.format import RECORD_HEADER
 from vq.store.log import Log
-from vq.store.record import boundaries
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.
@@ -293,7 +292,7 @@ class Simulation:
                 continue
             for channel in machine.node._partitions.channels.values():
                 for start, data in all_contents(channel):
-                    found -= set(_places(str(channel.partition), start, data))
+                    found -= set(places(str(channel.partition), start, data))
         return found
 
     def everything_is_shown(self) -> bool:
@@ -307,11 +306,11 @@ class Simulation:
     def _ends(self) -> dict[str, int]:
         """Return where the partitions with messages end."""
         masters = [self.world.master(broker.group) for broker in self.world.brokers]
-        return {
-            str(channel): log.end_offset
-            for channel, log in self._logs(masters)
-            if log is not None and log.size_bytes
-        }
+        ends: dict[str, int] = {}
+        for channel, log in self._logs(masters):  # of one that was moved there are several
+            if log is not None and log.size_bytes:
+                ends[str(channel)] = max(log.end_offset, ends.get(str(channel), 0))
+        return ends
 
     @staticmethod
     def _logs(masters: list[BrokerHost | None]) -> list[tuple[Channel, Log | None]]:
@@ -444,61 +443,9 @@ class Simulation:
             await asyncio.wait(tasks, timeout=5.0)
 
 
-def has_the_same(master: BrokerHost, copy: BrokerHost) -> bool:
-    """Whether a copy serves, and has the bytes of its master."""
-    return copy.serves and not different(master, copy)
-
-
-def different(master: BrokerHost, copy: BrokerHost) -> list[str]:
-    """Return the partitions of which a copy has other bytes than its master."""
-    assert master.node is not None
-    assert copy.node is not None
-    theirs = copy.node._partitions.channels
-    return [
-        f"{channel} has {span(theirs.get(key))}, not {span(channel)}"
-        for key, channel in master.node._partitions.channels.items()
-        if channel.span is not None and all_contents(channel) != all_contents(theirs.get(key))
-    ]
-
-
-def span(channel: Channel | None) -> str:
-    """Return what there is of a log, for people."""
-    logs = [each.log for each in (() if channel is None else (*channel.older, channel))]
-    return " + ".join(
-        "no log" if log is None else f"[{log.start_offset}, {log.end_offset}) {log.state}"
-        for log in logs
-    )
-
-
-def all_contents(channel: Channel | None) -> list[tuple[int, bytes]]:
-    """Return the contents of all ranges that have some."""
-    ranges = [] if channel is None else [*channel.older, channel]
-    return [found for found in map(contents, ranges) if found[1]]
-
-
-def contents(channel: Channel | None) -> tuple[int, bytes]:
-    """Return where the log of a channel begins, and its bytes; one without bytes is none."""
-    log = None if channel is None else channel.log
-    if log is None or not log.size_bytes:
-        return 0, b""
-    found, offset = b"", log.start_offset
-    while offset < log.end_offset:
-        part = bytes(log.reader.read(offset, 1 << 20, log.end_offset))
-        found, offset = found + part, offset + len(part)
-    return log.start_offset, found
-
-
 def _of(partition: str) -> tuple[str, int]:
     topic, _, number = partition.rpartition("-")
     return topic, int(number)
-
-
-def _places(partition: str, start: int, data: bytes) -> list[Place]:
-    """Return the messages, and control records, in the bytes of a log."""
-    return [
-        (partition, offset, RECORD_HEADER.unpack_from(data, offset - start)[2])
-        for offset in boundaries(data, start)[:-1]
-    ]
 
 
 class _Alarm(logging.Handler):
