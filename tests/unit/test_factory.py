@@ -64,7 +64,7 @@ class Closing:
     def append(self, *_: object) -> None:
         """Take nothing."""
 
-    abandon = abandon_in_child = flush_at_exit = append
+    abandon = abandon_in_child = flush_at_exit = ensure_started = append
     config = ProducerConfig()
 
     async def close(self) -> None:

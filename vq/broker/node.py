@@ -17,6 +17,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable
+from enum import Enum
 
 from prometheus_client.metrics_core import Metric
 
@@ -88,6 +89,16 @@ logger = get_logger(__name__)
 _TIDY_INTERVAL_S = 60.0
 
 
+class Stage(Enum):
+    """How far a node is with its end."""
+
+    SERVING = "serving"
+    LEAVING = "leaving"
+    """It hands over, and follows nobody any more."""
+    STOPPING = "stopping"
+    """It takes no more requests."""
+
+
 class BrokerNode:
     """One broker. ``start`` once, ``stop`` once; both on the loop it lives on.
 
@@ -152,7 +163,7 @@ class BrokerNode:
         self._registration: BrokerRegistration | None = None
         self._leadership: Leadership | None = None
         self._directory: DataDirectory | None = None
-        self._leaving = self._stopping = False
+        self._stage = Stage.SERVING
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
         self._remove_listener: Callable[[], None] | None = None
@@ -349,12 +360,11 @@ class BrokerNode:
             node=config.node,
             rng=self._rng,
         )
-        self._repairer = repairer
         self._tasks.start(repairer.run())
         self._soundness = Soundness(
             role,
             clock,
-            damaged=lambda: repairer.found,
+            repairer,
             tell=self._tell_damage,
             hand_over=self._hand_over.run,
         )
@@ -424,7 +434,7 @@ class BrokerNode:
 
     def _not_ready(self) -> list[str]:
         """Return why the node does not do its work, apart from ZooKeeper."""
-        if self._leaving:
+        if self._stage is not Stage.SERVING:
             return ["the node is stopping"]
         if self._disk_watch.level is DiskLevel.REFUSE:
             return [f"the disk is {self._disk_watch.used_share:.1%} full, messages are refused"]
@@ -471,7 +481,6 @@ class BrokerNode:
     async def _register_and_lead(self) -> None:
         config, directory = self.config, self._directory
         assert directory is not None
-        repairer = self._repairer
         self._leadership = Leadership(
             self._coordinator,
             group=config.group,
@@ -479,14 +488,13 @@ class BrokerNode:
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
             lost_power=lambda: directory.unflushed.lost,
-            damaged=repairer.damaged,
+            damaged=self._soundness.has_damage,
             rng=self._rng,
             on_change=self._mastership.stands,
             on_in_sync=self._is_in_sync,
         )
         await self._leadership.check()  # before waiting for a node that another directory left
-        self._soundness.damaged = repairer.found = repairer.damaged()
-        if self._soundness.damaged or await repairer.is_behind():
+        if await self._soundness.may_lack_messages():
             directory.unflushed.lost = True  # what it lacks is gone, however that came
         self._registration = BrokerRegistration(
             self._coordinator,
@@ -578,7 +586,7 @@ class BrokerNode:
             self._dispatcher.epoch = acting.epoch
         follows = self._context.role.follows
         self._dispatcher.refusal = self._mastership.refusal if follows else None
-        follower.follow(None if self._leaving else following)
+        follower.follow(following if self._stage is Stage.SERVING else None)
         if following is None and acting is not None:
             self._tasks.start(self._partitions.lead())
         self._update_refusal()
@@ -590,7 +598,7 @@ class BrokerNode:
         self._dispatcher.hold_puts(holds)
 
     def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CLOSED and not self._stopping:
+        if state is SessionState.CLOSED and self._stage is not Stage.STOPPING:
             config = self.config
             self._failure = CoordinationError(
                 f"broker {config.group}/{config.node} cannot go on without ZooKeeper at "
@@ -690,7 +698,7 @@ class BrokerNode:
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
         refusal: VqError | None = None
-        if self._stopping:
+        if self._stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
         elif self._mastership.refusal is not None:
             refusal = self._mastership.refusal
@@ -711,11 +719,11 @@ class BrokerNode:
         Returns:
             Whether everything ended; otherwise threads may still hang in calls to the disk.
         """
-        if self._leaving or self._directory is None:
+        if self._stage is not Stage.SERVING or self._directory is None:
             return True
-        self._leaving = True
+        self._stage = Stage.LEAVING
         await self._hand_over_before_stop()
-        self._stopping = True
+        self._stage = Stage.STOPPING
         self._unlisten()
         self._update_refusal()
         try:

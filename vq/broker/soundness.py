@@ -10,7 +10,7 @@ Not in here: finding damage (``verifying``), repairing it (``repairing``), and w
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vq.broker.context import Role
 from vq.clock import Clock
@@ -40,13 +40,31 @@ def hands_over_at(since_s: float, tried_s: float | None) -> float:
     return at if tried_s is None else max(at, tried_s + RETRY_S)
 
 
+class Repairs(Protocol):
+    """What a node knows of its damage; in practice ``repairing.Repairer``.
+
+    Attributes:
+        found: Whether there is damage now that was not repaired at once.
+    """
+
+    found: bool
+
+    def damaged(self) -> bool:
+        """Whether any damage is known at this moment."""
+        ...
+
+    async def is_behind(self) -> bool:
+        """Whether another node in sync has more of a log than this one, which starts."""
+        ...
+
+
 class Soundness:
     """Has the group know whether this node has damage. Loop-bound.
 
     Args:
         role: What this node is in its group.
         clock: For durations.
-        damaged: Returns whether there is damage now that was not repaired at once.
+        repairs: What this node lacks, and what was done about it.
         tell: Called after a change of that. Must not block.
         hand_over: Hands the group over to a node in sync without damage.
 
@@ -58,20 +76,29 @@ class Soundness:
         self,
         role: Role,
         clock: Clock,
+        repairs: Repairs,
         *,
-        damaged: Callable[[], bool],
         tell: Callable[[], None],
         hand_over: Callable[[], Awaitable[str]],
     ) -> None:
         self._role = role
         self._clock = clock
-        self._is_damaged = damaged
+        self._repairs = repairs
         self._tell = tell
         self._hand_over = hand_over
         self._since: float | None = None
         self._tried: float | None = None
         self._why_not = ""
         self.damaged = False
+
+    async def may_lack_messages(self) -> bool:
+        """Look at what a start found: whether this node may lack what others in sync have."""
+        self.damaged = self._repairs.found = self._repairs.damaged()
+        return self.damaged or await self._repairs.is_behind()
+
+    def has_damage(self) -> bool:
+        """Whether damage is known at this moment, also such as may be repaired at once."""
+        return self._repairs.damaged()
 
     async def run(self) -> None:
         """Look at the damage, for ever."""
@@ -82,7 +109,7 @@ class Soundness:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        damaged = self._is_damaged()
+        damaged = self._repairs.found
         if damaged != self.damaged:
             self.damaged = damaged
             self._tell()

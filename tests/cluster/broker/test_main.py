@@ -12,6 +12,7 @@ import pytest
 from support.waiting import WAIT_S, until
 
 from vq.broker import main
+from vq.broker.node import Stage
 from vq.broker.runner import ThreadRunner
 from vq.errors import CoordinationError
 from vq.store.directory import DataDirectory
@@ -44,7 +45,7 @@ async def test_a_node_that_cannot_go_on_is_stopped_with_an_error(cluster, monkey
     cluster.coordinators["b1"].give_up("five clients died")
     with pytest.raises(CoordinationError, match="five clients died"):
         await asyncio.wait_for(serving, WAIT_S)
-    assert cluster.nodes["b1"]._stopping
+    assert cluster.nodes["b1"]._stage is Stage.STOPPING
     assert any(record.levelname == "CRITICAL" for record in caplog.records)
 
 

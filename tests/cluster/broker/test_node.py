@@ -13,6 +13,7 @@ from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
 from vq.broker.epoch_file import read_epoch
+from vq.broker.node import Stage
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, ThreadRunner
 from vq.coordination.coordinator import ConnectionLost, NoNode, SessionState
@@ -646,7 +647,7 @@ async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
     waiting = served.client.send_put("t", 0, [message(b"last")])
     await until(lambda: served.node._server.requests_waiting == 1)
     stopping = asyncio.ensure_future(served.node.stop())
-    await until(lambda: served.node._stopping)
+    await until(lambda: served.node._stage is Stage.STOPPING)
     with pytest.raises(ShuttingDown):
         await served.client.put("t", 0, [message(b"x")])
     served.flusher.release()
