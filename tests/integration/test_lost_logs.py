@@ -6,6 +6,7 @@ publish ──▶ stop, or kill -9 ──▶ rm -rf ──▶ start: quarantined
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -82,6 +83,52 @@ def test_a_log_whose_directory_is_gone_is_quarantined(
     processes.restart("b1")
     assert states(processes) == ["rw", "rw"]
     assert consumed(processes, "g", 2 * len(LINES)) == sorted(LINES * 2)
+
+
+def tear(log: Path, fault: str, left: int) -> Path:
+    """Make a log shorter than it was when its broker stopped; return the file."""
+    (block,) = log.glob("*.block")
+    size = block.stat().st_size
+    if fault == "gone":
+        block.unlink()
+    elif fault == "cut":
+        os.truncate(block, left)
+    else:
+        os.truncate(block, size - 10)
+        os.truncate(block, size)
+    return block
+
+
+@pytest.mark.parametrize("fault", ["cut", "zeroed", "gone"])
+def test_a_log_shorter_than_it_was_is_told_everywhere(
+    processes: ProcessCluster, fault: str
+) -> None:
+    """The broker is alone: it says which offsets are missing of which file, and serves the rest."""
+    topic = publish(processes)
+    last = processes.vq_json("topic", "describe", "t")["partitions"][1]["latest"]
+    processes.vq("produce", "t", "--partition", "1", stdin=b"last")
+    end(processes, "stop")
+    whole = int(next((topic / "1").glob("*.block")).stat().st_size)
+    left = 0 if fault == "gone" else int(last)
+    block = tear(topic / "1", fault, left)
+    processes.restart("b1")
+
+    missing = f"offsets [{left}, {whole})"
+    assert states(processes) == ["rw", "quarantined"]
+    for command in (("cluster", "status"), ("doctor",), ("topic", "describe", "t")):
+        ended = processes.vq(*command)
+        shown = (ended.stdout + ended.stderr).decode()
+        for part in (missing, str(block.parent), block.name, "t-1"):
+            assert part in shown or (part == "t-1" and command[0] == "topic"), (command, shown)
+        assert ended.returncode == (command[0] != "topic"), command
+    log = processes.brokers["b1"].spec.log.read_text().splitlines()
+    (told,) = [line for line in log if "ERROR" in line and "recovery finding" in line]
+    assert all(part in told for part in ("partition=t-1", missing, block.name))
+    refused = processes.vq("produce", "t", "--partition", "1", stdin=b"over the old offsets")
+    assert refused.returncode != 0
+    read = processes.vq("consume", "t", "--group", "g", "--timeout", "5")
+    assert len(read.stdout.split()) == (3 if fault == "gone" else 6)
+    assert missing in read.stderr.decode()
 
 
 def test_a_log_that_is_lost_can_be_given_up(processes: ProcessCluster) -> None:

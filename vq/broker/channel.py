@@ -370,7 +370,7 @@ class Channel:
     def holding(self, offset: int) -> "Channel":
         """Return the channel of the range that holds ``offset``: this one, or an older one."""
         for older in self.older:
-            if older.start_offset <= offset < older.end_of_range:
+            if older.promised_start <= offset < older.end_of_range:
                 return older
         return self
 
@@ -419,8 +419,13 @@ class Channel:
 
     @property
     def earliest(self) -> int:
-        """The first offset of this partition that is kept here."""
-        return self.older[0].start_offset if self.older else self.start_offset
+        """The first offset of this partition that is kept here, or should be."""
+        return self.older[0].promised_start if self.older else self.promised_start
+
+    @property
+    def promised_start(self) -> int:
+        """Where the log of this range begins, also if its first blocks are lost."""
+        return self.start_offset if self.log is None else self.log.status.promised_start
 
     # PUT ----------------------------------------------------------------------------------------
     def put(

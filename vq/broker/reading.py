@@ -623,4 +623,7 @@ def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end
             response.count += count
             exact = exact and counted_exactly
             covered += high - low
-    response.count_exact = exact and covered == max(0, min(end, parts[-1].read_limit) - begin)
+    last = parts[-1]
+    if last.log is None or not last.log.status.is_lost(last.log.end_offset):
+        end = min(end, last.read_limit)  # behind the end of a whole log there is nothing
+    response.count_exact = exact and covered == max(0, end - begin)

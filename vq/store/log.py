@@ -83,6 +83,7 @@ class Log:
             directory=directory,
             start_offset=recovered.start_offset,
             start_messages=recovered.start_messages,
+            lost_from=recovered.lost_from,
             end_offset=recovered.end_offset,
             messages=facts.messages,
             epoch=facts.epoch,

@@ -224,13 +224,17 @@ class LogReader:
         Raises:
             CorruptData: A batch on the way is damaged.
             PartitionFailed: The medium cannot deliver what is needed to tell.
+            PartitionQuarantined: Lost blocks may have had it.
         """
-        self._status.check_range(self._status.start_offset)
+        status = self._status
+        status.check_range(status.start_offset)
         try:
             found = lookup.offset_at_time(self._blocks, time_ms)
         except OSError as error:
             raise self._read_failed(error) from error
-        return self._status.end_offset if found is None else found
+        if found == status.start_offset:  # append times rise: only then earlier ones count, too
+            status.check_range(status.promised_start)
+        return status.end_offset if found is None else found
 
     def appended_ms(self, offset: int) -> int | None:
         """Return when the batch at ``offset`` was appended; None: no batch begins there.

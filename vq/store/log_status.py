@@ -29,6 +29,8 @@ class LogStatus:
     Attributes:
         directory: Where the log lies.
         start_offset: The oldest byte kept.
+        lost_from: In quarantine only: what lies from here to ``start_offset`` is lost, and no
+            retention took it. None: nothing is.
         start_messages: Messages before it, since the log's first byte; control records not counted.
         end_offset: Where the next batch goes. Invariant: ``start_offset <= end_offset``.
         messages: Messages before the end, since the log's first byte.
@@ -41,6 +43,7 @@ class LogStatus:
     directory: Path
     start_offset: int
     start_messages: int = 0
+    lost_from: int | None = None
     end_offset: int
     messages: int = 0
     epoch: int = 0
@@ -75,13 +78,24 @@ class LogStatus:
         if not self.readable:
             raise self.refusal()
 
+    @property
+    def promised_start(self) -> int:
+        """Where the log begins, whether that is still here or not."""
+        return self.start_offset if self.lost_from is None else self.lost_from
+
+    def is_lost(self, offset: int) -> bool:
+        """Whether ``offset``, behind damage or in lost blocks, is never served."""
+        if self.state is not LogState.QUARANTINED:
+            return False
+        return offset >= self.end_offset or self.promised_start <= offset < self.start_offset
+
     def check_more(self, offset: int) -> None:
-        """Check that ``offset`` does not lie at or behind damage, where nothing is ever served.
+        """Check that ``offset`` does not lie where nothing is ever served.
 
         Raises:
-            PartitionQuarantined: It lies at or behind the damage.
+            PartitionQuarantined: It lies at or behind the damage, or in lost blocks.
         """
-        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+        if self.is_lost(offset):
             self.check_range(offset)
 
     def check_range(self, offset: int) -> None:
@@ -89,12 +103,12 @@ class LogStatus:
 
         Raises:
             OffsetOutOfRange: It is not; the details carry the valid range.
-            PartitionQuarantined: It lies at or behind the damage.
+            PartitionQuarantined: It lies at or behind the damage, or in lost blocks.
             PartitionFailed, ShuttingDown: As ``check_readable``.
         """
         self.check_readable()
         range_ = {"earliest": self.start_offset, "latest": self.end_offset}
-        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+        if self.is_lost(offset):
             raise PartitionQuarantined(self.reason, details=range_)
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(

@@ -57,6 +57,7 @@ from vq.store.format import (
     block_name,
     parse_block_name,
 )
+from vq.store.missing import NAMED_MAX, missing_ranges, missing_text
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
 from vq.store.repair import finish_repairs
@@ -117,6 +118,7 @@ class Recovered:
     unnamed: bool = False  # there are blocks, and no manifest that names them
     dropped: list[Path] = field(default_factory=list)  # blocks whose retention was interrupted
     quarantine: str = ""  # why, if it is in quarantine
+    lost_from: int | None = None  # then: what is gone begins here and ends at ``start_offset``
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
     @classmethod
@@ -351,7 +353,8 @@ class _Recovery:
     def _what_is_gone(self) -> str:
         if not self.gone:
             return ""
-        names = ", ".join(map(block_name, self.gone[:5])) + (" and more" if self.gone[5:] else "")
+        names = ", ".join(map(block_name, self.gone[:NAMED_MAX]))
+        names += " and more" if self.gone[NAMED_MAX:] else ""
         return f"the log's manifest names {names}, which is not there"
 
     def _how_to_go_on(self, log: Recovered) -> str:
@@ -582,10 +585,13 @@ class _Recovery:
 
     def _quarantine(self, log: Recovered, x: int, why: str) -> Recovered:
         """Leave every file as it is; the log ends at X and takes no appends."""
+        missing = missing_ranges(self.checkpoint, self.sizes, self.gone, x)
+        if missing and missing[0][0] < log.start_offset:
+            log.lost_from = missing[0][0]
         log.quarantine = (
-            f"{self.directory}: {why}. Nothing was cut; the log is served in "
-            f"[{log.start_offset}, {x}) and takes no messages. Restore the partition's files from "
-            f"a copy, or {self._how_to_go_on(log)}"
+            f"{self.directory}: {why}.{missing_text(missing)} Nothing was cut; the log is served "
+            f"in [{log.start_offset}, {x}) and takes no messages. Restore the partition's files "
+            f"from a copy, or {self._how_to_go_on(log)}"
         )
         self.report.notes.append(log.quarantine)
         log.end_offset = x

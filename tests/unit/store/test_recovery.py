@@ -290,8 +290,13 @@ def test_a_first_block_that_is_gone_though_the_manifest_names_it() -> None:
     assert numbers(log) == list(range(8, 30))
     assert log.messages == 22
     assert f"manifest names {FIRST.name}" in log.reason
-    with pytest.raises(OffsetOutOfRange):
-        log.reader.read(0, 10, 10)
+    assert f"offsets [0, {8 * SIZE})" in log.reason
+    for offset in (0, 8 * SIZE - 1, 30 * SIZE):
+        with pytest.raises(PartitionQuarantined):
+            log.reader.read(offset, 10, 10)
+    assert log.reader.offset_at_time(1 << 62) == 30 * SIZE
+    with pytest.raises(PartitionQuarantined):  # an older message may have been the first one
+        log.reader.offset_at_time(0)
     with pytest.raises(PartitionQuarantined):
         append(log, b"x")
 
