@@ -13,9 +13,12 @@ from pathlib import Path
 
 from vq.broker.replica_rules import accepts
 from vq.errors import CoordinationError, DirectoryRefused
+from vq.log_lines import get_logger
 from vq.shown import shown
 from vq.store.checked_text import checksum
 from vq.store.disk import Disk
+
+logger = get_logger(__name__)
 
 _NAME = "@epoch"  # no topic can have this name
 _MARK = "vq-epoch"
@@ -45,14 +48,53 @@ def read_epoch(data: Path, disk: Disk) -> int:
 
 
 class EpochFile:
-    """Stores the epochs that a process acts in."""
+    """Stores the epochs that a process acts in.
+
+    Every batch in a log was written in an epoch that had been stored before. So a directory with
+    batches has had this file, and an epoch below theirs is that of an older copy of it.
+    """
 
     def __init__(self, data: Path, disk: Disk) -> None:
         self._data = data
         self._disk = disk
+        self._in_logs = 0  # the highest epoch of a batch, as far as was looked
         # Compared with the file and then written, with an error: it may be in the file all the
         # same, and is nobody else's.
         self._half_stored = 0
+
+    def check(self, in_logs: int) -> None:
+        """Take that a batch of epoch ``in_logs`` lies here, 0: none does; blocks.
+
+        Call it before a group is claimed, so that a node that cannot act claims none.
+
+        Raises:
+            DirectoryRefused: The epoch stored cannot be read, or is missing beside batches.
+        """
+        self._in_logs = in_logs
+        path = self._data / _NAME
+        try:
+            stored, is_there = read_epoch(self._data, self._disk), self._disk.exists(path)
+        except OSError:
+            return  # whoever stores or accepts an epoch meets it again, and tries again
+        if in_logs and not is_there:
+            raise DirectoryRefused(
+                f"{path} is missing, but logs beside it have messages of epoch {in_logs}: it is "
+                "not known in which epochs this broker has acted. Restore the file from a copy. "
+                "Without one, and if ZooKeeper's data were not lost or restored from a backup, "
+                f"write '{_MARK} {_UNCHECKED_VERSION} <epoch>' into it, with the epoch of the "
+                "group's state in ZooKeeper"
+            )
+        if stored < in_logs:
+            logger.warning(
+                "stored epoch is older than the logs, an older copy of the file was put back",
+                path=path,
+                stored=stored,
+                in_logs=in_logs,
+            )
+
+    def _known(self) -> int:
+        """Return the highest epoch known to have been acted in or followed."""
+        return max(read_epoch(self._data, self._disk), self._in_logs)
 
     def store(self, epoch: int) -> None:
         """Make ``epoch`` durable as the one acted in from now on; blocks.
@@ -62,7 +104,7 @@ class EpochFile:
             DirectoryRefused: The one stored cannot be read.
             OSError: It could not be stored; it must not be acted in.
         """
-        known = read_epoch(self._data, self._disk)
+        known = self._known()
         if epoch < known or (epoch == known and epoch != self._half_stored):
             raise CoordinationError(
                 f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
@@ -79,14 +121,14 @@ class EpochFile:
             DirectoryRefused: The one stored cannot be read.
             OSError: It could not be stored; it must not be followed.
         """
-        known = read_epoch(self._data, self._disk)
+        known = self._known()
         if not accepts(known, epoch):
             raise CoordinationError(
                 f"the group's master leads in epoch {epoch}, but this data directory has "
                 f"followed or acted in {known}: the group's record was lost or is another "
                 "cluster's. Restore ZooKeeper's data, or point the broker at the right ensemble"
             )
-        if epoch != known or epoch == self._half_stored:
+        if epoch != read_epoch(self._data, self._disk) or epoch == self._half_stored:
             self._write(epoch)
 
     def _write(self, epoch: int) -> None:

@@ -223,6 +223,8 @@ class BrokerNode:
         await self._partitions.view.refresh()
         self._partitions.logs.story.end()
         await self._partitions.look_for_strangers()
+        in_logs = self._partitions.highest_epoch()
+        await self._runner.run(lambda: self._epoch_file.check(in_logs))
         self._listener = await self._network.listen(
             Address(config.host, config.port),
             self._server.new_session,

@@ -107,6 +107,11 @@ class Partitions:
             interval_s=refresh_interval_s,
         )
 
+    def highest_epoch(self) -> int:
+        """Return the highest epoch of a batch in the logs that are open; 0: there is none."""
+        parts = (part for each in self.channels.values() for part in (*each.older, each))
+        return max((part.log.epoch for part in parts if part.log is not None), default=0)
+
     def told_problems(self) -> list[str]:
         """Return what STATUS tells beside the states of partitions; bounded."""
         damaged = [
