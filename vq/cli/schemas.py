@@ -71,7 +71,13 @@ _ORIGIN: Final = record(
 )
 _PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
 _DAMAGE: Final = record(
-    group=TEXT, start=WHOLE, end=WHOLE, file=TEXT, reason=TEXT, found_s=maybe(NUMBER)
+    group=TEXT,
+    node=maybe(TEXT),
+    start=WHOLE,
+    end=WHOLE,
+    file=TEXT,
+    reason=TEXT,
+    found_s=maybe(NUMBER),
 )
 _MOVES: Final = some(
     record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
@@ -235,6 +241,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             topic=TEXT,
             partition=WHOLE,
             group=TEXT,
+            node=maybe(TEXT),
             damaged=maybe(WHOLE),
             error=maybe(TEXT),
             read_bytes=maybe(WHOLE),

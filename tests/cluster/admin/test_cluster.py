@@ -52,7 +52,7 @@ def test_the_troubles_of_all_brokers_are_put_together(state: str) -> None:
     """A seal ends by itself, so it is shown and is no failure."""
     found = ClusterStatus((report("b1", "no descriptor"), report("b2", state=state, ranges=4)))
     assert found.problems == ["b1/n1: no descriptor"]
-    assert found.damage == [Damage("t", 0, "b2", 1, 2, "f", "r")]
+    assert found.damage == [Damage("t", 0, "b2", 1, 2, "f", "r", node="n1")]
     assert found.damaged_ranges == 4
     assert len(found.brokers[1].bad_partitions) == (state not in {"rw", "ro"})
     assert len(found.failed_partitions) == (state in {"failed", "quarantined"})

@@ -113,7 +113,7 @@ async def test_damage_and_the_reason_of_a_failed_partition_are_told(
     one, two = found.partitions
     assert (one.state, one.reasons, one.damaged) == ("failed", ("EIO",), None)
     assert (two.state, two.reasons, two.damaged) == ("rw", (), 5)
-    assert two.damage == (Damage("t", 1, "b1", 1, 2, "f", "r", 3),)
+    assert two.damage == (Damage("t", 1, "b1", 1, 2, "f", "r", 3, "n1"),)
 
 
 @pytest.mark.parametrize("refuses", [True, False])
