@@ -22,6 +22,7 @@ from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import (
     Assignment,
     BrokerLoad,
+    BrokerNode,
     ClusterSecret,
     ClusterSettings,
     CommittedOffset,
@@ -48,6 +49,7 @@ VALUES: dict[str, type[Value]] = {
     "slots/N": Slot,
     "slot_marks/N": SlotMark,
     "brokers/b1/load/n1": BrokerLoad,
+    "brokers/b1/nodes/n1": BrokerNode,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
 }
