@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -334,6 +335,20 @@ def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
     header, *rows = ended.stdout.decode().splitlines()
     assert header.split("\t") == ["topic", "partitions", "flush", "retention", "broker_groups"]
     assert any(row.split("\t")[:2] == ["plain", "1"] for row in rows)
+
+
+def test_nodes_say_when_they_verify_all_that_they_store(cluster: ProcessCluster) -> None:
+    """No pass is due in the first minutes: none began, and the next one is a week away."""
+    rows = cluster.vq_json("cluster", "scrub")
+    assert [(row["group"], row["running"], row["begun_s"]) for row in rows] == [
+        ("b1", False, None),
+        ("b2", False, None),
+    ]
+    day_s = 86_400
+    assert all(6 * day_s < row["next_s"] - time.time() < 7 * day_s for row in rows)
+    ended = cluster.vq("cluster", "scrub")
+    assert ended.returncode == 0
+    assert "next" in ended.stdout.decode().splitlines()[0].split("\t")
 
 
 def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> None:

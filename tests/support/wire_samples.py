@@ -115,6 +115,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_ended_ms=1763800009000,
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
+            scrub_next_ms=1764404800000,
             repairs=2,
         )
     ),

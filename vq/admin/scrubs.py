@@ -24,6 +24,7 @@ class Scrub:
         group, node: Which.
         begun_ms: When it began, in milliseconds since 1970; None: there was none yet.
         ended_ms: When it ended; None: it goes on, or there was none.
+        next_ms: When the next one begins; None: not known, this one goes on, or there are none.
         read_bytes: What it has read.
         stored_bytes: What the node stores now. A pass reads about as much.
         bytes_per_s: How fast it reads at most; 0: the node makes no passes.
@@ -36,6 +37,7 @@ class Scrub:
     node: str
     begun_ms: int | None = None
     ended_ms: int | None = None
+    next_ms: int | None = None
     read_bytes: int | None = None
     stored_bytes: int | None = None
     bytes_per_s: int | None = None
@@ -67,6 +69,7 @@ async def _scrub(cluster: ClusterClient, node: NodeInfo) -> Scrub:
         node.node,
         begun_ms=begun or None,
         ended_ms=raw["scrub_ended_ms"] or None,
+        next_ms=raw["scrub_next_ms"] or None,
         read_bytes=raw["scrub_read_bytes"] if begun else None,
         stored_bytes=sum(each["size_bytes"] for each in raw["partitions"]),
         bytes_per_s=raw["scrub_bytes_per_s"],

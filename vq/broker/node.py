@@ -382,6 +382,7 @@ class BrokerNode:
         )
         self._tasks.start(scrubber.run())
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
+        status.next_scrub_ms = scrubber.next_ms
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(

@@ -3,7 +3,8 @@
 In here: when a pass is due, how far it is, and where it goes on after a restart. Not in here:
 verifying bytes and what follows from damage (``verifying``, ``repairing``).
 
-The position is a text file of one line, ``<data>/@scrub``, written about once a minute:
+The position is a text file of one line, ``<data>/@scrub``, written about once a minute and when the
+node stops:
 
     {"v": 2, "begun_ms": "1763800000000", "ended_ms": "0", "read_bytes": "123456789",
      "topic": "orders", "partition": "3", "offset": "134217728", "crc": "0a1b2c3d"}
@@ -30,7 +31,7 @@ logger = get_logger(__name__)
 
 SCRUB_NAME: Final = "@scrub"  # no topic can have this name
 _VERSION: Final = 2
-#: How often it is looked whether a pass is due, and the position is saved at most.
+#: How often it is looked whether a pass is due, and the position is saved.
 LOOK_S: Final = 10.0
 SAVE_S: Final = 60.0
 #: Batches verified in a second, at most: each takes about 3 µs of the interpreter.
@@ -113,20 +114,38 @@ class Scrubber:
         self._bytes_per_s = bytes_per_s
         self._interval_s = interval_s
         self.position = Position()
-        self._saved_at = clock.monotonic()
+        self._first_ms = 0  # when this process began to wait for a pass; 0: not yet
+
+    def next_ms(self) -> int:
+        """Return when the next pass begins; 0: not known, or a pass goes on, or there are none."""
+        since_ms = self.position.begun_ms or self._first_ms
+        if not self._first_ms or self._is_running():
+            return 0
+        return since_ms + int(self._interval_s * 1000)
+
+    def _is_running(self) -> bool:
+        return bool(self.position.begun_ms) and not self.position.ended_ms
 
     async def run(self) -> None:
         """Verify everything, again and again."""
         if not self._bytes_per_s:
             return
         await self._load()
-        first_ms = self._clock.wall_ms()
+        self._first_ms = self._clock.wall_ms()
+        saving = asyncio.create_task(self._keep_saved())
+        try:
+            await self._run_passes()
+        finally:
+            saving.cancel()
+            if self._is_running():  # the node stops: the next start goes on here
+                await self._save()
+
+    async def _run_passes(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             position, now_ms = self.position, self._clock.wall_ms()
-            running = position.begun_ms and not position.ended_ms
-            since_ms = position.begun_ms or first_ms
-            if not running:
+            since_ms = position.begun_ms or self._first_ms
+            if not self._is_running():
                 # After a clock that was set back, too, a pass comes within the interval.
                 if abs(now_ms - since_ms) < self._interval_s * 1000:
                     continue
@@ -164,7 +183,6 @@ class Scrubber:
                     "partition is not scrubbed", partition=f"{key[0]}-{key[1]}", error=error
                 )
             position.partition, position.offset = key[1] + 1, 0
-            await self._maybe_save()
 
     def _read(self, size: int, offset: int) -> None:
         self.position.read_bytes += size
@@ -181,13 +199,15 @@ class Scrubber:
         except (OSError, CorruptData) as error:
             logger.warning("position of the scrub cannot be read", path=self._path, error=error)
 
-    async def _maybe_save(self) -> None:
-        if self._clock.monotonic() - self._saved_at >= SAVE_S:
-            await self._save()
+    async def _keep_saved(self) -> None:
+        """Save the position while a pass goes on: one partition may take days."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            if self._is_running():
+                await self._save()
 
     async def _save(self) -> None:
         data = self.position.to_bytes()
-        self._saved_at = self._clock.monotonic()
         try:
             await self._runner.run(lambda: self._disk.write_atomic(self._path, data), Lane.VERIFY)
         except OSError as error:

@@ -72,6 +72,7 @@ class StatusReport:
         self.not_copied: Callable[[], dict[Channel, str]] = dict
         self.diverged: DivergedFiles | None = None
         self.scrub: Callable[[], Position] = Position
+        self.next_scrub_ms: Callable[[], int] = int
         self.repairs: Callable[[], int] = int
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
@@ -118,6 +119,7 @@ class StatusReport:
             scrub_read_bytes=self.scrub().read_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,
             repairs=self.repairs(),
+            scrub_next_ms=self.next_scrub_ms(),
         )
         if request.with_partitions:
             self._tell_partitions(response, (request.after_topic, request.after_partition))

@@ -308,6 +308,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             error=maybe(TEXT),
             begun_s=maybe(NUMBER),
             ended_s=maybe(NUMBER),
+            next_s=maybe(NUMBER),
             running=maybe(TRUTH),
         )
     ),

@@ -21,7 +21,8 @@ def scrub(invocation: Invocation) -> None:
 
     Nodes do so slowly, again and again (their settings scrub_bytes_per_s and scrub_interval_s).
     `read` of `stored` is how far the pass is, `ended` when it ended; a pass that goes on has
-    none. `damaged` counts the ranges that are damaged now, `repaired` those since the start.
+    none. `next` is when the next one begins. `damaged` counts the ranges that are damaged now,
+    `repaired` those since the start.
 
     Exit code 1 if a node does not answer, or something is damaged.
     """
@@ -35,9 +36,13 @@ def scrub(invocation: Invocation) -> None:
     if output.as_json:
         output.document([_json(each) for each in found])
     else:
-        shown = ("begun", "ended", "read", "stored", "rate", "damaged", "repaired", "error")
+        shown = ("begun", "ended", "next", "read", "stored", "rate", "damaged", "repaired")
         rows = [_row(each) for each in found]
-        output.table(rows, columns=("group", "node", *shown), optional=("error",))
+        output.table(
+            rows,
+            columns=("group", "node", *shown, "error"),
+            optional=("begun", "ended", "next", "read", "error"),
+        )
     silent = sum(1 for each in found if each.error)
     damaged = sum(each.damaged_ranges or 0 for each in found)
     if silent or damaged:
@@ -49,12 +54,18 @@ def scrub(invocation: Invocation) -> None:
 
 def _row(found: Scrub) -> dict[str, Any]:
     rate = found.bytes_per_s
+    told = {
+        "begun": _time(found.begun_ms),
+        "ended": _time(found.ended_ms),
+        "next": _time(found.next_ms),
+        "read": None if found.read_bytes is None else bytes_text(found.read_bytes),
+    }
+    if found.error:  # what there is not yet is no value; what nobody told is unknown
+        told = dict.fromkeys(told, "unknown")
     return {
         "group": found.group,
         "node": found.node,
-        "begun": _time(found.begun_ms),
-        "ended": _time(found.ended_ms),
-        "read": bytes_text(found.read_bytes),
+        **told,
         "stored": bytes_text(found.stored_bytes),
         "rate": "off" if rate == 0 else None if rate is None else f"{bytes_text(rate)}/s",
         "damaged": found.damaged_ranges,
@@ -65,11 +76,10 @@ def _row(found: Scrub) -> dict[str, Any]:
 
 def _json(found: Scrub) -> dict[str, Any]:
     fields = asdict(found)
-    begun_ms, ended_ms = fields.pop("begun_ms"), fields.pop("ended_ms")
+    times = {name: fields.pop(f"{name}_ms") for name in ("begun", "ended", "next")}
     return {
         **fields,
-        "begun_s": in_seconds(begun_ms),
-        "ended_s": in_seconds(ended_ms),
+        **{f"{name}_s": in_seconds(ms) for name, ms in times.items()},
         "running": None if found.error else found.running,
         "error": found.error or None,
     }

@@ -1,0 +1,108 @@
+"""The slow pass over all that a node stores: when it is due, where it goes on after a restart."""
+
+import asyncio
+
+import pytest
+from support.broker import DATA, Client, MemoryCluster, message
+from support.store import SMALL
+from support.waiting import WAIT_S, until
+
+from vq.broker.node import BrokerNode
+from vq.broker.scrubbing import SAVE_S, SCRUB_NAME, Position
+from vq.store.memory_disk import keep_all
+
+pytestmark = pytest.mark.virtual_time
+
+INTERVAL_S, BYTES_PER_S = 1_000.0, 100
+
+
+async def start(
+    cluster: MemoryCluster, *, bytes_per_s: int = BYTES_PER_S
+) -> tuple[BrokerNode, Client]:
+    node = cluster.node(scrub_interval_s=INTERVAL_S, scrub_bytes_per_s=bytes_per_s)
+    node._log_config = SMALL
+    await node.start()
+    return node, await Client.connect(cluster.network, node.address)
+
+
+def saved(cluster: MemoryCluster) -> Position:
+    disk = cluster.disks["b1"]
+    if not disk.exists(DATA / SCRUB_NAME):
+        return Position()
+    return Position.from_bytes(disk.read_bytes(DATA / SCRUB_NAME))
+
+
+async def wait_for_pass(client: Client, *, ended: bool) -> None:
+    async with asyncio.timeout(WAIT_S * 1_000):  # of virtual time
+        while True:
+            told = await client.status()
+            if told.scrub_begun_ms and bool(told.scrub_ended_ms) == ended:
+                return
+            await asyncio.sleep(1.0)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_a_pass_goes_on_where_it_was_within_a_partition(
+    cluster: MemoryCluster, end: str
+) -> None:
+    """Not at its first byte: one partition may take days. A kill costs what was not saved."""
+    node, client = await start(cluster)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    for number in range(60):
+        await client.put("t", 0, [message(b"%04d" % number * 50)])
+    stored = (await client.status(with_partitions=True)).partitions[0].size_bytes
+    await wait_for_pass(client, ended=False)
+    begun_ms = (await client.status()).scrub_begun_ms
+    await until(lambda: saved(cluster).offset > 0, timeout_s=20 * SAVE_S)
+    if end == "stop":
+        await node.stop()
+    else:
+        await node._tasks.close()
+        cluster.ensemble.crash(cluster.coordinators["b1"])
+        cluster.network.kill("b1")
+        cluster.disks["b1"] = cluster.disks["b1"].crash(keep_all)
+    position = saved(cluster)
+    assert (position.begun_ms, position.ended_ms) == (begun_ms, 0)
+    assert 0 < position.offset < stored
+
+    _, client = await start(cluster)
+    told = await client.status()
+    assert (told.scrub_begun_ms, told.scrub_ended_ms) == (begun_ms, 0)
+    assert told.scrub_read_bytes == position.read_bytes
+    await wait_for_pass(client, ended=True)
+    told = await client.status()
+    assert told.scrub_begun_ms == begun_ms
+    again = told.scrub_read_bytes - stored  # of the block in which it was
+    assert 0 <= again <= SMALL.block_bytes
+    assert again < position.read_bytes
+
+
+async def test_it_is_told_when_the_next_pass_begins(cluster: MemoryCluster) -> None:
+    """Not while one goes on: that may take longer than the interval."""
+    node, client = await start(cluster)
+    clock = cluster.ensemble.clock
+    started_ms = clock.wall_ms()
+    await cluster.create_topic("t", partitions=1)
+    await client.put("t", 0, [message(b"x" * 5_000)])
+    told = await client.status()
+    assert told.scrub_begun_ms == 0
+    assert abs(told.scrub_next_ms - started_ms - INTERVAL_S * 1_000) < 1_000
+    due_ms = told.scrub_next_ms
+    await wait_for_pass(client, ended=False)
+    told = await client.status()
+    assert told.scrub_next_ms == 0
+    assert 0 <= told.scrub_begun_ms - due_ms <= 11_000
+    await wait_for_pass(client, ended=True)
+    told = await client.status()
+    assert told.scrub_next_ms == told.scrub_begun_ms + INTERVAL_S * 1_000
+    due_ms = told.scrub_next_ms
+    await node.stop()
+    _, client = await start(cluster)
+    assert (await client.status()).scrub_next_ms == due_ms
+
+
+async def test_a_node_without_passes_tells_of_none(cluster: MemoryCluster) -> None:
+    _, client = await start(cluster, bytes_per_s=0)
+    told = await client.status()
+    assert (told.scrub_bytes_per_s, told.scrub_next_ms) == (0, 0)
