@@ -399,7 +399,9 @@ def _check_walks(evidence: Evidence) -> Iterator[Anomaly]:
         if jumps[key] > claims[key] and before is not None:
             kind = "back" if index <= before else "skipped"
             yield Anomaly(kind, f"{text} {jumps[key]} times, at last to {event['offset']}")
-        elif jumps[key] > claims[key] or index not in starts[partition]:
+        elif jumps[key] > claims[key] or not (
+            index in starts[partition] or (before is not None and index <= before)
+        ):
             yield Anomaly("restart", f"{text} to {event['offset']}, which nobody had committed")
 
 

@@ -340,6 +340,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         error=TEXT,
         outcome=TEXT,
         message=TEXT,
+        status=maybe(WHOLE),
         hint=TEXT,
         retriable=TRUTH,
         details={"type": "object"},

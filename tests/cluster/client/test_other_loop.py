@@ -37,7 +37,9 @@ def calls_of(made: object) -> list[Callable[[], Awaitable[object]]]:
         if inspect.iscoroutinefunction(function) and (name[0] != "_" or name[:2] == "__"):
             kinds = inspect.signature(function).parameters.values()
             needed = sum(
-                each.default is each.empty and each.kind != each.KEYWORD_ONLY for each in kinds
+                each.default is each.empty
+                and each.kind not in {each.KEYWORD_ONLY, each.VAR_KEYWORD}
+                for each in kinds
             )
             arguments = ARGUMENTS.get(name, ("t",) * (needed - 1))
             calls.append(functools.partial(getattr(made, name), *arguments))

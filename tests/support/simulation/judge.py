@@ -328,20 +328,27 @@ def _progress(facts: _Facts) -> Iterator[str]:
 
 
 def _skipped(facts: _Facts) -> Iterator[str]:
-    """A claim begins where progress stands, and goes on message by message."""
+    """A claim begins where progress stands, and goes on message by message.
+
+    A member that claims a partition again may also begin behind that, up to where it came itself,
+    unless another one has committed meanwhile.
+    """
     offsets = {key: [stored.offset for stored in due] for key, due in facts.due.items()}
     committed: dict[tuple[str, str], int] = {}
     expected: dict[tuple[str, str], int] = {}
+    came_to: dict[tuple[str, str], int] = {}
     letters = {group: letter for letter, group in facts.evidence.groups.items()}
     for event in facts.since_reset():
         time, kind, member = event[:3]
         partition, *rest = event[3:]
         key = member[0], partition
-        if kind == "reset":
-            committed[letters.get(member, ""), partition] = rest[0]
-            continue
-        if kind == "commit":
+        if kind in {"commit", "reset"}:
+            if kind == "reset":
+                key = letters.get(member, ""), partition
             committed[key] = rest[0]
+            for other, place in list(came_to):
+                if (other[0], place) == key and other != member:
+                    del came_to[other, place]
         elif kind == "own":
             begin = bisect.bisect_left(offsets.get(key, []), committed.get(key, 0))
             expected[member, partition] = begin
@@ -350,12 +357,12 @@ def _skipped(facts: _Facts) -> Iterator[str]:
             wanted = expected.get((member, partition))
             if wanted is None:
                 yield f"{member} reads {partition}:{rest[0]} at {time:.3f} s without a claim"
-            elif index != wanted:
+            elif index != wanted and not wanted < index <= came_to.get((member, partition), -1):
                 yield (
                     f"{member} reads {partition}:{rest[0]} (message {index}) at {time:.3f} s; "
                     f"message {wanted} comes next"
                 )
-            expected[member, partition] = index + 1
+            expected[member, partition] = came_to[member, partition] = index + 1
 
 
 def _delivered_again(facts: _Facts) -> Iterator[str]:
