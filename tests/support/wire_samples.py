@@ -271,6 +271,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             place_offset=4900,
             place_message_id=77,
             place_tags=["t"],
+            place_epoch=2,
         )
     ),
     (Command.OFFSETS, "response"): Sample(

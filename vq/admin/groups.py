@@ -96,6 +96,8 @@ class GroupProgress:
             None: unknown.
         committed_ms: When it was committed, in milliseconds since 1970.
         committed_by: The member that committed it.
+        committed_epoch: The epoch of the batch before the offset; None: not known.
+        committed_topic_id: The id of the topic that it was committed for; None: not known.
         stopped: What keeps the group, or the owner, from going on; None: nothing does.
         stopped_at: The offset at which the owner stands.
         stopped_since_ms: Since when the owner stands there.
@@ -112,6 +114,8 @@ class GroupProgress:
     lag_s: float | None = None
     committed_ms: int | None = None
     committed_by: str | None = None
+    committed_epoch: int | None = None
+    committed_topic_id: str | None = None
     stopped: str | None = None
     stopped_at: int | None = None
     stopped_since_ms: int | None = None
@@ -285,6 +289,8 @@ async def progress(
         lag_s=age_s,
         committed_ms=None if committed is None else committed.time_ms,
         committed_by=None if committed is None else committed.member,
+        committed_epoch=None if committed is None else committed.epoch or None,
+        committed_topic_id=None if committed is None else committed.topic_id or None,
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,

@@ -189,7 +189,10 @@ class _Planner:
     async def _go_on(
         self, partition: TopicPartition, before: CommittedOffset | None, ends: PartitionEnds
     ) -> Reset | None:
-        """Plan to take a stop away; the offset must be one that can be read."""
+        """Plan to take a stop away; the offset must be one that can be read.
+
+        Without the epoch: an operator says that the log has what it had. The message is compared.
+        """
         if before is None or not before.stopped:
             return None
         if before.offset > ends.latest:

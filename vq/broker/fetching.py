@@ -26,14 +26,13 @@ from vq.broker.context import Context, Timer
 from vq.broker.copies import Woken
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.places import check_epoch, last_epoch
 from vq.broker.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.reading import (
     FILTER_SCAN_BYTES,
     check_boundary,
-    check_epoch,
     check_tags,
     cold,
-    last_epoch,
     scan,
 )
 from vq.broker.session import Session

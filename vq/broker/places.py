@@ -1,11 +1,19 @@
-"""Whether an offset is still the same place in the log; OFFSETS asks for it.
+"""Whether an offset is still the same place in the log; OFFSETS, GET and FETCH ask for it.
 
-A consumer group commits an offset and the id of the message before it. A log that lost its end
-gives the same offsets to other messages; the id tells the places apart.
+A log that lost its end gives the same offsets to other messages. A reader knows the epoch of the
+batch before its offset, and a consumer group commits it with the id of the message there. They tell
+the places apart.
 """
 
 from vq.broker.channel import Channel
-from vq.errors import CorruptData, OffsetNotBoundary, OffsetOutOfRange, PartitionQuarantined
+from vq.broker.replica_rules import parts_at
+from vq.errors import (
+    CorruptData,
+    LogTruncated,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+)
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
 
@@ -15,10 +23,12 @@ _UNKNOWN: Answer = (Place.UNKNOWN, "")
 
 
 def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
-    """Return whether ``place_message_id`` is the message before ``place_offset``, and if not, why.
+    """Return whether ``place_offset`` is the place that it was, and if not, why.
 
-    The answer is unknown where the message is damaged, deleted by retention, or elsewhere. Reads
-    the headers of a few batches at most.
+    The batch before it must have ``place_epoch``, and the message ``place_message_id`` lie before
+    it, where they are known. Another epoch is another place, whatever lies there. The answer is
+    unknown where the message is damaged, deleted by retention, or elsewhere. Reads the headers of a
+    few batches at most.
 
     Raises:
         PartitionFailed: The medium cannot deliver what is needed to tell, or the range that holds
@@ -33,11 +43,12 @@ def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
         return _after_an_empty_log(channel, offset)
     tags = [tag.encode() for tag in header.place_tags]
     try:
+        check_epoch(channel, offset, header.place_epoch)  # tells more than the end or no boundary
         log.reader.check_boundary(offset)
         found = log.reader.message_before(offset, tags) if header.place_message_id else None
     except OffsetOutOfRange:
         return _behind_the_end(channel, offset)
-    except OffsetNotBoundary as error:
+    except (OffsetNotBoundary, LogTruncated) as error:
         return Place.OTHER, str(error)
     except (CorruptData, PartitionQuarantined):
         return _UNKNOWN
@@ -63,3 +74,48 @@ def _behind_the_end(channel: Channel, offset: int) -> Answer:
         return _UNKNOWN
     end = channel.high_watermark
     return Place.OTHER, f"offset {offset} lies beyond the end of {channel}, which is {end}"
+
+
+def check_epoch(channel: Channel, offset: int, last_epoch: int) -> None:
+    """Return if the log has what a reader has read up to ``offset``, as far as can be told.
+
+    Args:
+        channel: Of the range that has the offset.
+        offset: Up to which was read.
+        last_epoch: Epoch of the batch before it, as an answer told it; 0: not known.
+
+    Raises:
+        LogTruncated: It has not: bytes were lost, and other ones may be there now.
+        PartitionQuarantined: Damage keeps this from being told.
+        VqError: As ``LogReader.epoch_end``.
+    """
+    log = channel.log
+    if not last_epoch or log is None:
+        return
+    try:
+        end = log.reader.epoch_end(last_epoch)
+    except CorruptData as error:
+        channel.context.suspect(channel, int(error.details.get("offset", offset)))
+        raise PartitionQuarantined(f"{channel}: {error}") from error
+    at = parts_at(offset, last_epoch, end, start_offset=log.start_offset)
+    if at is None:
+        return
+    topic, partition = channel.partition
+    raise LogTruncated(
+        f"what was read of {channel} from offset {at} to {offset} is gone: it was written in epoch "
+        f"{last_epoch}, and the log of the master in epoch {channel.role.epoch} does not have it",
+        details={
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "parts_at": at,
+            "last_epoch": last_epoch,
+            "found_epoch": 0 if end is None else end.epoch,
+            "epoch": channel.role.epoch,
+        },
+    )
+
+
+def last_epoch(channel: Channel, offset: int) -> int:
+    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known."""
+    return 0 if channel.log is None else channel.log.reader.epoch_before(offset)

@@ -12,14 +12,12 @@ from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead
 from vq.broker.context import Timer
 from vq.broker.partition_state import State
-from vq.broker.places import check_place
-from vq.broker.replica_rules import parts_at
+from vq.broker.places import check_epoch, check_place, last_epoch
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
     CorruptData,
     InvalidRequest,
-    LogTruncated,
     NotMaster,
     OffsetOutOfRange,
     PartitionQuarantined,
@@ -128,51 +126,6 @@ def check_boundary(channel: Channel, log: Log, offset: int) -> None:
     except CorruptData as error:
         channel.context.suspect(channel, offset)
         raise PartitionQuarantined(f"{channel}: {error}") from error
-
-
-def check_epoch(channel: Channel, offset: int, last_epoch: int) -> None:
-    """Return if the log has what a reader has read up to ``offset``, as far as can be told.
-
-    Args:
-        channel: Of the range that has the offset.
-        offset: Up to which was read.
-        last_epoch: Epoch of the batch before it, as an answer told it; 0: not known.
-
-    Raises:
-        LogTruncated: It has not: bytes were lost, and other ones may be there now.
-        PartitionQuarantined: Damage keeps this from being told.
-        VqError: As ``LogReader.epoch_end``.
-    """
-    log = channel.log
-    if not last_epoch or log is None:
-        return
-    try:
-        end = log.reader.epoch_end(last_epoch)
-    except CorruptData as error:
-        channel.context.suspect(channel, int(error.details.get("offset", offset)))
-        raise PartitionQuarantined(f"{channel}: {error}") from error
-    at = parts_at(offset, last_epoch, end, start_offset=log.start_offset)
-    if at is None:
-        return
-    topic, partition = channel.partition
-    raise LogTruncated(
-        f"what was read of {channel} from offset {at} to {offset} is gone: it was written in epoch "
-        f"{last_epoch}, and the log of the master in epoch {channel.role.epoch} does not have it",
-        details={
-            "topic": topic,
-            "partition": partition,
-            "offset": offset,
-            "parts_at": at,
-            "last_epoch": last_epoch,
-            "found_epoch": 0 if end is None else end.epoch,
-            "epoch": channel.role.epoch,
-        },
-    )
-
-
-def last_epoch(channel: Channel, offset: int) -> int:
-    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known."""
-    return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
 
 
 def _fetch_bytes(header: wire.GetRequest) -> int:

@@ -20,7 +20,7 @@ version) and refuses a higher ``v``. This module does no I/O.
       members/<member>        ephemeral   Member          host, pid, subscriptions
       assignment/<topic>/<n>              Assignment      member, generation (the fence)
       owners/<topic>/<n>      ephemeral   Owner           the member that consumes it now
-      offsets/<topic>/<n>                 CommittedOffset offset, message id, time, member
+      offsets/<topic>/<n>                 CommittedOffset offset, message id, epoch, member
     slots                                 SlotCounter     where the search for a slot starts
       <n>                     ephemeral   Slot            the holder of this message-id slot
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
@@ -58,6 +58,9 @@ UNCLEAN_ELECTIONS_MAX: Final = 20
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
+
+#: Of a master: the wire and the batches have 32 bits for it.
+EPOCH_MAX: Final = 2**32 - 1
 
 #: Of a new secret, and the least of any.
 SECRET_BYTES: Final = 32
@@ -847,9 +850,10 @@ class CommittedOffset(PartitionOfGroup):
     """``consumers/<group>/offsets/<topic>/<n>``: all messages before ``offset`` are handled.
 
     ``message_id`` is the id of the last handled message; None, and left out, if there is none or it
-    is not known. ``message_id`` and ``topic_id`` identify the message before the offset, because
-    another topic or another log may have the same offset. ``stopped`` says why the group does not
-    go on from here. An empty ``topic_id`` or ``stopped`` is left out.
+    is not known. ``epoch`` is that of the batch before the offset; 0, and left out, if it is not
+    known. They and ``topic_id`` identify the place, because another topic or another log may have
+    the same offset. ``stopped`` says why the group does not go on from here. An empty ``topic_id``
+    or ``stopped`` is left out.
     """
 
     _what = "offset"
@@ -860,9 +864,15 @@ class CommittedOffset(PartitionOfGroup):
     member: str = ""
     topic_id: str = ""
     stopped: str = ""
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epoch <= EPOCH_MAX:
+            raise ValueError(f"epoch = {self.epoch} is outside [0, {EPOCH_MAX}]")
 
     def _to_json(self) -> dict[str, Any]:
-        values = {"offset": self.offset, "message_id": self.message_id}
+        epoch = self.epoch or None
+        values = {"offset": self.offset, "message_id": self.message_id, "epoch": epoch}
         known = {name: value for name, value in values.items() if value is not None}
         texts = {"topic_id": self.topic_id, "stopped": self.stopped}
         present = {name: text for name, text in texts.items() if text}

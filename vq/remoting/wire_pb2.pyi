@@ -543,7 +543,7 @@ class RepairResponse(_message.Message):
     def __init__(self, end_offset: _Optional[int] = ..., following: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")
+    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags", "place_epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -557,6 +557,7 @@ class OffsetsRequest(_message.Message):
     PLACE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PLACE_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_TAGS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     time_ms: int
@@ -570,7 +571,8 @@ class OffsetsRequest(_message.Message):
     place_offset: int
     place_message_id: int
     place_tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    place_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
     __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason")

@@ -9,7 +9,7 @@ n1 comes back          common | new      ``ahead`` is kept in its side file
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
@@ -204,6 +204,52 @@ async def test_a_group_that_was_ahead_is_stopped_and_goes_on_where_an_operator_s
         await carry_out(lost.operator, "g", await plan_reset(lost.operator, "g", target))
         async with await member(factory) as consumer:
             assert await take(consumer, 20) == [b"new %d" % number for number in range(20)]
+
+
+async def test_a_group_that_was_ahead_is_stopped_also_where_the_same_message_lies(
+    lost: Lost,
+) -> None:
+    """Other messages lie under the same offsets, with the same ids: the epoch tells them apart."""
+    async with asyncio.timeout(WAIT_S):
+        while (await lost.operator.coordinator.exists("brokers/b1/nodes/n1")) is not None:
+            await asyncio.sleep(0.1)
+    path = CommittedOffset.path("g", "t", 0)
+    before = CommittedOffset.decode(path, (await lost.operator.coordinator.get(path)).data)
+    assert (before.offset, before.epoch > 0) == (lost.ahead, True)
+    await lost.elect()
+    await lost.leads()
+    await lost.put(11, b"newer")
+    async with factory_of(lost.cluster, host="other") as factory:
+        async with await member(factory) as consumer:
+            await until(lambda: isinstance(consumer.last_error, GroupStopped))
+            gone = f"from offset {lost.common} to {lost.ahead} is gone: it was written in epoch 1"
+            assert gone in str(consumer.last_error)
+        target = Target(goal=Goal.OFFSET, value=lost.common)
+        [planned] = await plan_reset(lost.operator, "g", target)
+        assert planned.after.epoch == 0
+        await carry_out(lost.operator, "g", [planned])
+        async with await member(factory) as consumer:
+            assert await take(consumer, 11) == [b"newer %d" % number for number in range(11)]
+
+
+async def test_a_group_without_a_message_id_is_told_by_its_first_read(lost: Lost) -> None:
+    """Its commit has the epoch alone; no question is asked before the read."""
+    async with asyncio.timeout(WAIT_S):
+        while (await lost.operator.coordinator.exists("brokers/b1/nodes/n1")) is not None:
+            await asyncio.sleep(0.1)
+    path = CommittedOffset.path("g", "t", 0)
+    found = await lost.operator.coordinator.get(path)
+    value = replace(CommittedOffset.decode(path, found.data), message_id=None)
+    await lost.operator.coordinator.set(path, value.encode())
+    await lost.elect()
+    await lost.leads()
+    await lost.put(11, b"newer")
+    async with (
+        factory_of(lost.cluster, host="other") as factory,
+        await member(factory) as consumer,
+    ):
+        await until(lambda: isinstance(consumer.last_error, GroupStopped))
+        assert "is gone: it was written in epoch 1" in str(consumer.last_error)
 
 
 async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(

@@ -9,7 +9,9 @@ from vq.store.format import CONTROL_BYTES
 SIZE = CONTROL_BYTES + 20 + 2  # of a batch with one message of two bytes
 
 
-async def _place(client: Client, offset: int, message_id: int = 0, *tags: str) -> tuple[int, str]:
+async def _place(
+    client: Client, offset: int, message_id: int = 0, *tags: str, epoch: int = 0
+) -> tuple[int, str]:
     answer = await client.offsets(
         "t",
         0,
@@ -17,6 +19,7 @@ async def _place(client: Client, offset: int, message_id: int = 0, *tags: str) -
         place_offset=offset,
         place_message_id=message_id,
         place_tags=tags,
+        place_epoch=epoch,
     )
     return answer.place, answer.place_reason
 
@@ -40,6 +43,21 @@ async def test_the_message_before_an_offset_tells_its_place(served):
     assert reason == f"message 12 lies before offset {end} of t-0, not 11"
     assert await _place(served.client, end) == (Place.UNKNOWN, "")
     assert await _place(served.client, 0, 9) == (Place.UNKNOWN, "")
+
+
+async def test_another_epoch_is_another_place_also_of_the_same_message(served):
+    """A producer sends the same message again to a new master, which lacks what was before it."""
+    await _fill(served)
+    end, epoch = 3 * SIZE_TAGGED, served.node.epoch
+    assert await _place(served.client, end, 12, epoch=epoch) == (Place.SAME, "")
+    assert (await _place(served.client, end, 11, epoch=epoch))[0] == Place.OTHER
+    for message_id in (12, 0):
+        place, reason = await _place(served.client, end, message_id, epoch=epoch + 1)
+        assert place == Place.OTHER
+        assert f"to {end} is gone: it was written in epoch {epoch + 1}" in reason
+    place, reason = await _place(served.client, end + 90, epoch=epoch)
+    assert (place, f"from offset {end} to {end + 90} is gone" in reason) == (Place.OTHER, True)
+    assert await _place(served.client, 0, epoch=epoch + 1) == (Place.UNKNOWN, "")
 
 
 async def test_only_messages_of_the_filter_count(served):

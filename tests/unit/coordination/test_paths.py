@@ -142,6 +142,11 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "offset": 9, "message_id": 8, "time_ms": 7, "member": "m", "topic_id": "ab", '
         '"stopped": "x"}',
     ),
+    (
+        CommittedOffset(offset=9, message_id=8, time_ms=7, member="m", topic_id="ab", epoch=3),
+        '{"v": 1, "offset": 9, "message_id": 8, "epoch": 3, "time_ms": 7, "member": "m", '
+        '"topic_id": "ab"}',
+    ),
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
@@ -182,6 +187,10 @@ def test_missing_fields_of_old_values_get_their_defaults() -> None:
     """Fields that came later have defaults; those that were always there are required."""
     assert BrokerNode.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""
     assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').member == ""
+    assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').epoch == 0
+    for epoch in (b"-1", b"4294967296", b"true", b"null"):
+        with pytest.raises(CoordinationError):
+            CommittedOffset.decode("p", b'{"v": 1, "offset": 3, "epoch": %s}' % epoch)
     with pytest.raises(CoordinationError):
         CommittedOffset.decode("p", b'{"v": 1}')
 

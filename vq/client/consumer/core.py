@@ -213,6 +213,7 @@ class ConsumerCore:
             length=subscription.length,
             prefetch_bytes=self.config.prefetch_bytes,
             tags=subscription.tags,
+            last_epoch=begin.epoch,
             on_chunk=delivery.add,
             on_error=lambda error: self._fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
@@ -222,7 +223,7 @@ class ConsumerCore:
         if hold.stopped:
             self._stop(reading, hold.stopped)
         elif begin.message_id is None:
-            self._deliver(reading)  # its first read checks the offset
+            self._deliver(reading)  # its first read checks the offset, and its epoch
         else:
             self._check(reading, begin)
 

@@ -48,11 +48,13 @@ class Progress(NamedTuple):
     """How far a partition was handled.
 
     ``message_id`` is the id of the last message that the user is done with; None: none since the
-    delivery began.
+    delivery began. ``epoch`` is that of the batch before ``position``; 0: not known, which it is to
+    a delivery.
     """
 
     position: int
     message_id: int | None = None
+    epoch: int = 0
 
 
 class _Turn(NamedTuple):
@@ -347,7 +349,7 @@ class ThreadDelivery:
     def _forget_messages(self) -> None:
         """Go on behind what was handled of them."""
         with self._lock:
-            self._begin, self._id_before = self._progress()
+            self._begin, self._id_before, _ = self._progress()
             self._messages, self._turn = [], _AT_BEGIN
 
     def _may_go_on(self) -> bool:
@@ -456,7 +458,7 @@ class ThreadDelivery:
 
     def _forget_chunk(self) -> None:
         """Go on behind what was handled of the chunk at hand; under the lock."""
-        self._begin, self._id_before = self._progress()
+        self._begin, self._id_before, _ = self._progress()
         self._open, self._messages, self._turn = None, [], _AT_BEGIN
 
 

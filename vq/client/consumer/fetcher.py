@@ -17,6 +17,7 @@ from typing import NamedTuple
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.consumer.damage import report_damage
+from vq.client.consumer.epochs import Epochs
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.loop_calls import call_soon
 from vq.errors import InternalError, ProtocolError, VqError
@@ -147,6 +148,7 @@ class PartitionFetcher:
         length: int,
         prefetch_bytes: int,
         tags: Sequence[str],
+        last_epoch: int = 0,
         on_chunk: Callable[[Chunk], None],
         on_error: Callable[[VqError | None], None],
         on_new_epoch: Callable[[], None],
@@ -173,7 +175,9 @@ class PartitionFetcher:
         self._on_chunk = on_chunk
         self._on_error = on_error  # None: what was told before is over
         self._on_new_epoch = on_new_epoch
-        self._masters = _Masters()
+        self._masters = _Masters(last=last_epoch)
+        self._epochs = Epochs()
+        self._epochs.note(offset, last_epoch, offset, last_epoch)
         self._joined = False
         self._waiting = True  # for ``start``
         self.at_once = False
@@ -198,6 +202,10 @@ class PartitionFetcher:
         span = self._span() if self._masters.last else None
         # The batch before the start of a span has an epoch of another group.
         return self._masters.last if span is not None and span.start < self.position else 0
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the batch before an offset that was read; 0: not known."""
+        return self._epochs.at(offset)
 
     @property
     def unsure(self) -> bool:
@@ -417,12 +425,17 @@ class PartitionFetcher:
         self.validate = self._masters.unsure = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
-        self._masters.last = result.last_epoch
         if chunk.next_offset > self.position:
             self._on_chunk(chunk)  # first: what fails here is asked for again
+            raw = body if chunk.offsets is None else b""
+            self._epochs.note(
+                self.position, self.last_epoch, chunk.next_offset, result.last_epoch, raw
+            )
+            self._masters.last = result.last_epoch
             self.position = chunk.next_offset
             self._count(asked=0, buffered=self.buffered + chunk.size)
         else:
+            self._masters.last = result.last_epoch
             self._count(asked=0)
         self._maybe_fetch()
 

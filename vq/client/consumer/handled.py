@@ -34,7 +34,7 @@ def go_on_at(claim: Claim, committed: CommittedOffset, kept: Handled | None) -> 
     A commit is recognised by its value and by the version of its node: somebody else's has another
     member, another time, or both, and a node that was made anew has another version.
     """
-    begin = Progress(committed.offset, committed.message_id)
+    begin = Progress(committed.offset, committed.message_id, committed.epoch)
     if kept is None or committed.stopped or kept.progress.position < committed.offset:
         return begin
     before = kept.claim.offset_version

@@ -42,8 +42,12 @@ class Reading:
 
     def progress(self) -> Progress:
         """Return the progress of the listener."""
-        position, message_id = self.delivery.progress()
-        return Progress(position, self.message_id if message_id is None else message_id)
+        position, message_id, _ = self.delivery.progress()
+        return Progress(
+            position,
+            self.message_id if message_id is None else message_id,
+            self.fetcher.epoch_at(position),
+        )
 
 
 class Hold:

@@ -1,8 +1,9 @@
 """Whether a group may go on at its committed offset; checked before the first read.
 
-A commit has an offset, the id of its topic, and the id of the message before the offset. A log that
-lost its end (a lost disk, an old backup, a power cut before a flush) gives the same offsets to
-other messages. A group that went on there would skip messages.
+A commit has an offset, the id of its topic, the id of the message before the offset, and the epoch
+of the batch before it. A log that lost its end (a lost disk, an old backup, a power cut before a
+flush, a master that had not all) gives the same offsets to other messages. A group that went on
+there would skip messages.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -66,6 +67,7 @@ async def why_another(
         place_offset=progress.position,
         place_message_id=progress.message_id or 0,
         place_tags=tags,
+        place_epoch=progress.epoch,
     )
     response, _ = await ask(partition, progress.position, Command.OFFSETS, request)
     assert isinstance(response, OffsetsResponse)

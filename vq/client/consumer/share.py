@@ -389,14 +389,14 @@ class Share:
         ours = zip(wanted, current, strict=True)
         latest = {each.hold.partition: each for each, is_ours in ours if is_ours}
         step = []
-        for partition, each in latest.items():
-            view = self._cluster.routes.topics.get(partition.topic)
+        for each in latest.values():
             offset = CommittedOffset(
                 offset=each.progress.position,
                 message_id=each.progress.message_id,
                 time_ms=now,
                 member=self._member,
-                topic_id=view.id if view is not None else "",
+                topic_id=self._topic_id(each.hold),
+                epoch=each.progress.epoch,
                 stopped=each.hold.stopped,
             )
             each.hold.attempted = offset
@@ -418,6 +418,13 @@ class Share:
             outcome[each.hold.partition] if is_ours else _stale(each.hold.partition)
             for each, is_ours in zip(wanted, current, strict=True)
         ]
+
+    def _topic_id(self, hold: Hold) -> str:
+        """Return the id of the topic that the progress was made in; "": not known."""
+        if hold.reading is not None:
+            return hold.reading.fetcher.topic_id
+        view = self._cluster.routes.topics.get(hold.partition.topic)
+        return "" if view is None else view.id
 
     async def _write(
         self,

@@ -18,7 +18,7 @@ from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.client.consumer.hold_states import State
-from vq.coordination import commits
+from vq.coordination import commits, topics
 from vq.coordination.paths import CommittedOffset
 from vq.errors import (
     CorruptData,
@@ -118,12 +118,13 @@ async def reset(cluster: MemoryCluster, goal: Goal, *, fence: bool = False) -> N
 
 
 async def test_a_commit_says_what_identifies_its_place(cluster: MemoryCluster) -> None:
-    """The message before it and the topic's id; with them a group goes on as before."""
+    """The message before it, its epoch and the topic's id; with them a group goes on as before."""
     assert await consume(cluster, 3) == ["m0", "m1", "m2"]
     value = await committed(cluster)
     channel = cluster.nodes["b1"]._partitions.channels[WHERE]
     assert value.topic_id == channel.topic_id
     assert value.message_id
+    assert value.epoch == cluster.nodes["b1"].epoch
     assert value.stopped == ""
     await crash(cluster, keep=4)
     assert await consume(cluster, 1) == ["m3"]
@@ -137,7 +138,7 @@ async def test_a_group_ahead_of_its_log_is_stopped_and_does_not_jump(
     await crash(cluster, keep=2)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         value = await until_stopped(cluster, consumer)
-        assert "lies beyond the end" in value.stopped
+        assert f"from offset {2 * SIZE} to {4 * SIZE} is gone" in value.stopped
         assert value.offset == 4 * SIZE
         assert "vq group reset g" in str(consumer.last_error)
         await send(cluster, "n", 4)
@@ -164,7 +165,7 @@ async def test_a_log_that_has_grown_past_a_group_meanwhile_is_another_place(
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         value = await until_stopped(cluster, consumer)
     assert value.offset == 3 * SIZE
-    assert "lies before offset" in value.stopped
+    assert f"from offset {2 * SIZE} to {3 * SIZE} is gone" in value.stopped
     await reset(cluster, Goal.LATEST)
     await send(cluster, "o", 1)
     assert await consume(cluster, 1) == ["o0"]
@@ -272,6 +273,53 @@ async def test_a_commit_of_a_topic_of_that_name_that_was_deleted_is_no_place(
     assert "another topic of this name (id 0ld" in stopped.stopped
     await reset(cluster, Goal.EARLIEST)
     assert await consume(cluster, 1) == ["m0"]
+
+
+async def test_a_commit_of_a_topic_that_was_made_again_is_no_place(
+    cluster: MemoryCluster,
+) -> None:
+    """Also if the new one has the same messages at the same offsets, of the same epoch."""
+    await consume(cluster, 2)
+    value = await committed(cluster)
+    async with started(cluster, host="operator") as client:
+        await topics.delete_topic(client.coordinator, "t")
+        await until(lambda: WHERE not in cluster.nodes["b1"]._partitions.channels)
+        await cluster.create_topic("t", partitions=1)
+        await send(cluster, "m", 4)
+        await commits.reset_offset(client.coordinator, "g", WHERE, value)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        stopped = await until_stopped(cluster, consumer)
+    assert f"another topic of this name (id {value.topic_id}" in stopped.stopped
+
+
+async def test_a_commit_of_an_earlier_vq_is_a_place(cluster: MemoryCluster) -> None:
+    """It has no epoch and maybe no topic: the message tells. The next commit has all."""
+    await consume(cluster, 2)
+    value = await committed(cluster)
+    async with started(cluster, host="operator") as client:
+        old = CommittedOffset(offset=value.offset, message_id=value.message_id)
+        await commits.reset_offset(client.coordinator, "g", WHERE, old)
+    assert await consume(cluster, 2) == ["m2", "m3"]
+    last = await committed(cluster)
+    assert (last.offset, last.topic_id, last.epoch) == (4 * SIZE, value.topic_id, value.epoch)
+    assert value.epoch == 1
+
+
+async def test_a_place_that_was_not_reached_by_reading_has_no_epoch(
+    cluster: MemoryCluster,
+) -> None:
+    """A seek and a reset do not know it, and say nothing rather than something wrong."""
+    await consume(cluster, 1)
+    assert (await committed(cluster)).epoch
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(lambda: consumer.assignment() == [WHERE])
+        await consumer.seek(WHERE, 2 * SIZE)
+    value = await committed(cluster)
+    assert (value.offset, value.epoch, value.message_id) == (2 * SIZE, 0, None)
+    assert await consume(cluster, 2) == ["m2", "m3"]
+    async with started(cluster, host="operator") as client:
+        planned = await plan_reset(client, "g", Target(goal=Goal.EARLIEST))
+        assert [each.after.epoch for each in planned] == [0]
 
 
 async def test_a_place_is_asked_for_until_somebody_answers(cluster: MemoryCluster) -> None:

@@ -41,16 +41,16 @@ def test_the_position_passes_what_a_filter_left_out(workers: Workers) -> None:
 def test_progress_names_the_last_message_that_was_handled(workers: Workers) -> None:
     """Inside a chunk, behind it, and behind chunks without a message: ids count from 1 here."""
     seen: list[tuple[int, int | None]] = []
-    partition = Partition(workers, lambda _: seen.append(partition.delivery.progress()))
-    assert partition.delivery.progress() == (0, None)
+    partition = Partition(workers, lambda _: seen.append(partition.delivery.progress()[:2]))
+    assert partition.delivery.progress()[:2] == (0, None)
     first, second = partition.add(2), partition.add(1)
     block_until(lambda: partition.consumed == first.size + second.size)
     half = first.next_offset // 2
     assert seen == [(0, None), (half, 1), (first.next_offset, 2)]
-    assert partition.delivery.progress() == (second.next_offset, 3)
+    assert partition.delivery.progress()[:2] == (second.next_offset, 3)
     partition.add(0, picked=True, gap=100)
     block_until(lambda: partition.delivery.position == partition.offset)
-    assert partition.delivery.progress() == (partition.offset, 3)
+    assert partition.delivery.progress()[:2] == (partition.offset, 3)
 
 
 def test_a_partition_is_in_one_thread_at_a_time() -> None:
@@ -189,7 +189,7 @@ def test_progress_names_its_message_in_any_step(
     ends: list[int] = []
 
     def listener(message: Message) -> None:
-        told.append(tuple(partition.delivery.progress()))
+        told.append(tuple(partition.delivery.progress()[:2]))
         ends.append(message.next_offset)
 
     partition = Partition(workers, listener)

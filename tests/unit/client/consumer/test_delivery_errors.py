@@ -260,7 +260,7 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
     block_until(lambda: partition.delivery.delivered == 4)
     assert listener.calls == [0, 1, 2, 3]
     assert (partition.delivery.error, partition.told.went_on) == (None, 1)
-    assert partition.delivery.progress() == (4 * size, 4)
+    assert partition.delivery.progress()[:2] == (4 * size, 4)
     block_until(lambda: partition.consumed == again.size)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)

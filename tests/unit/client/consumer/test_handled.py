@@ -24,6 +24,7 @@ KEPT = Handled(LOST, TRIED, HANDLED)
         pytest.param(TRIED, 8, KEPT, HANDLED, id="our last commit was written, its answer lost"),
         pytest.param(OURS, 7, None, Progress(100, 1), id="nothing is kept"),
         pytest.param(OURS, 9, KEPT, Progress(100, 1), id="reset to the same value"),
+        pytest.param(replace(OURS, epoch=4), 9, KEPT, Progress(100, 1, 4), id="epoch"),
         pytest.param(OURS, 0, KEPT, Progress(100, 1), id="the node was made anew"),
         pytest.param(replace(OURS, member="b"), 8, KEPT, Progress(100, 1), id="a successor"),
         pytest.param(replace(TRIED, time_ms=10), 8, KEPT, Progress(200, 2), id="our namesake"),

@@ -44,11 +44,11 @@ async def test_steps_of_a_chunk_follow_one_another(monkeypatch: pytest.MonkeyPat
         message = await inbox.next()
         assert message is not None
         assert (int(message.content), message.offset) == (number, end)
-        assert partition.delivery.progress() == (end, number or None)
+        assert partition.delivery.progress()[:2] == (end, number or None)
         end = message.next_offset
         assert partition.consumed == 0
     assert await nothing_comes(inbox)
-    assert partition.delivery.progress() == (chunk.next_offset, 20)
+    assert partition.delivery.progress()[:2] == (chunk.next_offset, 20)
     assert partition.consumed == chunk.size
 
 

@@ -19,16 +19,16 @@ async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
     chunk = partition.add(2)
     assert await take(inbox, 1) == [b"0.0"]
     assert (partition.delivery.position, partition.delivery.delivered) == (0, 0)
-    assert partition.delivery.progress() == (0, None)
+    assert partition.delivery.progress()[:2] == (0, None)
     await take(inbox, 1)
     assert (partition.delivery.position, partition.delivery.delivered) == (
         chunk.next_offset // 2,
         1,
     )
-    assert partition.delivery.progress() == (chunk.next_offset // 2, 1)
+    assert partition.delivery.progress()[:2] == (chunk.next_offset // 2, 1)
     assert await nothing_comes(inbox)
     assert (partition.delivery.position, partition.delivery.delivered) == (chunk.next_offset, 2)
-    assert partition.delivery.progress() == (chunk.next_offset, 2)
+    assert partition.delivery.progress()[:2] == (chunk.next_offset, 2)
     assert partition.consumed == chunk.size
 
 
