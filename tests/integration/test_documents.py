@@ -22,6 +22,7 @@ BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_CREATES = re.compile(r'topic create ([\w-]+)|create_topic\("([\w-]+)"')
 _HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 CLUSTER = Block(
     "howto", "sh", "vq standalone --brokers 2", "a terminal of its own, until: ctrl-C …"
@@ -61,6 +62,17 @@ def machine(
 @pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
 def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> None:
     run(document, machine, tmp_path / "reader")
+
+
+def test_no_two_how_tos_create_the_same_topic() -> None:
+    """They run against one cluster, in any order."""
+    creators: dict[str, set[str]] = {}
+    for document in HOWTOS:
+        for block in filter(lambda block: block.runs, blocks_of(document)):
+            for topic in map("".join, _CREATES.findall(block.code)):
+                creators.setdefault(topic, set()).add(document.name)
+    assert creators
+    assert {topic: names for topic, names in creators.items() if len(names) > 1} == {}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
