@@ -22,7 +22,7 @@ BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
-_CREATES = re.compile(r'topic create ([\w-]+)|create_topic\("([\w-]+)"')
+_CREATES = re.compile(r'topic create ([\w-]+)|(?:create_topic|publish)\("([\w-]+)"')
 _HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 CLUSTER = Block(
     "howto", "sh", "vq standalone --brokers 2", "a terminal of its own, until: ctrl-C …"
