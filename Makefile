@@ -8,13 +8,14 @@
 #   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
+#   make release [ARGS=...]  sdist and wheels into dist/, each one tried; uploads nothing
 #   make check               lint, format, types, typed programs, import layers, generated code
 #
 # PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long chaos sim mutants bench check format proto docs setup clean
+.PHONY: help demo test test-long chaos sim mutants bench release check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -44,7 +45,7 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,11s/^# \{0,1\}//p' Makefile
+	@sed -n '3,12s/^# \{0,1\}//p' Makefile
 
 demo:
 	$(call bootstrap,demo)
@@ -74,6 +75,10 @@ mutants:
 bench:
 	$(call bootstrap,demo bench)
 	@$(RUN) -m bench.run $(ARGS)
+
+release:
+	$(call bootstrap,demo release)
+	@$(RUN) tools/release.py $(ARGS)
 
 check:
 	$(call bootstrap,check)

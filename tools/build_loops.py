@@ -1,9 +1,12 @@
-"""Compiles the loops that run once per message while the project is installed, if possible.
+"""Puts the loops that run once per message, compiled, into an installation or a wheel.
 
 It is a hook of the build backend: ``pip install`` runs it, for an editable installation and for a
-wheel. It needs a C compiler and Python's headers. Without them, or with ``VQ_PURE=1`` in the
-environment, nothing is compiled, and vq runs the loops in Python: the same results, more time per
-message.
+wheel. It compiles three C files, which needs a C compiler and Python's headers. Without them, or
+with ``VQ_PURE=1`` in the environment, nothing is compiled, and vq runs the loops in Python: the
+same results, more time per message.
+
+``tools/release.py`` compiles for other Pythons and machines than this one. It names the directory
+with the modules in ``VQ_LOOPS`` and the wheel's tag in ``VQ_WHEEL_TAG``.
 """
 
 import atexit
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +28,22 @@ SOURCES = (
     Path("vq", "client", "producer", "_accumulator.c"),
     Path("vq", "store", "_codec.c"),
 )
+#: Without NDEBUG the headers of Python check the type of each tuple and list at each access.
+FLAGS = ("-O3", "-DNDEBUG", "-fPIC")
 
 
 class NotCompiled(Exception):
     """The loops cannot be compiled here; the message says why."""
 
 
-def target_of(source: Path) -> Path:
-    """Return the path of the module that ``source`` is compiled into."""
-    return source.with_name(source.stem + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+def target_of(source: Path, suffix: str | None = None) -> Path:
+    """Return the path of the module that ``source`` is compiled into, for this Python."""
+    suffix = suffix or sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+    return source.with_name(source.stem + suffix)
 
 
 def compile_module(source: Path, target: Path) -> None:
-    """Compile ``source`` into ``target``; if it fails, ``target`` is unchanged.
+    """Compile ``source`` into ``target`` for this Python; if it fails, ``target`` is unchanged.
 
     Raises:
         NotCompiled: There is no compiler, or it fails.
@@ -44,9 +51,17 @@ def compile_module(source: Path, target: Path) -> None:
     linker = shlex.split(os.environ.get("LDSHARED") or sysconfig.get_config_var("LDSHARED") or "")
     if not linker:
         raise NotCompiled("this Python does not say how it links modules")
+    compile_with(linker, source, target, Path(sysconfig.get_path("include")))
+
+
+def compile_with(linker: list[str], source: Path, target: Path, include: Path) -> None:
+    """Compile ``source`` into ``target`` with the headers in ``include``; see `compile_module`.
+
+    Debian's headers name files of the directory above, which comes after the compiler's own.
+    """
     made = target.with_name(f"{target.name}.{os.getpid()}.new")
-    include = sysconfig.get_path("include")
-    command = [*linker, "-O3", "-fPIC", f"-I{include}", str(source), "-o", str(made)]
+    include_too = ["-idirafter", str(include.parent)]
+    command = [*linker, *FLAGS, f"-I{include}", *include_too, str(source), "-o", str(made)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -65,26 +80,36 @@ class LoopsHook(BuildHookInterface):  # type: ignore[type-arg]
         """Compile beside the sources for an editable installation, otherwise into the wheel."""
         if self.target_name != "wheel":
             return
-        editable = version == "editable"
         root = Path(self.root)
-        if editable:
+        if version == "editable":
             for source in SOURCES:  # from an earlier installation
                 (root / target_of(source)).unlink(missing_ok=True)
         if os.environ.get("VQ_PURE"):
             return
-        place = None
-        if not editable:
-            place = Path(tempfile.mkdtemp(prefix="vq-loops-"))
+        if version == "editable":
+            _compile_all(root, lambda source: root / target_of(source))
+            return
+        ready = os.environ.get("VQ_LOOPS")
+        place = Path(ready or tempfile.mkdtemp(prefix="vq-loops-"))
+        if not ready:
             atexit.register(shutil.rmtree, place, ignore_errors=True)  # the wheel is made by then
-        for source in SOURCES:
-            target = target_of(source)
-            made = root / target if place is None else place / target.name
-            try:
-                compile_module(root / source, made)
-            except NotCompiled as error:
-                print(f"vq: {source.stem} stays in Python: {error}", file=sys.stderr)
-                continue
-            if not editable:
-                build_data["force_include"][str(made)] = target.as_posix()
-                build_data["pure_python"] = False
-                build_data["infer_tag"] = True
+            _compile_all(root, lambda source: place / target_of(source).name)
+        modules = {
+            module: source.parent / module.name
+            for source in SOURCES
+            for module in place.glob(f"{source.stem}.*.so")
+        }
+        build_data["force_include"].update({str(k): v.as_posix() for k, v in modules.items()})
+        if modules:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = not ready
+        if ready:
+            build_data["tag"] = os.environ["VQ_WHEEL_TAG"]
+
+
+def _compile_all(root: Path, target: Callable[[Path], Path]) -> None:
+    for source in SOURCES:
+        try:
+            compile_module(root / source, target(source))
+        except NotCompiled as error:
+            print(f"vq: {source.stem} stays in Python: {error}", file=sys.stderr)

@@ -1,0 +1,87 @@
+"""What is packed: an sdist from which wheels can be built, and wheels that run when installed.
+
+`make release` builds more of them with zig's compiler; this is the part that needs only what the
+tests have.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.tool import TOOLS, load_tool
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return load_tool("release")
+
+
+@pytest.fixture
+def source(release: ModuleType, tmp_path: Path) -> Path:
+    """The unpacked sdist."""
+    (tmp_path / "out").mkdir()
+    sdist = release.build("sdist", TOOLS.parent, tmp_path / "out", {})
+    unpacked = release.source_of(sdist, tmp_path / "source")
+    assert isinstance(unpacked, Path)
+    return unpacked
+
+
+def installed(wheel: Path, directory: Path) -> Path:
+    """Install a wheel in a fresh environment that has vq's dependencies from this one."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = directory / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", wheel], check=True)
+    [packages] = directory.glob("lib/python3*/site-packages")
+    # This environment's own .pth files, such as that of the editable vq, are not read this way.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def run(python: Path, *arguments: str, cwd: Path) -> str:
+    command = [python, *arguments]
+    environ = {"PATH": str(python.parent), "HOME": str(cwd)}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["pure", "compiled"])
+def test_a_wheel_of_the_sdist_runs_without_the_checkout(
+    release: ModuleType, source: Path, tmp_path: Path, compiled: bool
+) -> None:
+    if compiled and not list(TOOLS.parent.glob("vq/_message.*.so")):
+        pytest.skip("no C compiler here, or VQ_PURE is set")
+    wheel = release.build("wheel", source, tmp_path / "out", {} if compiled else {"VQ_PURE": "1"})
+    assert ("none-any" in wheel.name) is not compiled
+    python = installed(wheel, tmp_path / "venv")
+    where = run(python, "-c", "import vq; print(vq.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(tmp_path)
+    loops = run(python, "-c", release.COMPILED, cwd=tmp_path).split()
+    assert loops == [str(compiled)] * 3
+    vq = str(python.parent / "vq")
+    assert release.__version__ in run(python, vq, "--version", cwd=tmp_path)
+    assert "standalone" in run(python, vq, "--help", cwd=tmp_path)
+
+
+def test_the_sdist_has_what_its_tests_need_and_nothing_that_git_ignores(source: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=TOOLS.parent, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no checkout of git")
+    files = {
+        os.path.relpath(Path(place, name), source)
+        for place, _, names in os.walk(source)
+        for name in names
+    }
+    tracked = set(listed.stdout.splitlines())
+    assert tracked - files == set()
+    assert {name for name in files - tracked if name.endswith((".so", ".pyc"))} == set()
