@@ -2,7 +2,8 @@
 
 Messages of 128 bytes to one partition. The ways of ``vq.aio`` run on asyncio's own loop. Only
 processor time is measured: other programs on the machine change it little. The rates of the usual
-ways are in ``scenarios``.
+ways are in ``scenarios``. What asyncio itself takes for so many tasks at once is beside them: the
+garbage collector and the caches of the processor make each of many tasks dearer than one of few.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from vq.cli.workload import Outcomes, Ready, WorkFailed, contents
 SIZE: Final = 128
 #: Messages of one ``send_batch``, and sends of ``vq.aio`` that wait at once.
 TOGETHER: Final = 500
+#: Sends of ``vq.aio`` in one ``gather``, few and many.
+GATHERED: Final = (1_000, 100_000)
 UNIT: Final = "µs"  # processor time of the process per message
 _TIMEOUT_S: Final = 60.0
 
@@ -60,11 +63,37 @@ async def _aio_one(producer: aio.MessageProducer, messages: Messages) -> int:
     return len([await producer.send(message) for message in messages])
 
 
-async def _aio_many(producer: aio.MessageProducer, messages: Messages) -> int:
-    stored = 0
-    for some in _parts(messages):
-        stored += len(await asyncio.gather(*map(producer.send, some)))
-    return stored
+def _aio_gather(together: int) -> "Callable[[aio.MessageProducer, Messages], Awaitable[int]]":
+    async def send_all(producer: aio.MessageProducer, messages: Messages) -> int:
+        stored = 0
+        for some in _parts(messages, together):
+            stored += len(await asyncio.gather(*map(producer.send, some)))
+        return stored
+
+    return send_all
+
+
+def _asyncio_alone(together: int) -> "Callable[[aio.MessageProducer, Messages], Awaitable[int]]":
+    """Return a way that sends nothing: as many tasks wait for futures, which get a result."""
+
+    async def wait_all(producer: aio.MessageProducer, messages: Messages) -> int:
+        loop = asyncio.get_running_loop()
+        waited = 0
+        for some in _parts(messages, together):
+            futures: list[asyncio.Future[vq.Message]] = []
+
+            async def wait(futures: "list[asyncio.Future[vq.Message]]" = futures) -> vq.Message:
+                futures.append(loop.create_future())
+                return await futures[-1]
+
+            waits = asyncio.gather(*(wait() for _ in some))
+            await asyncio.sleep(0)  # every task has begun
+            for future, message in zip(futures, some, strict=True):
+                future.set_result(message)
+            waited += len(await waits)
+        return waited
+
+    return wait_all
 
 
 async def _aio_callbacks(producer: aio.MessageProducer, messages: Messages) -> int:
@@ -82,8 +111,8 @@ async def _aio_batches(producer: aio.MessageProducer, messages: Messages) -> int
     return stored
 
 
-def _parts(messages: Messages) -> Iterable[Messages]:
-    return (messages[begin : begin + TOGETHER] for begin in range(0, len(messages), TOGETHER))
+def _parts(messages: Messages, together: int = TOGETHER) -> Iterable[Messages]:
+    return (messages[begin : begin + together] for begin in range(0, len(messages), together))
 
 
 BASE: Final = "send_async, a callback each"
@@ -96,7 +125,9 @@ BLOCKING: Final[dict[str, Callable[[vq.MessageProducer, Messages], int]]] = {
 }
 ASYNCIO: Final[dict[str, Callable[[aio.MessageProducer, Messages], Awaitable[int]]]] = {
     "aio: send_async, a callback each": _aio_callbacks,
-    f"aio: gather of {TOGETHER} send": _aio_many,
+    f"aio: gather of {TOGETHER} send": _aio_gather(TOGETHER),
+    **{f"aio: gather of {count} send": _aio_gather(count) for count in GATHERED},
+    **{f"asyncio alone: gather of {count}": _asyncio_alone(count) for count in GATHERED},
     f"aio: send_batch of {TOGETHER}": _aio_batches,
     "aio: await send": _aio_one,
 }

@@ -3,13 +3,20 @@
 If each message with an outcome woke all of them, n sends at once would cost n² wake-ups. So only as
 many are woken as there are places, at most. Whoever leaves the line has the next ones looked at,
 because it may not have used the place: it was cancelled, or its message is refused.
+
+Many thousand tasks may wait, and the garbage collector visits the objects of all of them again and
+again. So a wait has one future here, and one timer serves the whole line.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from vq.errors import BufferFull
+
+#: How late a wait may end, in seconds, so that many deadlines cost one look at the line.
+LATE_S: Final = 0.01
 
 
 class SpaceLine:
@@ -31,7 +38,8 @@ class SpaceLine:
         self._count_places = count_places
         self._waited = waited
         self._full = full
-        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._line: OrderedDict[asyncio.Future[None], float] = OrderedDict()  # with its deadline
+        self._timer: asyncio.TimerHandle | None = None  # for the first deadline of the line
         self._woken = 0  # tasks that were woken and did not run since
         self._wakes_soon = False
 
@@ -46,7 +54,7 @@ class SpaceLine:
         It looks once it is in the line: another thread may give space back in between.
 
         Raises:
-            BufferFull: There was no place for so many seconds.
+            BufferFull: There was no place for so many seconds, and at most ``LATE_S`` more.
         """
         if self._count_places() > 0:
             return
@@ -56,21 +64,17 @@ class SpaceLine:
         try:
             while True:
                 turn: asyncio.Future[None] = loop.create_future()
-                self._line[turn] = None
+                self._line[turn] = begin + timeout_s
                 if was_first:  # somebody else took the place
                     self._line.move_to_end(turn, last=False)
-                timer = None
                 try:
                     if self._count_places() > 0:
                         return
-                    # Not ``asyncio.timeout``: many tasks wait at once, and its objects are five.
-                    timer = loop.call_at(begin + timeout_s, _expire, turn)
+                    self._expire_at(begin + timeout_s, loop)
                     await turn
                     was_first = True
                 finally:
-                    if timer is not None:
-                        timer.cancel()
-                    if self._line.pop(turn, self) is self:
+                    if self._line.pop(turn, None) is None:
                         self._woken -= 1
                     self._wake_soon(loop)
         except TimeoutError:
@@ -78,8 +82,35 @@ class SpaceLine:
         finally:
             self._waited(loop.time() - begin)
 
+    def _expire_at(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is None or deadline < self._timer.when():
+            self._stop_timer()
+            self._timer = loop.call_at(deadline, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waits whose time is over, and look again when the next one's is."""
+        self._timer = None
+        now = loop.time()
+        first = float("inf")
+        for turn, deadline in self._line.items():
+            if turn.done():  # its task runs soon
+                continue
+            if deadline <= now:
+                turn.set_exception(TimeoutError())
+            else:
+                first = min(first, deadline)
+        if first < float("inf"):
+            self._expire_at(max(first, now + LATE_S), loop)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _wake_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._line and not self._wakes_soon:
+        if not self._line:
+            self._stop_timer()
+        elif not self._wakes_soon:
             self._wakes_soon = True
             loop.call_soon(self._wake_next)
 
@@ -96,8 +127,3 @@ class SpaceLine:
             left -= 1
             if not turn.done():  # otherwise its task was cancelled, and runs soon
                 turn.set_result(None)
-
-
-def _expire(turn: "asyncio.Future[None]") -> None:
-    if not turn.done():
-        turn.set_exception(TimeoutError())

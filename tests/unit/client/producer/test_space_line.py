@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.waiting import WAIT_S
 
-from vq.client.producer.space_line import SpaceLine
+from vq.client.producer.space_line import LATE_S, SpaceLine
 from vq.errors import BufferFull
 
 
@@ -142,3 +142,32 @@ async def test_space_between_the_look_and_the_wait_wakes_a_task() -> None:
     line = line_of(count)
     async with asyncio.timeout(WAIT_S):
         await line.wait(WAIT_S)
+
+
+@pytest.mark.virtual_time
+async def test_each_wait_ends_at_its_own_deadline() -> None:
+    """Whatever the order in which they came, though one timer serves all."""
+    line, loop = line_of(lambda: 0), asyncio.get_running_loop()
+    ended: dict[float, float] = {}
+
+    async def wait(timeout_s: float) -> None:
+        begin = loop.time()
+        with pytest.raises(BufferFull, match="no space"):
+            await line.wait(timeout_s)
+        ended[timeout_s] = loop.time() - begin
+
+    await asyncio.gather(*map(wait, (5.0, 1.0, 9.0, 1.0, 0.001)))
+    for timeout_s, took in ended.items():
+        assert timeout_s - 1e-6 <= took <= timeout_s + LATE_S, timeout_s
+    assert not line.waiting
+
+
+async def test_an_empty_line_leaves_no_timer() -> None:
+    buffer = Buffer()
+    tasks = await buffer.waiting(3)
+    assert buffer.line._timer is not None
+    tasks[0].cancel()
+    buffer.give_back(2)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert buffer.taken == [1, 2]
+    assert buffer.line._timer is None
