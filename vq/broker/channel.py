@@ -329,6 +329,17 @@ class Channel:
         """Whether an I/O error ended writing to the log."""
         return self.log is not None and self.log.state is LogState.FAILED
 
+    @property
+    def tells_end(self) -> bool:
+        """Whether it is known where the log ends, so that it can be said who has all of it.
+
+        One that is damaged, or could not be opened, seems to end too early.
+        """
+        log = self.log
+        if log is None:  # nothing is here, or it is being changed, or could not be opened
+            return self.state not in {State.OPENING, State.UNREADABLE}
+        return log.status.readable and log.state is not LogState.QUARANTINED
+
     def look_at_log(self) -> bool:
         """Take over a failure that was found outside of flushes; return whether there was one."""
         log = self.log

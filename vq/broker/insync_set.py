@@ -3,7 +3,8 @@
 The master looks at all copies a few times a second. A copy that has everything joins; one that
 falls behind, or is gone, leaves. ``coordination.insync`` decides what the record says then, and the
 record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``) from the
-moment at which its joining is intended, and until the record is known not to name it.
+moment at which its joining is intended, and until the record is known not to name it. Nobody joins
+while it is not known where a log of the master ends: it may have had what a copy lacks.
 
 Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
@@ -178,6 +179,8 @@ class InSyncSet:
         ends, self._ends = self._ends, _ends(channels)
         if not self._ends.keys() <= ends.keys():
             return  # one that nobody has looked at before
+        if not all(each.tells_end for each in channels):
+            return  # nobody may join
         for node in sorted(set(copying) - self._role.insync):
             if all(_position(each, node) >= ends[each] for each in self._ends):
                 self._awaited[node] = now
@@ -218,6 +221,8 @@ class InSyncSet:
             known = channel.copies.positions.get(node)
             if known is not None:
                 incarnations.add(known.incarnation)
+            if not channel.tells_end:
+                return None
             # Also of a log that begins later and is empty: earlier ranges come before it.
             if not may_join(
                 0 if known is None else known.offset,

@@ -23,7 +23,7 @@ from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S
 from vq.coordination.paths import BrokerNode as Registration
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
-from vq.errors import HandOverFailed, NotMaster, PartitionQuarantined
+from vq.errors import HandOverFailed, NotMaster, PartitionFailed, PartitionQuarantined
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
@@ -313,3 +313,72 @@ async def test_all_replicas_are_verified(group: Group, no_repair: Callable[[], N
         _, two = await verify(client, ["t"])
     assert two.damaged is None
     assert "n2" in two.error or "b1-n2" in two.error
+
+
+# A master whose own log is broken ----------------------------------------------------------------
+async def alone_with_more(group: Group) -> int:
+    """Have n1 acknowledge more while n2 is down, and stop; return where its log ends.
+
+    Another topic, which is whole on both, is copied all the same.
+    """
+    await group.begin("n1", "n2")
+    await group.cluster.create_topic("u", partitions=1)
+    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    await client.put("u", 0, [message(b"whole")])
+    client.close()
+    await group.in_sync("n1", "n2")
+    await group.nodes["n2"].stop()
+    await group.in_sync("n1")
+    await group.put("n1", 3)
+    end = group.end("n1")
+    await group.nodes["n1"].stop()
+    return end
+
+
+def copies(group: Group, name: str, topic: str) -> bool:
+    """Whether a node follows and has what n1 has of a topic."""
+    ours, theirs = (group.nodes[each]._partitions.channels.get((topic, 0)) for each in ("n1", name))
+    logs = (each.log for each in (ours, theirs) if each is not None)
+    return len({log.end_offset for log in logs if log is not None and log.end_offset}) == 1
+
+
+@pytest.mark.parametrize("fault", ["gone", "first batch", "unreadable"])
+async def test_nobody_joins_a_master_whose_log_is_broken(
+    group: Group, no_repair: Callable[[], None], fault: str
+) -> None:
+    """Its end is not known: a node that lacks messages would lead, and use their offsets again."""
+    end = await alone_with_more(group)
+    disk, path = group.cluster.disks["b1"], DATA / "t" / "0"
+    if fault == "gone":
+        disk.rename(path, DATA / "elsewhere")
+    elif fault == "first batch":
+        disk.unlink(path / CHECKPOINT_NAME)
+        file = disk.open(path / next(each for each in disk.listdir(path) if "block" in each))
+        first = file.pread(100, 8)
+        file.pwrite([b"########"], 100)
+    else:
+        disk.fail("read_bytes", name=f"0/{CHECKPOINT_NAME}")
+    await group.start("n1")
+    assert group.channel("n1").told[0] in {"quarantined", "failed"}
+    await group.start("n2")
+    await until(lambda: copies(group, "n2", "u"))
+    await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
+    assert (await group.state()).insync == ("n1",)
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    with pytest.raises((PartitionQuarantined, PartitionFailed)):
+        await client.put("t", 0, [message(b"refused")])
+    with pytest.raises((PartitionQuarantined, PartitionFailed)):
+        await client.get("t", 0, group.starts[-1])
+    await group.kill("n1")
+    await asyncio.sleep(HAND_OVER_AFTER_S)
+    assert not group.nodes["n2"].epoch
+    disk = group.cluster.disks["b1"]  # as the operator repairs it
+    if fault == "gone":
+        disk.rename(DATA / "elsewhere", path)
+    elif fault == "first batch":
+        file = disk.open(path / next(each for each in disk.listdir(path) if "block" in each))
+        file.pwrite([first], 100)
+    await group.start("n1")
+    await group.in_sync("n1", "n2")
+    assert group.end("n1") == group.end("n2") == end
