@@ -205,7 +205,7 @@ class InSyncSet:
             path = BrokerNode.path(self._role.group, node)
             if await self._coordinator.exists(path) is None:
                 return False
-        elif all(
+        if all(
             _position(each, node) >= target
             for each, target in member.targets.items()
             if each.state is not State.CLOSED
@@ -359,11 +359,14 @@ class InSyncSet:
 
 
 def _ends(channels: Collection[Channel]) -> dict[Channel, int]:
-    """Return where the logs end in which there is something."""
+    """Return where the logs end in which there is something, and that can be copied."""
     return {
         channel: channel.log.end_offset
         for channel in channels
-        if channel.log is not None and channel.log.size_bytes
+        if channel.log is not None
+        and channel.log.size_bytes
+        and channel.tells_end
+        and not channel.failed
     }
 
 

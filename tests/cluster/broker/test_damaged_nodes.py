@@ -17,13 +17,20 @@ from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
 from vq.broker.channel import Channel
+from vq.broker.insync_set import LAG_MAX_S
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
 from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S
 from vq.coordination.paths import BrokerNode as Registration
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
-from vq.errors import HandOverFailed, NotMaster, PartitionFailed, PartitionQuarantined
+from vq.errors import (
+    HandOverFailed,
+    NotMaster,
+    PartitionFailed,
+    PartitionQuarantined,
+    StorageFailed,
+)
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
@@ -382,3 +389,24 @@ async def test_nobody_joins_a_master_whose_log_is_broken(
     await group.start("n1")
     await group.in_sync("n1", "n2")
     assert group.end("n1") == group.end("n2") == end
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_log_that_failed_on_the_master_puts_no_node_out(group: Group, others: int) -> None:
+    """A copy that connects again cannot be compared with it. It has all that counts, and stays."""
+    await group.begin("n1", "n2")
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    if others:
+        await group.cluster.create_topic("u", partitions=1)
+        await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+        await client.put("u", 0, [message(b"whole")])
+    group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
+    with pytest.raises(StorageFailed):
+        await client.put("t", 0, [message(b"not stored")])
+    client.close()
+    group.cluster.network.reset_connections("b1")
+    await asyncio.sleep(2 * LAG_MAX_S)
+    await group.in_sync("n1", "n2")
+    await group.kill("n1")
+    await until(lambda: group.nodes["n2"].epoch > 1)
+    await group.put("n2")
