@@ -528,5 +528,6 @@ def _is_broken(channel: Channel) -> bool:
     return any(
         part.state is State.UNREADABLE
         or (part.log is not None and part.log.state is LogState.QUARANTINED)
+        or (part.state is State.FAILED and part.log is not None and not part.log.status.readable)
         for part in (*channel.older, channel)
     )

@@ -410,3 +410,18 @@ async def test_a_log_that_failed_on_the_master_puts_no_node_out(group: Group, ot
     await group.kill("n1")
     await until(lambda: group.nodes["n2"].epoch > 1)
     await group.put("n2")
+
+
+async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Group) -> None:
+    """What it has is not known, so it does not lead while another one may have everything."""
+    await group.begin("n1", "n2")
+    for name in ("n2", "n1"):
+        await group.kill(name)
+    group.cluster.disks["b1"].fail("read_bytes", name=f"0/{CHECKPOINT_NAME}")
+    await group.start("n1")
+    assert group.channel("n1").told[0] == "failed"
+    assert "it waits for n2" in group.nodes["n1"]._mastership.waits
+    await group.until_told("n1", True)
+    await group.start("n2")
+    await group.put("n2")
+    assert group.nodes["n2"].epoch > 1
