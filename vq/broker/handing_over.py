@@ -162,21 +162,26 @@ class HandOver:
             heir = ""
             why: VqError | None = None
             try:
-                async with asyncio.timeout(min(self._timeout_s, timeout_s or self._timeout_s)):
-                    heir, incarnation = await self._choose(epoch, wanted, resigns=resigns)
-                    self._hold(True)
-                    await self._until_stored(heir)
-                    leaves = resigns and self._may_leave()
-                    await self._offer(epoch, heir, incarnation, resigns=leaves)
-                    await self._until_followed(epoch)
-            except TimeoutError:
-                why = HandOverFailed(
-                    f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
-                    f"within {self._timeout_s:g} s"
-                )
-            except (ChangeRefused, CoordinationError) as error:
-                why = HandOverFailed(f"group {role.group} is not handed over: {error}")
-            try:
+                try:
+                    async with asyncio.timeout(min(self._timeout_s, timeout_s or self._timeout_s)):
+                        heir, incarnation = await self._choose(epoch, wanted, resigns=resigns)
+                        self._hold(True)
+                        await self._until_stored(heir)
+                        leaves = resigns and self._may_leave()
+                        await self._offer(epoch, heir, incarnation, resigns=leaves)
+                        await self._until_followed(epoch)
+                except TimeoutError:
+                    why = HandOverFailed(
+                        f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
+                        f"within {self._timeout_s:g} s"
+                    )
+                except CoordinationError as error:
+                    why = HandOverFailed(f"group {role.group} is not handed over: {error}")
+                except Exception as error:  # the offer is withdrawn, and a stop goes on
+                    logger.exception("hand-over failed", group=role.group)
+                    why = HandOverFailed(
+                        f"group {role.group} is not handed over: {type(error).__name__}: {error}"
+                    )
                 if why is not None and not (self.holds and await self._has_ended(epoch)):
                     raise why
             finally:
@@ -201,7 +206,9 @@ class HandOver:
             raise ChangeRefused(f"group {group!r} has no record in ZooKeeper")
         nodes = await registry.nodes(self._coordinator, group)
         registered = {each.node: each.incarnation for each in nodes}
-        able = {node for node in state.insync if registered.get(node) == state.incarnations[node]}
+        # A node that an operator named is in sync with no registration until it leads.
+        named = state.incarnations
+        able = {node for node in state.insync if registered.get(node, 0) == named.get(node)}
         value = await registry.read_group(self._coordinator, group)
         drained = () if value is None else value.drained
         damaged = {each.node for each in nodes if each.damaged}

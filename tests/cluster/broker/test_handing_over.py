@@ -9,6 +9,7 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker.handing_over import HandOver
 from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.insync import MastershipRefused
@@ -185,6 +186,50 @@ async def test_a_node_that_dies_half_way_changes_nothing(
         await handing
     await group.in_sync("n1")
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+
+
+@pytest.mark.parametrize("step", ["_until_stored", "_may_leave", "_until_followed"])
+async def test_a_defect_half_way_holds_no_sends(
+    group: Group, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The offer is withdrawn, and the next hand-over works."""
+    held = group.no_claim(monkeypatch)
+
+    def fail(self: HandOver, *_: object) -> None:
+        assert self.holds
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(HandOver, step, fail)
+        with pytest.raises(HandOverFailed, match="ZeroDivisionError: a bug"):
+            await group.nodes["n1"]._hand_over.run(resigns=True)
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+    assert (await group.state()).successor == ""
+    held.clear()
+    assert await group.hand_over() == "n2"
+
+
+async def test_a_hand_over_that_is_cancelled_holds_no_sends(group: Group) -> None:
+    group.cluster.flushers["b1-n2"].held = True
+    before = group.client.send_put("t", 0, [message(b"before")])
+    await until(lambda: group.channel("n1").acks)
+    handing = asyncio.create_task(group.nodes["n1"]._hand_over.run())
+    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    held = group.client.send_put("t", 0, [message(b"held")])
+    handing.cancel()
+    await until(handing.done)
+    group.cluster.flushers["b1-n2"].release()
+    assert decode_reply(await before).epoch == decode_reply(await held).epoch == 1
+
+
+async def test_a_record_without_registrations_is_refused(group: Group) -> None:
+    """An operator's decision for another node leaves such a one."""
+    path = GroupState.path("b1")
+    async with group.cluster.admin() as coordinator:
+        state = replace(await group.state(), incarnations={})
+        await coordinator.set(path, state.encode(), version=-1)
+    with pytest.raises(HandOverFailed, match="no other node is in sync, registered"):
+        await group.hand_over()
 
 
 @pytest.mark.parametrize(
