@@ -12,7 +12,7 @@ from vq import limits
 from vq.broker.runner import Lane, Runner
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
-from vq.errors import InvalidRequest, StorageFailed, VqError
+from vq.errors import InternalError, InvalidRequest, StorageFailed, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
@@ -119,6 +119,9 @@ class DivergedFiles:
             session.refuse(request_id, StorageFailed(f"files of cut batches: {error}"))
         except VqError as error:
             session.refuse(request_id, error)
+        except Exception as error:  # the request must be answered
+            logger.exception("request for files of cut batches failed", request=request_id)
+            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
 
     def _list(self, after: str) -> wire.DivergedResponse:
         names = [name for name in self._found if name > after]

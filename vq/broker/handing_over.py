@@ -280,7 +280,7 @@ class HandOver:
         except (TimeoutError, CoordinationError) as error:
             # What is acknowledged is on the other node, too, whether that one takes over or not.
             logger.warning("offer cannot be withdrawn, trying again", error=error)
-            self._tasks.start(self._withdraw_later(epoch))
+            self._tasks.keep(lambda: self._withdraw_later(epoch), "withdraw an offer")
         return self._role.epoch != epoch
 
     async def _withdraw(self, epoch: int) -> bool:

@@ -106,7 +106,9 @@ class Mastership:
             self._wake.clear()
             try:
                 await self._take_newest()
-            except (OSError, VqError) as error:
+            except Exception as error:  # without this task, nobody would lead the group
+                if not isinstance(error, OSError | VqError):
+                    logger.exception("taking an epoch failed, trying again")
                 self._cannot_store(error)
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()

@@ -122,7 +122,9 @@ class Mover:
                 logger.info("partition takes appends again", partition=channel)
         except (BadVersion, NoNode, UnknownTopic):
             pass  # changed meanwhile: the refresh applies what it finds
-        except CoordinationError as error:
+        except Exception as error:  # it would stay sealed for ever
+            if not isinstance(error, CoordinationError):
+                logger.exception("unsealing failed", partition=channel)
             logger.warning(
                 "partition stays sealed, trying again",
                 partition=channel,

@@ -231,12 +231,12 @@ class BrokerNode:
             on_full=self._server.end_silent,
         )
         self._storer.start()
-        self._tasks.start(self._sweep())
+        self._tasks.keep(self._sweep, "look at silent connections")
         await self._register_and_lead()
-        self._tasks.start(self._partitions.view.run())
-        self._tasks.start(self._watch_disk())
-        self._tasks.start(self._publish_load())
-        self._tasks.start(self._tidy())
+        self._tasks.keep(self._partitions.view.run, "follow topics")
+        self._tasks.keep(self._watch_disk, "watch the disk")
+        self._tasks.keep(self._publish_load, "publish the load")
+        self._tasks.keep(self._tidy, "tidy up")
         self._monitor.has_started = True
         logger.info(
             "broker started",
@@ -297,7 +297,7 @@ class BrokerNode:
             prove=self._membership.prove,
             rng=self._rng,
         )
-        self._tasks.start(follower.run())
+        self._tasks.keep(follower.run, "copy from the master")
         self._partitions.on_added = follower.look
         insync = InSyncSet(
             role,
@@ -312,7 +312,7 @@ class BrokerNode:
             self._partitions.begin_epoch()
             insync.begin()
 
-        self._tasks.start(insync.run())
+        self._tasks.keep(insync.run, "look at the copies")
         self._hand_over = HandOver(
             role,
             self._coordinator,
@@ -362,7 +362,7 @@ class BrokerNode:
             node=config.node,
             rng=self._rng,
         )
-        self._tasks.start(repairer.run())
+        self._tasks.keep(repairer.run, "repair damage")
         self._soundness = Soundness(
             role,
             clock,
@@ -380,7 +380,7 @@ class BrokerNode:
             bytes_per_s=config.scrub_bytes_per_s,
             interval_s=config.scrub_interval_s,
         )
-        self._tasks.start(scrubber.run())
+        self._tasks.keep(scrubber.run, "scrub")
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
         self._context.suspect = verifier.suspect
@@ -409,7 +409,7 @@ class BrokerNode:
         status.not_copied = follower.not_copied
         lags = Lags(self._partitions.channels.values, lambda: role.epoch > 0, clock, self._runner)
         status.lags = lags.told
-        self._tasks.start(lags.run())
+        self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
                 config, self._context, self._server, self._flushes, self._disk_watch, status
@@ -521,9 +521,9 @@ class BrokerNode:
         await self._leadership.start()
         await self._mastership.take_first()
         await self._partitions.lead()
-        self._tasks.start(self._mastership.run())
-        self._tasks.start(self._hand_over.keep_drained())
-        self._tasks.start(self._soundness.run())
+        self._tasks.keep(self._mastership.run, "take epochs")
+        self._tasks.keep(self._hand_over.keep_drained, "hand over when drained")
+        self._tasks.keep(self._soundness.run, "hand over when damaged")
 
     def _tell_damage(self) -> None:
         """Have registration and leadership look at what has changed."""

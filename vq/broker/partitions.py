@@ -328,6 +328,8 @@ class Partitions:
                     partition=channel,
                     error=error,
                 )
+            except Exception:  # the other partitions are led, too
+                logger.exception("log cannot be prepared", partition=channel)
 
     async def _fit(self, channel: Channel) -> None:
         """See that the log is the one that the placement asks for, on the node that leads.

@@ -32,7 +32,7 @@ from vq.broker.verifying import Verifier
 from vq.coordination.coordinator import Coordinator, NoNode
 from vq.coordination.paths import BrokerNode
 from vq.coordination.registry import read_state
-from vq.errors import CorruptData, PartitionQuarantined, StorageFailed, VqError
+from vq.errors import CorruptData, InternalError, PartitionQuarantined, StorageFailed, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -261,6 +261,9 @@ class Repairer:
             session.refuse(request_id, StorageFailed(f"{channel}: {error}"))
         except VqError as error:
             session.refuse(request_id, error)
+        except Exception as error:  # the request must be answered
+            logger.exception("request for a repair failed", request=request_id)
+            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
         else:
             response = wire.RepairResponse(
                 end_offset=header.start + len(data),
@@ -301,7 +304,9 @@ class Repairer:
         try:
             await self._repair(channel)
             self._retries.pop(channel, None)
-        except (VqError, OSError) as error:
+        except Exception as error:  # the others are to be repaired, too
+            if not isinstance(error, VqError | OSError):
+                logger.exception("repairing failed", partition=channel)
             retry = self._retries.setdefault(channel, _Retry())
             retry.failures += 1
             pause_s = BACKOFF.pause_s(retry.failures, self._rng)

@@ -1,12 +1,18 @@
 """Background tasks of a node: started, remembered, logged when they fail, cancelled at the end."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
+from vq.backoff import Backoff
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
+
+#: Pauses before work that goes on for ever, and failed, is begun again.
+BACKOFF: Final = Backoff(first_s=0.5, most_s=30.0)
+#: Work that went on for so long is well: its next failure is a first one.
+WELL_S: Final = 60.0
 
 
 class Tasks:
@@ -24,6 +30,30 @@ class Tasks:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._done)
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        """Do what goes on for ever; after an error that nobody expected, begin it again.
+
+        Args:
+            work: Begins it.
+            what: Its name, for the log.
+        """
+        self.start(self._keep(work, what))
+
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            begun = loop.time()
+            try:
+                await work()
+                return
+            except Exception:
+                failures = failures + 1 if loop.time() - begun < WELL_S else 1
+                pause_s = BACKOFF.pause_s(failures)
+                logger.exception(
+                    "background task failed, beginning it again", what=what, retry_s=pause_s
+                )
+            await asyncio.sleep(pause_s)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

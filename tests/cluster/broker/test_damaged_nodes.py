@@ -9,6 +9,7 @@ Goal: damage is found while nodes run, and cannot be repaired for a while.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
@@ -18,9 +19,10 @@ from support.waiting import WAIT_S, until
 from vq.admin.verification import verify
 from vq.broker.channel import Channel
 from vq.broker.insync_set import LAG_MAX_S
+from vq.broker.mastership import Mastership
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
-from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S
+from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
 from vq.coordination.paths import BrokerNode as Registration
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
@@ -425,3 +427,49 @@ async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Gr
     await group.start("n2")
     await group.put("n2")
     assert group.nodes["n2"].epoch > 1
+
+
+# Defects -----------------------------------------------------------------------------------------
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
+    """Have the next call of an asynchronous method fail as no call should; return what failed."""
+    method, failed = getattr(owner, name), list[str]()
+
+    async def fail(self: object, *args: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(name)
+            raise KeyError("a bug")
+        return await method(self, *args, **options)
+
+    monkeypatch.setattr(owner, name, fail)
+    return failed
+
+
+async def test_a_damaged_master_hands_over_after_a_defect_in_that(
+    group: Group, no_repair: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.begin("n1", "n2")
+    failed = fail_once(monkeypatch, Soundness, "_maybe_hand_over")
+    group.damage("n1")
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
+    assert failed
+
+
+async def test_damage_is_repaired_after_a_defect_in_that(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.begin("n1", "n2")
+    failed = fail_once(monkeypatch, Repairer, "_sources")
+    group.damage("n1")
+    await until(lambda: group.repairer("n1").count == 1)
+    assert failed
+
+
+async def test_a_node_takes_over_after_a_defect_in_that(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.begin("n1", "n2")
+    failed = fail_once(monkeypatch, Mastership, "_take_newest")
+    await group.kill("n1")
+    await until(lambda: group.nodes["n2"].epoch == 2)
+    assert failed
+    await group.put("n2")

@@ -324,6 +324,24 @@ async def test_a_drained_master_hands_over_and_leads_no_more(group: Group) -> No
     assert (await group.state()).master == "n2"
 
 
+async def test_a_drained_master_hands_over_after_a_defect_in_that(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, is_drained = list[str](), HandOver._is_drained
+
+    async def fail(self: HandOver) -> bool:
+        if not failed:
+            failed.append("failed")
+            raise KeyError("a bug")
+        return await is_drained(self)
+
+    monkeypatch.setattr(HandOver, "_is_drained", fail)
+    group.nodes["n1"]._hand_over.look()
+    await until(lambda: failed)
+    await drain(group, "n1")
+    await leads(group, "n2")
+
+
 async def test_a_drained_node_leads_if_nobody_else_can_and_then_hands_over(group: Group) -> None:
     """A group without a master helps no operator."""
     await drain(group, "n1")
