@@ -120,17 +120,26 @@ class Copy:
 
     def _settled(self) -> None:
         """All that was written is durable, or nothing more will be."""
-        if not self._session.has(self):
-            return  # another session may write to the log now
+        try:
+            if self._session.has(self):  # if not, another session may write to the log now
+                self._go_on()
+        except VqError as error:
+            self._session.fail(self, error)
+        except Exception as error:  # nobody else would ask for what follows
+            logger.exception("copying a partition failed", partition=self.channel)
+            self._session.end(InternalError(f"{type(error).__name__}: {error}"))
+
+    def _go_on(self) -> None:
+        """Write what is left, or ask for what follows.
+
+        Raises:
+            VqError: Neither can be done.
+        """
         channel = self.channel
         if channel.log is None or channel.failed:
-            error = StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
-            self._session.fail(self, error)
-        elif self.pending:
-            try:
-                self._write()
-            except VqError as error:
-                self._session.fail(self, error)
+            raise StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
+        if self.pending:
+            self._write()
         else:
             self._session.ask(self)
 

@@ -158,3 +158,22 @@ async def test_only_the_proved_name_is_taken(cluster, name):
     request = wire.ReplicateRequest(session=1, node=name, epoch=1)
     with pytest.raises(InvalidRequest, match="is not the node that this connection has proved"):
         await client.call(Command.REPLICATE, request)
+
+
+async def test_copying_goes_on_after_a_defect_behind_a_flush(cluster, monkeypatch):
+    """Nobody would ask for what follows: the copy would be behind for ever."""
+    master, copy, client = await start_pair(cluster)
+    await until(lambda: has_all(copy, master))
+    has, failed = copying.CopySession.has, []
+
+    def fail(self, each):
+        if each.asked_at == -1 and not failed:
+            failed.append(each)
+            raise KeyError("a bug")
+        return has(self, each)
+
+    monkeypatch.setattr(copying.CopySession, "has", fail)
+    await client.put("t", 0, [message(b"b" * 100)])
+    await until(lambda: failed and has_all(copy, master))
+    await client.put("t", 0, [message(b"c" * 100)])
+    assert master._context.role.named == 2
