@@ -227,7 +227,7 @@ class InSyncSet:
             if not may_join(
                 0 if known is None else known.offset,
                 high_watermark=channel.high_watermark,
-                epoch_start=self._starts.get(channel, 0),
+                epoch_start=self._start(channel),
             ):
                 return None
         return incarnations.pop() if len(incarnations) == 1 else None
@@ -272,7 +272,15 @@ class InSyncSet:
 
     def _owes(self, channel: Channel) -> bool:
         """Whether a log has something that counts and is not flushed."""
-        return not channel.may_shrink(self._starts.get(channel, 0))
+        return not channel.may_shrink(self._start(channel))
+
+    def _start(self, channel: Channel) -> int:
+        """Return where a log ended when the epoch began.
+
+        A log that was put in its place since, for a move, may end before that.
+        """
+        start = self._starts.get(channel, 0)
+        return start if channel.log is None else min(start, channel.log.end_offset)
 
     async def _join(self, epoch: int, node: str, incarnation: int) -> None:
         role = self._role

@@ -7,18 +7,23 @@ and counts what it has flushed until ZooKeeper has agreed. Then it takes no mess
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, message
 from support.waiting import until
 
 from vq.broker.channel import Channel
-from vq.broker.insync_set import InSyncSet
+from vq.broker.insync_set import TICK_S, InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.placement import move
 from vq.coordination.registry import read_state
+from vq.coordination.topics import change_placement, change_settings, describe_topic
 from vq.errors import NotEnoughInSync
 from vq.model import FlushMode
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import keep_none
 
@@ -258,3 +263,44 @@ async def test_a_topic_that_asks_for_one_node_has_no_flush(
 
 async def _nothing(*_: object) -> None:
     pass
+
+
+async def test_a_log_that_was_prepared_too_far_keeps_nobody_in_sync(cluster: MemoryCluster) -> None:
+    """A move that came to nothing began it; the one that counts begins at an earlier offset."""
+    old = await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in old._partitions.channels)
+    new, copy = await cluster.start("b2"), await cluster.start("b2", "n2")
+    clients = [await Client.connect(cluster.network, each.address) for each in (old, new)]
+    for client in clients:
+        await cluster.prove(client)
+    await clients[0].put("t", 0, [message(b"first")])
+    async with cluster.admin() as coordinator:
+        view = await describe_topic(coordinator, "t")
+        version = view.partition_versions[0]
+        seal = wire.SealRequest(topic="t", partition=0, placement_version=version)
+        sealed, _ = await clients[0].call(Command.SEAL, seal)
+        for beyond in (1_000_000, 0):
+            start = sealed.end_offset + beyond
+            adopt = wire.AdoptRequest(
+                topic="t",
+                partition=0,
+                topic_id=view.id,
+                start_offset=start,
+                producers=sealed.producers,
+                placement_version=version,
+            )
+            await clients[1].call(Command.ADOPT, adopt)
+            await asyncio.sleep(2 * TICK_S)
+        placement = move(view.partitions[0], sealed.end_offset, "b2")
+        await change_placement(coordinator, view, placement)
+        channels = new._partitions.channels
+        await until(lambda: ("t", 0) in channels and channels["t", 0].takes_puts)
+        await clients[1].put("t", 0, [message(b"goes on")])
+        await until(lambda: new._context.role.named == 2)
+        await change_settings(coordinator, "t", replace(view.settings, min_insync=2))
+    await until(lambda: channels["t", 0].settings.min_insync == 2)
+    await copy.stop()
+    await until(lambda: new._context.role.named == 1)
+    for client in clients:
+        client.close()
