@@ -153,6 +153,9 @@ class InSyncSet:
             copying.update(channel.copies.positions)
             if channel.log is not None and channel not in self._starts:  # it was opened later
                 self._starts[channel] = channel.log.end_offset
+        if len(self._starts) > len(channels):  # topics were deleted, partitions moved away
+            here = set(channels)
+            self._starts = {each: start for each, start in self._starts.items() if each in here}
         if self._leaves:  # it may have left already, so this is not given up
             await self._leave(epoch, self._leaves)
             return

@@ -1,6 +1,7 @@
 """Faults between two steps of a change: of the in-sync set, of the master, of a log that is cut."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -404,3 +405,26 @@ async def test_a_copy_takes_nothing_of_an_epoch_that_it_does_not_follow(pair, mo
     await pair.client.put("t", 0, [message(b"x")])
     assert "leads in epoch 2, this node follows 1" in str(refused[0])
     await until(pair.same)
+
+
+async def test_a_topic_that_is_gone_is_kept_nowhere(cluster):
+    """An epoch lasts for months, and topics come and go."""
+    master, copy = await cluster.start(), await cluster.start(node="n2")
+    names = [f"gone-{number}" for number in range(5)]
+    for name in names:
+        await cluster.create_topic(name, partitions=1)
+        for node in (master, copy):
+            await until(lambda n=node, t=name: (t, 0) in n._partitions.channels)
+        client = await Client.connect(cluster.network, master.address)
+        await client.put(name, 0, [message(b"x")])
+        client.close()
+    await until(lambda: master._context.role.named == 2)
+    async with cluster.admin() as coordinator:
+        for name in names:
+            await delete_topic(coordinator, name)
+    await until(lambda: not master._partitions.channels and not copy._partitions.channels)
+    await asyncio.sleep(LAG_MAX_S)
+    gc.collect()
+    here = [each for each in gc.get_objects() if isinstance(each, Channel)]
+    kept = [each for each in here if each.partition.topic in names]
+    assert len(kept) <= 2, "one for each node: the last one that a loop looked at"
