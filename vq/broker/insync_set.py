@@ -160,7 +160,10 @@ class InSyncSet:
             await self._leave(epoch, self._leaves)
             return
         for node in sorted(self._role.insync - self._awaited.keys()):
-            if not await self._is_well(node, channels, copying):
+            is_well = await self._is_well(node, channels, copying)
+            if self._epoch != epoch:
+                return
+            if not is_well:
                 await self._leave(epoch, node)
                 return
         # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
