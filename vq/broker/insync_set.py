@@ -48,6 +48,8 @@ TICK_S: Final = 0.25
 LAG_MAX_S: Final = 3.0
 #: Sends wait at most so long for a node that is awaited and does not come.
 AWAITED_MAX_S: Final = 1.0
+#: A removal waits so long for a flush; then it is looked again whether the node is to leave.
+FLUSH_WAIT_S: Final = 1.0
 #: How often is looked whether a flush has ended that a removal waits for.
 _FLUSH_LOOK_S: Final = 0.002
 
@@ -99,6 +101,8 @@ class InSyncSet:
         self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
         self._awaited: dict[str, float] = {}  # since when; it was not asked yet
         self._leaves = ""  # the node that is to leave, or may have left
+        self._leave_asked = False  # ZooKeeper was asked to have it leave
+        self._told_unflushed = False
         self._begun = asyncio.Event()
 
     def begin(self) -> None:
@@ -111,7 +115,7 @@ class InSyncSet:
         self._ends = {}
         self._asked = set()
         self._awaited = {}
-        self._leaves = ""
+        self._leave_is_over()
         self._starts = {
             channel: channel.log.end_offset
             for channel in self._channels()
@@ -156,9 +160,16 @@ class InSyncSet:
         if len(self._starts) > len(channels):  # topics were deleted, partitions moved away
             here = set(channels)
             self._starts = {each: start for each, start in self._starts.items() if each in here}
-        if self._leaves:  # it may have left already, so this is not given up
-            await self._leave(epoch, self._leaves)
-            return
+        if leaves := self._leaves:
+            # ZooKeeper may have agreed already: then this is not given up.
+            gives_up = not self._leave_asked and await self._is_well(leaves, channels, copying)
+            if self._epoch != epoch:
+                return
+            if not gives_up:
+                await self._leave(epoch, leaves)
+                return
+            self._leave_is_over()
+            self._count()
         for node in sorted(self._role.insync - self._awaited.keys()):
             is_well = await self._is_well(node, channels, copying)
             if self._epoch != epoch:
@@ -241,23 +252,40 @@ class InSyncSet:
     # Changes ------------------------------------------------------------------------------------
     async def _leave(self, epoch: int, node: str) -> None:
         def decide(state: GroupState) -> GroupState:
+            self._leave_asked = True
             return left(state, epoch, node)
 
         role = self._role
         self._leaves, role.leaving = node, 1
-        await self._until_flushed(epoch)
+        unflushed = await self._flush(epoch)
         if self._epoch != epoch:
+            return
+        if unflushed:
+            if not self._told_unflushed:
+                logger.warning(
+                    "node is to leave the in-sync set, and stays until a flush here ends",
+                    group=role.group,
+                    node=node,
+                    partitions=len(unflushed),
+                    first=unflushed[0],
+                )
+            self._told_unflushed = True
             return
         state = await self._change(epoch, decide, [])
         if self._epoch != epoch:
             return
-        self._leaves, role.leaving = "", 0
+        self._leave_is_over()
         if state is None:
             self._count()
             return
         logger.warning("node is not in sync any more", group=role.group, node=node)
         self._agree(state)
         self._flush_what_counts()
+
+    def _leave_is_over(self) -> None:
+        """Take that the node which was to leave has left, or stays."""
+        self._leaves, self._role.leaving = "", 0
+        self._leave_asked = self._told_unflushed = False
 
     def _flush_what_counts(self) -> list[Channel]:
         """Begin to flush what is not, of topics of which this node counts what is flushed."""
@@ -270,11 +298,14 @@ class InSyncSet:
                         unflushed.append(each)
         return unflushed
 
-    async def _until_flushed(self, epoch: int) -> None:
-        """Return when it is durable what may have been acknowledged of such topics."""
+    async def _flush(self, epoch: int) -> list[Channel]:
+        """Have durable what may have been acknowledged of such topics; return what is not."""
         left = self._flush_what_counts()
-        while self._epoch == epoch and (left := [c for c in left if self._owes(c)]):  # noqa: ASYNC110
-            await asyncio.sleep(_FLUSH_LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_WAIT_S):
+                while self._epoch == epoch and (left := [c for c in left if self._owes(c)]):  # noqa: ASYNC110
+                    await asyncio.sleep(_FLUSH_LOOK_S)
+        return left
 
     def _owes(self, channel: Channel) -> bool:
         """Whether a log has something that counts and is not flushed."""

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, message
-from support.waiting import until
+from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
-from vq.broker.insync_set import TICK_S, InSyncSet
+from vq.broker.insync_set import FLUSH_WAIT_S, TICK_S, InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.placement import move
@@ -241,6 +241,41 @@ async def test_a_log_that_failed_keeps_nobody_in_sync(pair: Pair) -> None:
     pair.channel("n1").fail(OSError("broken"))
     await pair.nodes["n2"].stop()
     await pair.in_sync("n1")
+
+
+async def test_a_node_that_comes_back_while_a_flush_hangs_stays(pair: Pair) -> None:
+    """Messages count again when they are in two page caches; the disk of the master may hang on."""
+    await pair.put(10)
+    pair.flusher("n1").held = True
+    await pair.nodes["n2"].stop()
+    role = pair.nodes["n1"]._context.role
+    await until(lambda: role.leaving)
+    waiting = pair.client.send_put("t", 0, [message(b"waits")])
+    await asyncio.sleep(3 * FLUSH_WAIT_S)
+    assert not waiting.done()
+    assert await pair.named() == {"n1", "n2"}, "what it leaves behind is not durable yet"
+    await pair.start("n2")
+    decode_reply(await asyncio.wait_for(waiting, WAIT_S))
+    await until(lambda: not role.leaving)
+    assert await pair.put(1) == pair.end("n2")
+    assert await pair.named() == {"n1", "n2"}
+    pair.flusher("n1").release()
+
+
+async def test_a_node_leaves_when_a_flush_that_hung_has_ended(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says meanwhile what it waits for, once."""
+    acknowledged = await pair.put(10)
+    pair.flusher("n1").held = True
+    await pair.nodes["n2"].stop()
+    await until(lambda: pair.nodes["n1"]._context.role.leaving)
+    await asyncio.sleep(5 * FLUSH_WAIT_S)
+    pair.flusher("n1").release()
+    await pair.in_sync("n1")
+    assert caplog.text.count("stays until a flush here ends") == 1
+    await pair.lose_power("n1")
+    assert await pair.end_after_reading("n1") == acknowledged
 
 
 async def test_a_topic_that_asks_for_one_node_has_no_flush(
