@@ -377,7 +377,7 @@ class BrokerRegistration:
             changed = replace(value, damaged=damaged)
             with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
                 await self._coordinator.set(self._path, changed.encode(), version=stat.version)
-            logger.info("registration is changed", path=self._path, damaged=damaged)
+                logger.info("registration is changed", path=self._path, damaged=damaged)
         return True
 
 

@@ -179,6 +179,31 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
     await one.stop()
 
 
+async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
+    """Somebody changes the node between read and write; the next try is told, once."""
+    damaged, get, path = [False], client.get, BrokerNode.path("b1", "n1")
+    changed = list[int]()
+    first = broker(client, damaged=lambda: damaged[0])
+    await first.start()
+    caplog.set_level("INFO")
+
+    async def slow(wanted: str, **options: Any) -> Any:
+        found = await get(wanted, **options)
+        if wanted == path and not changed:
+            changed.append(found.stat.version)
+            await other.set(path, found.data)
+        return found
+
+    monkeypatch.setattr(client, "get", slow)
+    damaged[0] = True
+    first.registration.look()
+    async with asyncio.timeout(WAIT_S):
+        while not (await registry.read_node(other, "b1", "n1")).damaged:
+            await asyncio.sleep(0.001)
+    await first.stop()
+    assert caplog.text.count("registration is changed") == 1
+
+
 async def test_nobody_is_blamed_when_zookeeper_does_not_answer(client, monkeypatch) -> None:
     """The name is not taken: whoever starts the broker must not look for another process."""
 
