@@ -113,7 +113,7 @@ class Soundness:
         if damaged != self.damaged:
             self.damaged = damaged
             self._tell()
-        if not damaged or not self._role.epoch or not self._role.insync:
+        if not damaged or not self._role.epoch or self._role.named < 2:
             self._since, self._tried, self._why_not = None, None, ""
         elif self._since is None:
             self._since = self._clock.monotonic()

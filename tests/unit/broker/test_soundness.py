@@ -1,8 +1,12 @@
 """When a master with damage hands over."""
 
+import asyncio
+
 import pytest
 
-from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S, hands_over_at
+from vq.broker.context import Role
+from vq.broker.soundness import HAND_OVER_AFTER_S, LOOK_S, RETRY_S, Soundness, hands_over_at
+from vq.clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -17,3 +21,35 @@ def test_it_repairs_first_and_tries_again_seldom(
     since: float, tried: float | None, expected: float
 ) -> None:
     assert hands_over_at(since, tried) == expected
+
+
+class Damaged:
+    """Repairs that never succeed."""
+
+    found = True
+
+    def damaged(self) -> bool:
+        return True
+
+    async def is_behind(self) -> bool:
+        return False
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("named", [1, 2])
+async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> None:
+    """One that is about to join counts already for acknowledgements, and may not lead."""
+    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=named)
+    clock, asked = ManualClock(), list[float]()
+
+    async def hand_over() -> str:
+        asked.append(clock.monotonic())
+        return "n2"
+
+    soundness = Soundness(role, clock, Damaged(), tell=lambda: None, hand_over=hand_over)
+    running = asyncio.create_task(soundness.run())
+    while clock.monotonic() < HAND_OVER_AFTER_S + 1:
+        await asyncio.sleep(LOOK_S)
+        clock.advance(LOOK_S)
+    running.cancel()
+    assert len(asked) == named - 1
