@@ -391,6 +391,8 @@ class ChannelLogs:
             if channel.state is State.CLOSED:
                 return
             await self.settle(channel)
+            if channel.role.epoch:  # an operator named it meanwhile
+                raise NotMaster(f"the log of {channel} is not given up: this node leads")
             logs = [each.log for each in (*channel.older, channel) if each.log is not None]
             for older in channel.older:
                 older.close(Busy(f"the log of {channel} is copied anew"))

@@ -129,7 +129,6 @@ class Follower:
 
     def follow(self, following: Following | None) -> None:
         """Copy from this master from now on; None: this node leads."""
-        self._held.clear()
         if following != self._following:
             self._following = following
             self._retries.clear()
@@ -147,8 +146,13 @@ class Follower:
         """Whether a partition is copied: its log was compared with the master's, and is equal."""
         return self._session is not None and channel in self._session.channels
 
+    @property
+    def held(self) -> list[Channel]:
+        """The partitions that ``hold`` names."""
+        return list(self._held)
+
     def hold(self, channel: Channel) -> None:
-        """Copy a partition no more, until ``release``: its log is given up."""
+        """Copy a partition no more, until ``release``, from no master: its log is given up."""
         self._held[channel] = None
         self._look.set()
 

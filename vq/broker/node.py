@@ -354,6 +354,7 @@ class BrokerNode:
             verifier,
             self._coordinator,
             prove=self._membership.prove,
+            renew=self._register_anew,
             network=self._network,
             disk=self._disk,
             runner=self._runner,
@@ -538,6 +539,11 @@ class BrokerNode:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
+
+    async def _register_anew(self) -> None:
+        if self._registration is None:
+            raise CoordinationError("this node is not registered yet")
+        await self._registration.renew()
 
     def _is_in_sync(self) -> None:
         """Take that this node has all that counts, whatever a loss of power took before."""

@@ -30,7 +30,7 @@ from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.broker.verifying import Verifier
 from vq.coordination.coordinator import Coordinator, NoNode
-from vq.coordination.paths import BrokerNode
+from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import read_state
 from vq.errors import CorruptData, InternalError, PartitionQuarantined, StorageFailed, VqError
 from vq.limits import MIB
@@ -127,6 +127,7 @@ class Repairer:
         verifier: Knows the damage.
         coordinator: Tells where other nodes are, and who is in sync.
         prove: Has both ends of a connection show that they belong to the cluster.
+        renew: Has this node registered anew.
         network, disk, runner, tasks: To act with.
         cluster, node: Names of this node.
         rng: For the back-off.
@@ -146,6 +147,7 @@ class Repairer:
         coordinator: Coordinator,
         *,
         prove: Callable[[BrokerConnection], Awaitable[None]],
+        renew: Callable[[], Awaitable[None]],
         network: Network,
         disk: Disk,
         runner: Runner,
@@ -157,6 +159,7 @@ class Repairer:
         self._context = context
         self._partitions = partitions
         self._prove = prove
+        self._renew = renew
         self._follower = follower
         self._verifier = verifier
         self._coordinator = coordinator
@@ -290,6 +293,9 @@ class Repairer:
             self._connections.clear()
             for channel in [each for each in self._retries if each.state is State.CLOSED]:
                 del self._retries[channel]
+            broken = set(self._to_repair())
+            for channel in [each for each in self._follower.held if each not in broken]:
+                self._follower.release(channel)
 
     def _channels(self) -> list[Channel]:
         return list(self._partitions.channels.values())
@@ -371,12 +377,12 @@ class Repairer:
         following = self._follower.following
         if following is None or following.address is None:
             raise PartitionQuarantined(f"{channel}: its master {role.follows} is not there")
-        self._follower.hold(channel)
-        state = await read_state(self._coordinator, role.group)
-        if state is None or self._node in state.insync:
-            raise PartitionQuarantined(
-                f"{channel} is copied anew when node {self._node} is not in sync any more"
-            )
+        self._follower.hold(channel)  # until ``run`` finds it whole; the node leaves the set by it
+        await self._check_not_in_sync(channel)
+        # A master may be about to name the node, by what it had. It cannot name this registration:
+        # by that one, nobody was told of this partition.
+        await self._renew()
+        await self._check_not_in_sync(channel)
         paths = await self._partitions.logs.give_up(channel)
         logger.warning(
             "damaged log is put aside and copied anew",
@@ -384,7 +390,20 @@ class Repairer:
             master=role.follows,
             path=", ".join(map(str, paths)) or None,
         )
-        self._follower.release(channel)
+
+    async def _check_not_in_sync(self, channel: Channel) -> None:
+        """Return if the group's record does not name this node.
+
+        Raises:
+            PartitionQuarantined: It may.
+        """
+        group = self._context.group
+        await self._coordinator.sync(GroupState.path(group))  # it may know less than the master
+        state = await read_state(self._coordinator, group)
+        if state is None or self._node in state.insync:
+            raise PartitionQuarantined(
+                f"{channel} is copied anew when node {self._node} is not in sync any more"
+            )
 
     # One range ----------------------------------------------------------------------------------
     async def _replace(self, channel: Channel, damage: Damage) -> None:

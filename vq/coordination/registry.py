@@ -21,9 +21,11 @@ from vq.coordination.coordinator import (
     ConnectionLost,
     Coordinator,
     Create,
+    Delete,
     Node,
     NodeExists,
     NoNode,
+    Operation,
     SessionExpired,
     SessionState,
     Set,
@@ -189,6 +191,23 @@ class BrokerRegistration:
         """See that what the registration says may have changed. Never blocks."""
         self._keeper.wake()
 
+    async def renew(self) -> None:
+        """Replace the node by a new one, with a new incarnation.
+
+        What others know of this process by the last one does not count any more: no change of the
+        in-sync set that names it is made from here on.
+
+        Raises:
+            CoordinationError: The node may be replaced or not.
+        """
+        found = await self._coordinator.get(self._path)
+        if not self._is_own(found):
+            raise CoordinationError(f"{self._path} is not ours at this moment")
+        await self._coordinator.multi(
+            [Delete(self._path, found.stat.version), *self._creation()],
+        )
+        self._keeper.wake()
+
     async def stop(self) -> None:
         """Stop the task, and delete the node if ZooKeeper can be reached."""
         if self._remove_listener is not None:
@@ -262,13 +281,8 @@ class BrokerRegistration:
             gone.set()
 
         parent = BrokerNode.parent(self.group)
-        value = replace(self._value, lost_power=self._lost_power(), damaged=self._damaged())
         try:
-            # A node that is created again has version 0 again. The parent's version tells each
-            # registration, so that a change of the in-sync set can be refused after one.
-            await self._coordinator.multi(
-                [Set(parent, b""), Create(self._path, value.encode(), ephemeral=True)]
-            )
+            await self._coordinator.multi(self._creation())
         except NodeExists:
             pass
         except NoNode:
@@ -281,6 +295,18 @@ class BrokerRegistration:
             return await self._coordinator.get(self._path, watch=wake)
         except (NoNode, ConnectionLost, SessionExpired):
             return None
+
+    def _creation(self) -> list[Operation]:
+        """Return what makes the node.
+
+        One that is created again has version 0 again. The parent's version tells each registration,
+        so that a change of the in-sync set can be refused after one.
+        """
+        value = replace(self._value, lost_power=self._lost_power(), damaged=self._damaged())
+        return [
+            Set(BrokerNode.parent(self.group), b""),
+            Create(self._path, value.encode(), ephemeral=True),
+        ]
 
     def _is_own(self, found: Node) -> bool:
         value = BrokerNode.decode(self._path, found.data)

@@ -1,11 +1,13 @@
 """Damage in one copy of a log: the others go on, and give back what is damaged."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker import repairing
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
@@ -130,6 +132,132 @@ async def test_a_new_copy_takes_the_earlier_ranges_too(cluster):
     ours, theirs = channel(node).older, channel(copy).older
     assert [each.log.end_offset for each in theirs] == [each.log.end_offset for each in ours]
     assert theirs[0].log.size_bytes
+
+
+async def copy_without_its_first_range(cluster: MemoryCluster) -> tuple[BrokerNode, BrokerNode]:
+    """A master, and a copy that starts, was in sync, and has lost the directory of a range."""
+    master, _ = await two_ranges(cluster)
+    group = master.config.group
+    copy = await cluster.start(group, "n2")
+    await until(lambda: master._context.role.named == 2)
+    await copy.stop()
+    await until(lambda: master._context.role.named == 1)
+    cluster.disks[f"{group}-n2"].rmtree(DATA / "t" / "0.from-0")
+    return master, cluster.node(group, "n2")
+
+
+async def last_node_keeps_all(cluster: MemoryCluster, master: BrokerNode, copy: BrokerNode) -> None:
+    """End the master: whether the copy leads then or waits for it, nothing is forgotten."""
+    end, group = channel(master).log.end_offset, master.config.group
+    async with cluster.admin() as coordinator:
+        state = await read_state(coordinator, group)
+    assert state is not None
+    if "n2" in state.insync:
+        assert channel(copy).log is not None
+        assert channel(copy).log.end_offset == end, "it is in sync, and gave up everything"
+    await kill(cluster, group)
+    await asyncio.sleep(WAIT_S)
+    assert not copy.epoch or channel(copy).log.end_offset == end
+
+
+async def test_a_copy_that_joins_at_this_moment_gives_up_no_log(cluster, monkeypatch):
+    """Its master asked ZooKeeper to name it before it knew that a log is given up."""
+    master, copy = await copy_without_its_first_range(cluster)
+    multi = cluster.coordinators[master.config.group].multi
+    heal, read = Repairer._heal, repairing.read_state
+    joining, reads = asyncio.Event(), list[str]()
+
+    async def join(operations):
+        if not joining.is_set() and any("state" in each.path for each in operations):
+            joining.set()
+            await until(lambda: reads)
+        return await multi(operations)
+
+    async def heal_then(self, *arguments):
+        await joining.wait()
+        return await heal(self, *arguments)
+
+    async def stale(coordinator, group):
+        found = await read(coordinator, group)
+        if not reads:
+            reads.append(group)
+            await asyncio.sleep(1)  # the answer takes its time
+        return found
+
+    monkeypatch.setattr(cluster.coordinators[master.config.group], "multi", join)
+    monkeypatch.setattr(Repairer, "_heal", heal_then)
+    monkeypatch.setattr(repairing, "read_state", stale)
+    await copy.start()
+    await until(lambda: reads)
+    await asyncio.sleep(2)
+    await last_node_keeps_all(cluster, master, copy)
+
+
+async def test_a_copy_whose_zookeeper_lags_behind_gives_up_no_log(cluster, monkeypatch):
+    """The record names it already."""
+    master, copy = await copy_without_its_first_range(cluster)
+    group = master.config.group
+    multi, heal, named = cluster.coordinators[group].multi, Repairer._heal, asyncio.Event()
+
+    async def join(operations):
+        is_join = any("state" in each.path for each in operations)
+        if is_join:
+            cluster.ensemble.lag(cluster.coordinators[f"{group}-n2"])
+        try:
+            return await multi(operations)
+        finally:
+            if is_join:
+                named.set()
+
+    async def heal_then(self, *arguments):
+        await named.wait()
+        return await heal(self, *arguments)
+
+    monkeypatch.setattr(cluster.coordinators[group], "multi", join)
+    monkeypatch.setattr(Repairer, "_heal", heal_then)
+    await copy.start()
+    await named.wait()
+    await asyncio.sleep(0.2)
+    await last_node_keeps_all(cluster, master, copy)
+
+
+async def test_a_copy_without_an_earlier_range_is_copied_anew(cluster):
+    """When it is not in sync any more; then it joins with everything."""
+    master, copy = await copy_without_its_first_range(cluster)
+    await copy.start()
+    await until(lambda: len(channel(copy).older) == 1 and not repairer(copy).damaged())
+    await until(lambda: master._context.role.named == 2)
+    [ours], [theirs] = channel(master).older, channel(copy).older
+    assert theirs.log.end_offset == ours.log.end_offset
+    assert same(master, copy)
+
+
+async def test_a_copy_that_is_repaired_after_all_is_copied_again(cluster, monkeypatch):
+    """It was to be given up, and stood still for that."""
+    master, copy, _ = await pair_with(cluster)
+    await copy.stop()
+    await until(lambda: master._context.role.named == 1)
+    damage(cluster, "b1-n2", "0", 130)
+    replace, fails = Repairer._replace, [True]
+
+    async def fail(self, *arguments):
+        if fails:
+            raise CorruptData("the other node has it, and it does not fit")
+        return await replace(self, *arguments)
+
+    async def named(coordinator, group):
+        found = await read_state(coordinator, group)
+        return (
+            found if not fails or found is None else dataclasses.replace(found, insync=("n1", "n2"))
+        )
+
+    monkeypatch.setattr(Repairer, "_replace", fail)
+    monkeypatch.setattr(repairing, "read_state", named)
+    copy = await cluster.start(node="n2")
+    await until(lambda: copy._dispatcher.repairs._retries)
+    fails.clear()
+    await until(lambda: not repairer(copy).damaged())
+    await until(lambda: master._context.role.named == 2 and same(master, copy))
 
 
 # Damage that is found while the logs are open -----------------------------------------------------

@@ -179,6 +179,23 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
     await one.stop()
 
 
+async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
+    """It has another incarnation, and the parent's version tells: a join by the old one fails."""
+    told = list[int | None]()
+    first = broker(client)
+    first.registration._on_change = told.append
+    await first.registration.start()
+    path, parent = BrokerNode.path("b1", "n1"), BrokerNode.parent("b1")
+    old, version = (await other.get(path)).stat.czxid, (await other.get(parent)).stat.version
+    await first.registration.renew()
+    new = (await other.get(path)).stat.czxid
+    assert new > old
+    assert (await other.get(parent)).stat.version == version + 1
+    await until(lambda: told[-1] == new)
+    assert told == [old, None, new]
+    await first.registration.stop()
+
+
 async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
     """Somebody changes the node between read and write; the next try is told, once."""
     damaged, get, path = [False], client.get, BrokerNode.path("b1", "n1")
