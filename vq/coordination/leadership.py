@@ -335,11 +335,16 @@ class Leadership:
         """Return what a node that may lack messages does until one that has all leads.
 
         None: the record is gone.
+
+        Raises:
+            CoordinationError: There is no other node in sync any more.
         """
         state = await read_state(self._coordinator, self.group)
         if state is None:
             return None
         others = [each for each in state.insync if each != self.node]
+        if not others:
+            raise CoordinationError(f"the record of group {self.group!r} was changed meanwhile")
         for each in others:  # the record, and the master, are watched already
             await self._watch_node(each)
         master = state.master if state.master != self.node else others[0]

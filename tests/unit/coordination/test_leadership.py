@@ -179,3 +179,30 @@ async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, m
     assert told == [registered]
     assert (registered.incarnation, registered.epoch) == (node.incarnation, 2)
     await one.stop()
+
+
+async def test_a_node_that_waits_for_others_leads_when_there_are_none_any_more(
+    client, monkeypatch
+) -> None:
+    """An operator decides so in the moment between its claim and the look for whom it waits."""
+    one = LeadingBroker(client, node="n1", directory="d1")
+    one.leadership._lost_power = lambda: True
+    await one.registration.start()
+    path, both = GroupState.path("b1"), {"n1": 1, "n2": 2}
+    state = GroupState(epoch=4, master="n1", insync=tuple(both), incarnations=both)
+    await client.create(path, state.encode(), parents=True)
+    wait, waited = Leadership._wait, list[str]()
+
+    async def decided(self: Leadership, incarnation: int, why: str) -> Following | None:
+        if not waited:
+            alone = replace(state, epoch=5, insync=("n1",), incarnations={}, unclean=True)
+            await client.set(path, alone.encode())
+        waited.append(why)
+        return await wait(self, incarnation, why)
+
+    monkeypatch.setattr(Leadership, "_wait", decided)
+    standing = await one.leadership.start()
+    assert isinstance(standing, Registered)
+    assert (standing.epoch, standing.insync) == (6, ("n1",))
+    assert len(waited) == 1
+    await one.stop()
