@@ -1,10 +1,11 @@
 """Commits: a group's progress in each partition, fenced by the generation of its claims.
 
 One ``multi`` writes ``offsets/<topic>/<n>`` and checks the assignment's version, so a member that
-has lost its partition writes nothing. Only ``reset_offset`` can lower an offset.
+has lost its partition writes nothing. An offset is lowered only where that is meant: by a member
+whose application has sought back, and by ``reset_offset``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,13 +24,15 @@ from vq.coordination.coordinator import (
     Create,
     NodeExists,
     NoNode,
+    NotConnected,
     Operation,
+    SessionExpired,
     Set,
 )
 from vq.coordination.paths import Assignment, CommittedOffset
 from vq.coordination.reading import gather_all
 from vq.coordination.update import TRIES_MAX, Plan, apply_plan
-from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.errors import CoordinationError, InvalidArgument
 from vq.model import TopicPartition
 
 #: Commits in one ``multi``; two operations each.
@@ -49,29 +52,51 @@ class CommitResult:
 
 
 async def commit(
-    coordinator: Coordinator, commits: Sequence[tuple[Claim, CommittedOffset]]
+    coordinator: Coordinator,
+    commits: Sequence[tuple[Claim, CommittedOffset]],
+    *,
+    may_go_back: Collection[TopicPartition] = (),
 ) -> CommitResult:
     """Write offsets, each fenced by its claim's generation; at most one per partition.
 
     All that fit into one ``multi`` are written together; a stale one does not delay the others.
+    ``may_go_back``: the partitions whose offset may be before the last committed one.
 
     Raises:
-        InvalidArgument: An offset is before the last committed one; only ``reset_offset`` can lower
-            it.
+        InvalidArgument: The offset of another one is.
         ConnectionLost: Some may have been written. Commit the same offsets again.
+        NotConnected, SessionExpired: Nothing was written.
     """
     for claimed, offset in commits:
-        if claimed.committed is not None and offset.offset < claimed.committed.offset:
-            raise InvalidArgument(
-                f"offset {offset.offset} of {claimed.partition} is before the committed "
-                f"{claimed.committed.offset}; use reset_offset to go back"
-            )
+        _check_order(claimed, offset, may_go_back)
     done: dict[TopicPartition, Claim] = {}
     stale: list[TopicPartition] = []
     for start in range(0, len(commits), COMMITS_PER_MULTI):
         step = list(commits[start : start + COMMITS_PER_MULTI])
-        await _commit_step(coordinator, step, done, stale)
+        lost: list[ConnectionLost] = []
+        try:
+            await _commit_step(coordinator, step, done, stale, lost, may_go_back)
+        except (NotConnected, SessionExpired) as error:
+            if not (lost or done):
+                raise
+            raise ConnectionLost(f"commits may have been written: {error}") from error
     return CommitResult(done, tuple(stale))
+
+
+def _check_order(
+    claimed: Claim, offset: CommittedOffset, may_go_back: Collection[TopicPartition]
+) -> None:
+    """Check that a commit does not go back by mistake.
+
+    In our generation only our own commits can move the progress.
+    """
+    before = claimed.committed
+    if before is None or offset.offset >= before.offset or claimed.partition in may_go_back:
+        return
+    raise InvalidArgument(
+        f"offset {offset.offset} of {claimed.partition} is before the committed {before.offset}; "
+        "use reset_offset to go back"
+    )
 
 
 async def _commit_step(
@@ -79,21 +104,27 @@ async def _commit_step(
     step: list[tuple[Claim, CommittedOffset]],
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
+    lost: list[ConnectionLost],
+    may_go_back: Collection[TopicPartition],
 ) -> None:
     """Commit the offsets in ``step``; leave out those that cannot be committed.
+
+    ``lost`` gets the lost answers: what was asked then may have been written.
 
     It does not use ``update.apply_plan``: the claims have the versions, so no read is needed before
     the write. After the first failure, only the partition that failed is read again; after the
     second one, all are, because a member mostly loses many partitions at once.
     """
-    lost = failures = 0
+    failures = 0
     while step:
         operations = [operation for each in step for operation in _commit_operations(*each)]
         try:
             await coordinator.multi(operations)
-        except ConnectionLost:
-            lost += 1
-            if lost > 2:
+        except NotConnected:
+            raise
+        except ConnectionLost as error:
+            lost.append(error)
+            if len(lost) > 2:
                 raise
             step = await _not_yet_written(coordinator, step, done)
         except (BadVersion, NodeExists, NoNode) as error:
@@ -110,7 +141,7 @@ async def _commit_step(
                 doubted = []
             if failures > 1:
                 step, doubted = [], [*step, *doubted]
-            step += await _rest(coordinator, doubted, done, stale)
+            step += await _rest(coordinator, doubted, done, stale, may_go_back)
         else:
             for claimed, offset in step:
                 done[claimed.partition] = _after(claimed, offset)
@@ -122,9 +153,10 @@ async def _rest(
     doubted: Sequence[tuple[Claim, CommittedOffset]],
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
+    may_go_back: Collection[TopicPartition],
 ) -> list[tuple[Claim, CommittedOffset]]:
     """Sort out commits that are stale or already written; return the others with fresh claims."""
-    found = await gather_all(_refreshed(coordinator, *each) for each in doubted)
+    found = await gather_all(_refreshed(coordinator, claimed) for claimed, _ in doubted)
     rest = []
     for (claimed, offset), fresh in zip(doubted, found, strict=True):
         if fresh is None:
@@ -132,6 +164,7 @@ async def _rest(
         elif fresh.committed == offset:
             done[claimed.partition] = fresh
         else:
+            _check_order(fresh, offset, may_go_back)
             rest.append((fresh, offset))
     return rest
 
@@ -169,24 +202,13 @@ async def _not_yet_written(
     return rest
 
 
-async def _refreshed(
-    coordinator: Coordinator, claimed: Claim, offset: CommittedOffset
-) -> Claim | None:
-    """Return the claim with the progress in the tree; None if another claim has replaced it.
-
-    In our generation only our own commits can move the progress, so progress beyond ``offset``
-    means that the caller commits out of order.
-    """
+async def _refreshed(coordinator: Coordinator, claimed: Claim) -> Claim | None:
+    """Return the claim with the progress in the tree; None if another claim has replaced it."""
     topic, number = claimed.partition
     stat = await coordinator.exists(Assignment.path(claimed.group, topic, number))
     if stat is None or stat.version != claimed.generation:
         return None
     [fresh] = await with_progress(coordinator, [claimed])
-    if fresh.committed is not None and fresh.committed.offset > offset.offset:
-        raise InvalidState(
-            f"{claimed.partition}: cannot commit {offset.offset}, because "
-            f"{fresh.committed.offset} is already committed in this generation"
-        )
     return fresh
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.coordination import FAULTS, at, client_of, disarm, expire, strike
 
 from vq.coordination import claims, commits
-from vq.coordination.coordinator import ConnectionLost, SessionExpired
+from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.paths import Assignment, CommittedOffset
 from vq.errors import InvalidArgument
@@ -54,6 +54,29 @@ async def test_offsets_never_go_back(client) -> None:
     mine = (await commits.commit(client, [(mine, at(10))])).done[P0]
     with pytest.raises(InvalidArgument, match="reset_offset"):
         await commits.commit(client, [(mine, at(9))])
+
+
+async def test_an_offset_goes_back_where_that_is_meant(client) -> None:
+    """The application has sought back; also where an answer was lost meanwhile."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    await commits.commit(client, [(mine, at(10))])
+    result = await commits.commit(client, [(mine, at(4))], may_go_back={P0})
+    assert result.done[P0].committed == at(4)
+    with pytest.raises(InvalidArgument, match="reset_offset"):
+        await commits.commit(client, [(mine, at(3))], may_go_back={P1})
+
+
+@pytest.mark.virtual_time
+async def test_a_commit_that_may_be_written_is_not_told_as_certainly_lost() -> None:
+    """Its answer is lost, and no later call finds a connection to look again."""
+    ensemble = MemoryEnsemble(reconnect_delay_s=3600.0)
+    async with client_of(ensemble) as owner, client_of(ensemble) as reader:
+        mine = await claims.claim(owner, "g", "m1", P0)
+        ensemble.lose_next_reply(owner)
+        with pytest.raises(ConnectionLost) as told:
+            await commits.commit(owner, [(mine, at(5))])
+        assert not isinstance(told.value, NotConnected)
+        assert await commits.read_offsets(reader, "g", ["t"]) == {P0: at(5)}
 
 
 async def test_many_partitions_are_committed_in_bounded_steps(client) -> None:

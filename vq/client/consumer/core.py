@@ -180,7 +180,9 @@ class ConsumerCore:
         self._expect_target()
         if committed is not None:
             hold.stopped = await places.why_stopped(self._cluster, partition, committed)
-            self._begin(hold, go_on_at(hold.claim, committed, self._handled.pop(partition, None)))
+            begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
+            hold.has_sought = begin.position < committed.offset
+            self._begin(hold, begin)
             return
         assert self._membership is not None
         hold.stopped = ""
@@ -332,8 +334,8 @@ class ConsumerCore:
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
-            if hold.reading is not None and not hold.stopped:
-                progress = hold.reading.progress()
+            progress = hold.progress()
+            if progress is not None and not hold.stopped:
                 self._handled[hold.partition] = Handled(hold.claim, hold.attempted, progress)
             self._forget(hold)
 

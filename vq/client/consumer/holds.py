@@ -59,8 +59,9 @@ class Hold:
             before the claim.
         stopped: Why the group does not go on here before a reset; "": it goes on.
         reading: What reads and delivers it; None before it began, and after its end.
-        attempted: The commit that was tried last; None: none was.
+        attempted: Commits since that one that may have been written: their answers were lost.
         sought: Where the application wants to go on; None once the reading begins there.
+        has_sought: It has sought here: progress may be before what was committed.
         is_set_aside: The application has paused it.
     """
 
@@ -69,6 +70,7 @@ class Hold:
         "_state",
         "attempted",
         "claim",
+        "has_sought",
         "is_set_aside",
         "partition",
         "reading",
@@ -83,8 +85,9 @@ class Hold:
         self.session_id = 0
         self.stopped = ""
         self.reading: Reading | None = None
-        self.attempted: CommittedOffset | None = None
+        self.attempted: tuple[CommittedOffset, ...] = ()
         self.sought: Progress | None = None
+        self.has_sought = False
         self.is_set_aside = False
         self._state = State.FREE
         self._on_free = on_free
@@ -133,11 +136,19 @@ class Hold:
         """Whether the tree says that the group was stopped here."""
         return self.claim.committed is not None and bool(self.claim.committed.stopped)
 
+    def seek(self, place: Progress) -> None:
+        """Have the next reading begin at a place; that is its progress from now on."""
+        self.sought, self.has_sought = place, True
+
+    def progress(self) -> Progress | None:
+        """Return where it goes on; None: it was not begun, or has ended."""
+        return self.sought or (None if self.reading is None else self.reading.progress())
+
     def to_commit(self) -> Progress | None:
         """Return the progress that is not committed yet; None: all is committed."""
-        if self.reading is None or not self.is_owned:
+        progress = self.progress()
+        if progress is None or not self.is_owned:
             return None
-        progress = self.sought or self.reading.progress()
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
             return progress

@@ -11,7 +11,7 @@ come while one is under way go together.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
@@ -25,13 +25,14 @@ from vq.coordination.commits import COMMITS_PER_MULTI
 from vq.coordination.coordinator import (
     ConnectionLost,
     EventKind,
+    NotConnected,
     SessionExpired,
     SessionState,
     WatchEvent,
 )
 from vq.coordination.group_view import Assigned
 from vq.coordination.paths import CommittedOffset
-from vq.errors import CoordinationError, GenerationStale, VqError
+from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
@@ -39,6 +40,8 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 #: Partitions that are begun or looked at at once: what goes together comes from these.
 _AT_ONCE: Final = 2 * COMMITS_PER_MULTI
+#: Commits with lost answers that are remembered of one partition, the latest ones.
+_ATTEMPTED_MAX: Final = 16
 #: Steps of claims that are under way at once.
 _STEPS_AT_ONCE: Final = 4
 
@@ -72,6 +75,14 @@ class _Commit:
     def is_current(self) -> bool:
         """Whether the partition is still held under that claim."""
         return self.hold.is_owned and self.hold.claim.generation == self.generation
+
+
+class _Written(NamedTuple):
+    """A commit on its way into the tree, and the claim that fences it."""
+
+    hold: Hold
+    claim: Claim
+    offset: CommittedOffset
 
 
 class Share:
@@ -399,21 +410,20 @@ class Share:
                 epoch=each.progress.epoch,
                 stopped=each.hold.stopped,
             )
-            each.hold.attempted = offset
-            step.append((each.hold.claim, offset))
+            step.append(_Written(each.hold, each.hold.claim, offset))
         outcome: dict[TopicPartition, VqError | None] = {}
         try:
             await self._write(step, outcome)
         except (ConnectionLost, SessionExpired):
             raise
         except VqError:  # one of them is refused; each alone shows which one
-            for claim, offset in step:
+            for alone in step:
                 try:
-                    await self._write([(claim, offset)], outcome)
+                    await self._write([alone], outcome)
                 except (ConnectionLost, SessionExpired):
                     raise
                 except VqError as error:
-                    outcome[claim.partition] = error
+                    outcome[alone.hold.partition] = error
         return [
             outcome[each.hold.partition] if is_ours else _stale(each.hold.partition)
             for each, is_ours in zip(wanted, current, strict=True)
@@ -428,14 +438,27 @@ class Share:
 
     async def _write(
         self,
-        step: Sequence[tuple[Claim, CommittedOffset]],
+        step: Sequence[_Written],
         outcome: dict[TopicPartition, VqError | None],
     ) -> None:
-        result = await commits.commit(self._coordinator, step)
+        for each in step:  # before: the session may end meanwhile, and the hold with it
+            each.hold.attempted = (*each.hold.attempted, each.offset)[-_ATTEMPTED_MAX:]
+        try:
+            result = await commits.commit(
+                self._coordinator,
+                [(each.claim, each.offset) for each in step],
+                may_go_back={each.hold.partition for each in step if each.hold.has_sought},
+            )
+        except (NotConnected, SessionExpired, InvalidArgument):  # nothing was written
+            for each in step:
+                tried = each.hold.attempted
+                each.hold.attempted = tuple(one for one in tried if one is not each.offset)
+            raise
         for partition, claim in result.done.items():
             hold = self._holds.get(partition)
             if hold is not None and hold.claim.generation == claim.generation:
                 hold.claim = claim  # but not in the place of a later claim
+                hold.attempted = ()
             outcome[partition] = None
         for partition in result.stale:
             outcome[partition] = _stale(partition)

@@ -57,7 +57,7 @@ class Steering:
                     self._group, reading.hold.partition, reading.hold.stopped
                 )
         for reading, offset in zip(readings, offsets, strict=True):
-            reading.hold.sought = Progress(offset)
+            reading.hold.seek(Progress(offset))
             if reading.hold.state not in {State.PAUSING, State.PAUSED}:
                 self._pause(reading)
 

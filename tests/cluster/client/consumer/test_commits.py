@@ -54,8 +54,8 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
     commit = commits.commit
     written, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(*arguments: Any) -> commits.CommitResult:
-        result = await commit(*arguments)
+    async def slow(*arguments: Any, **options: Any) -> commits.CommitResult:
+        result = await commit(*arguments, **options)
         written.set()
         await go_on.wait()
         return result
@@ -76,10 +76,10 @@ async def commit_under_way(
     commit = commits.commit
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(*arguments: Any) -> commits.CommitResult:
+    async def slow(*arguments: Any, **options: Any) -> commits.CommitResult:
         begun.set()
         await go_on.wait()
-        return await commit(*arguments)
+        return await commit(*arguments, **options)
 
     monkeypatch.setattr(shares.commits, "commit", slow)
     task = asyncio.create_task(consumer.member.share.commit({P0: Progress(10)}))

@@ -5,6 +5,7 @@ handled 1 2 3, committed up to 1     session ends     handled 4 5 …
                                           claims anew, goes on behind 3
 """
 
+import asyncio
 import logging
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.coordination import commits
+from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionState
 from vq.coordination.paths import CommittedOffset
 from vq.model import TopicPartition
 
@@ -62,6 +64,49 @@ async def test_a_reset_meanwhile_has_the_last_word(
         await commits.reset_offset(coordinator, "g", WHERE, CommittedOffset(offset=0))
     await lose_the_session(cluster, factory)
     assert await take(consumer, 3) == [b"1", b"2", b"3"]
+
+
+async def test_a_place_that_was_sought_outlasts_the_session(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Nobody else has claimed the partition: before the reading began there, and after."""
+    sent = await send(factory, *texts(*range(1, 6)))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 4) == [b"1", b"2", b"3", b"4"]
+    await consumer.commit()
+    await consumer.seek(WHERE, sent[0].offset)  # the task is still at the fourth message
+    await lose_the_session(cluster, factory)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    await consumer.seek(WHERE, sent[0].offset)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    await lose_the_session(cluster, factory)
+    assert await take(consumer, 1) == [b"3"]
+    await consumer.commit()
+    assert (await consumer.get_offset("t"))[WHERE] < sent[2].offset, "under the new claim"
+
+
+@pytest.mark.virtual_time
+async def test_a_commit_whose_answer_is_lost_is_known_after_later_ones_that_were_not_sent(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await send(factory, *texts(1, 2, 3, 4))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    coordinator = coordinator_of(factory)
+    cluster.ensemble.lose_next_reply(coordinator)
+    coordinator.cut = True  # for the time after it
+    committing = asyncio.create_task(consumer.commit())
+    await until(lambda: coordinator.state is SessionState.SUSPENDED)
+    assert await take(consumer, 1) == [b"3"]
+    with pytest.raises(ConnectionLost):
+        await committing
+    for _ in range(2):
+        with pytest.raises(NotConnected):
+            await consumer.commit()
+    session = coordinator.session_id
+    cluster.ensemble.reconnect(coordinator)
+    await until(lambda: coordinator.session_id not in {0, session})
+    assert await take(consumer, 2) == [b"3", b"4"]
 
 
 async def test_a_successor_that_committed_has_the_last_word(

@@ -68,6 +68,23 @@ async def test_a_seek_back_is_committed(factory: aio.MessageFactory) -> None:
         assert await take(follower, 1) == [b"1"]
 
 
+async def test_a_seek_back_is_committed_though_more_was(factory: aio.MessageFactory) -> None:
+    """What was committed lies behind the place that was sought."""
+    sent = await send(factory, *texts(*range(4)))
+    async with await holding(factory, commit_interval_s=3600.0) as consumer:
+        await take(consumer, 4)
+        await consumer.commit()
+        assert (await consumer.get_offset("t"))[T0] > sent[2].offset
+        await consumer.seek(T0, sent[1].offset)
+        await consumer.commit()
+        assert (await consumer.get_offset("t"))[T0] == sent[1].offset
+        assert await take(consumer, 2) == [b"1", b"2"]
+        await consumer.commit()
+        assert (await consumer.get_offset("t"))[T0] < sent[2].offset
+    async with await holding(factory) as follower:
+        assert await take(follower, 1) == [b"3"]
+
+
 async def test_a_seek_is_not_lost_in_a_hand_over(factory: aio.MessageFactory) -> None:
     """The task is still at a message of the old place when the member leaves."""
     sent = await send(factory, *texts(*range(4)))
