@@ -162,10 +162,10 @@ async def test_a_commit_that_fails_is_tried_again(
     commit = commits.commit
     errors: list[Exception] = [RuntimeError("a bug"), UnknownTopic("any error")]
 
-    async def fail(*arguments: Any) -> Any:
+    async def fail(*arguments: Any, **options: Any) -> Any:
         if errors and consumer.assignment():
             raise errors.pop()
-        return await commit(*arguments)
+        return await commit(*arguments, **options)
 
     await consumer.start()
     await until(consumer.assignment)
