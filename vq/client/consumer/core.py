@@ -85,6 +85,7 @@ class ConsumerCore:
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
         self._starting = False
+        self._start_is_over = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._holds = Holds(config.group, self.member)
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
@@ -130,6 +131,7 @@ class ConsumerCore:
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("this consumer was started or closed before")
         self._starting = True
+        self._start_is_over.clear()
         try:
             for topic in self._subscriptions:
                 await self._cluster.track(topic)
@@ -161,11 +163,14 @@ class ConsumerCore:
             raise
         finally:
             self._starting = False
+            self._start_is_over.set()
         self._commit_task = asyncio.create_task(self._commit_regularly())
         self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.report))
 
     async def ensure_started(self) -> None:
-        """Start unless that was done."""
+        """Start unless that was done; wait for a start that is under way."""
+        if self._starting:
+            await self._start_is_over.wait()
         if self._membership is None:
             await self.start()
 

@@ -25,14 +25,24 @@ class Pull:
         self._begin = begin
         self._reader: Messages | None = None
         self._task: asyncio.Task[object] | None = None
+        self._in_hand = 0  # number of the call whose messages are in hand
 
     async def get_many(
-        self, max_messages: int, timeout: float | None, *, lost: bool = False
+        self,
+        max_messages: int,
+        timeout: float | None,
+        *,
+        call: int = 0,
+        received: int | None = None,
     ) -> list[Message]:
         """See ``MessageConsumer.get_many``.
 
-        ``lost``: the result of the call before did not reach the application. Its messages are
-        returned again.
+        Args:
+            max_messages: See there.
+            timeout: See there.
+            call: The number of this call.
+            received: The number of the last call whose result reached the application; None: all
+                did. Messages of a later one are returned again.
         """
         check_whole("max_messages", max_messages)
         if not 1 <= max_messages <= MANY_MAX:
@@ -40,21 +50,29 @@ class Pull:
         bound = None if timeout is None else check_timeout(timeout)
         if self._inbox.closed:
             raise InvalidState("this consumer is closed")
-        if lost:
-            await self._take_back()
+        if received is not None:
+            await self._end_call()
+            self.take_back(received)
+        self._task = asyncio.current_task()  # first: the beginning takes long, too
         await self._begin()
         if self._reader is None:
             self._reader = Messages(self._inbox, self._begin)
-        self._task = asyncio.current_task()
         self._inbox.enter(self._reader, self._task)
         try:
             async with asyncio.timeout(bound):
-                return await self._inbox.next_many(max_messages)
+                messages = await self._inbox.next_many(max_messages)
         except TimeoutError:
             return []
+        self._in_hand = call
+        return messages
 
-    async def _take_back(self) -> None:
+    async def _end_call(self) -> None:
+        """End the call before, if it still waits: its thread was interrupted."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._inbox.put_back("its call of get_many was interrupted")
+
+    def take_back(self, received: int) -> None:
+        """Have messages delivered again that did not reach anybody: see ``get_many``."""
+        if self._in_hand > received:
+            self._inbox.put_back("it did not reach the thread that called get_many")

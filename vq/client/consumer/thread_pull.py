@@ -1,7 +1,8 @@
 """``get_many`` of the blocking API: one thread at a time takes messages through the loop.
 
 The messages of a call belong to the thread that called. A call's result may not reach it: a signal
-handler raised while the thread waited. Then the next call takes the messages back first.
+handler raised while the thread waited. Then the next call takes the messages back first. Calls have
+numbers, so that it takes back no messages of an earlier call, which did reach the thread.
 """
 
 import threading
@@ -13,7 +14,7 @@ from vq.client.consumer.delivery import Listener
 from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.pull import Pull
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidArgument, InvalidState, VqError
+from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message
 
 
@@ -24,9 +25,10 @@ class ThreadPull:
         self._inbox = inbox
         self._pull = Pull(inbox, core.ensure_started)
         self._runtime = runtime
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the three below
         self._owner: threading.Thread | None = None  # has the messages of its call, or waits
-        self._has_received = True  # the last call's result reached its thread
+        self._call = 0  # number of the last one
+        self._received = 0  # number of the last one whose result reached the owner; -1: none counts
         self._has_listeners: bool | None = None  # None: nothing was subscribed
 
     def check_subscription(self, listener: Listener | None) -> None:
@@ -52,21 +54,19 @@ class ThreadPull:
                 "the topics of this consumer have listeners, which get the messages; subscribe "
                 "without a listener to call get_many"
             )
-        lost = self._enter()
-        try:
-            messages = self._runtime.run(self._pull.get_many(max_messages, timeout, lost=lost))
-        except VqError:  # it has taken nothing
-            with self._lock:
-                self._has_received = not lost
-            raise
-        with self._lock:
-            self._has_received = True
-            if not messages:
-                self._owner = None  # nothing is in hand: another thread may go on
+        call, received = self._enter()
+        messages = self._runtime.run(
+            self._pull.get_many(max_messages, timeout, call=call, received=received)
+        )
+        if not messages:
+            with self._lock:  # nothing is in hand: another thread may go on
+                self._owner, self._received = None, call
+            return messages
+        self._received = call  # last: behind it, no signal handler runs before the return
         return messages
 
-    def _enter(self) -> bool:
-        """Let this thread call; return whether what was taken before did not reach anybody.
+    def _enter(self) -> tuple[int, int]:
+        """Let this thread call; return the number of the call, and of the last received one.
 
         Raises:
             InvalidState: Another thread has messages, or waits for some.
@@ -80,14 +80,15 @@ class ThreadPull:
                     f"{me.name!r} asks for more; hand the messages of one thread to others, or "
                     "make several consumers"
                 )
-            lost = not self._has_received or owner not in {None, me}
-            self._owner, self._has_received = me, False
-            return lost
+            if owner not in {None, me}:
+                self._received = -1  # it ended with messages in hand
+            self._owner, self._call = me, self._call + 1
+            return self._call, self._received
 
     def put_down(self) -> None:
         """Do not count what is in hand as consumed."""
         with self._lock:
-            self._has_received = False
+            self._received = -1
 
     def closing(
         self, close: Callable[[], Coroutine[Any, Any, None]]
@@ -97,10 +98,12 @@ class ThreadPull:
         What is in hand counts as consumed if this thread has it.
         """
         with self._lock:
-            consumed = self._has_received and self._owner in {None, threading.current_thread()}
+            is_ours = self._owner in {None, threading.current_thread()}
+            received = self._received if is_ours else -1
 
         async def closed() -> None:
-            self._inbox.close(consumed=consumed)
+            self._pull.take_back(received)  # a call that another thread waits for gets nothing
+            self._inbox.close()
             await close()
 
         return closed
