@@ -186,10 +186,10 @@ async def test_what_is_handled_while_a_commit_is_under_way_is_left_for_the_next(
     commit = commits.commit
     under_way, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(*arguments: Any) -> Any:
+    async def slow(*arguments: Any, **options: Any) -> Any:
         under_way.set()
         await go_on.wait()
-        return await commit(*arguments)
+        return await commit(*arguments, **options)
 
     monkeypatch.setattr(shares.commits, "commit", slow)
     committing = asyncio.create_task(consumer.commit())
