@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from vq.admin.groups import GroupProgress, describe_group
+from vq.admin.groups import GroupProgress, progress, read_nodes
+from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import groups
+from vq.coordination.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.groups import UnknownGroup
+from vq.coordination.reading import gather_all
 from vq.errors import VqError
 from vq.log_lines import get_logger
 
@@ -36,31 +39,41 @@ class GroupLags:
 async def look_at_groups(cluster: ClusterClient, *, count: bool, partitions_max: int) -> GroupLags:
     """Return how far every group is behind; one group is read after the other.
 
+    A broker that gives no answer in time is not asked again during this look.
+
     Args:
         cluster: Where.
         count: Also in messages, which brokers have to count.
-        partitions_max: Of all groups together; further ones are counted as left out.
+        partitions_max: Of all groups together; further ones are counted as left out, and no broker
+            is asked about them.
 
     Raises:
-        CoordinationError: The groups cannot be listed.
+        CoordinationError: The groups cannot be listed, or ZooKeeper went away meanwhile.
     """
     begun = cluster.clock.monotonic()
+    inspector = Inspector(cluster)
     members: dict[str, int] = {}
-    progress: dict[str, tuple[GroupProgress, ...]] = {}
+    found: dict[str, tuple[GroupProgress, ...]] = {}
     failed = left_out = 0
     room = partitions_max
     for name in await groups.list_groups(cluster.coordinator):
         try:
-            found = await describe_group(cluster, name, count=count and room > 0)
+            nodes = await read_nodes(cluster, name)
+            placements = [each for view in nodes.topics.values() for each in view.partitions]
+            told = await gather_all(
+                progress(inspector, nodes, each, count=count) for each in placements[:room]
+            )
         except UnknownGroup:
             continue  # deleted meanwhile
+        except (ConnectionLost, SessionExpired):
+            raise
         except VqError as error:
             logger.warning("group cannot be read", group=name, error=error)
             failed += 1
             continue
-        members[name] = len(found.members)
-        progress[name] = found.partitions[:room]
-        left_out += len(found.partitions) - len(progress[name])
-        room -= len(progress[name])
+        members[name] = len(nodes.members)
+        found[name] = tuple(told)
+        left_out += len(placements) - len(told)
+        room -= len(told)
     now = cluster.clock.monotonic()
-    return GroupLags(cluster.clock.wall_ms(), now - begun, members, progress, failed, left_out)
+    return GroupLags(cluster.clock.wall_ms(), now - begun, members, found, failed, left_out)

@@ -192,7 +192,7 @@ async def describe_group(
     Raises:
         UnknownGroup: There is none of this name.
     """
-    nodes = await _read(cluster, name)
+    nodes = await read_nodes(cluster, name)
     inspector = Inspector(cluster)
     partitions = await gather_all(
         progress(inspector, nodes, placement, count=count)
@@ -218,7 +218,12 @@ def description(
     )
 
 
-async def _read(cluster: ClusterClient, name: str) -> GroupNodes:
+async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
+    """Return what the tree says of a group.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
     coordinator = cluster.coordinator
     contract = await groups.read_group(coordinator, name)
     if contract is None:

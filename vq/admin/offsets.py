@@ -5,14 +5,16 @@ Loop-bound functions on a ``ClusterClient``. A number that no broker answers is 
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics
+from vq.coordination.paths import Unreadable
 from vq.coordination.reading import gather_all
-from vq.errors import VqError
-from vq.model import NodeInfo, PartitionPlacement, Span, time_ms_of
+from vq.errors import TimedOut, Unreachable, VqError
+from vq.log_lines import get_logger
+from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.format import (
@@ -21,6 +23,8 @@ from vq.store.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
 )
+
+logger = get_logger(__name__)
 
 #: A control record, and the header of the message behind it.
 _FIRST_BYTES: Final = CONTROL_BYTES + RECORD_HEADER_BYTES
@@ -66,11 +70,17 @@ async def offsets_at_time(
 
 
 class Inspector:
-    """Asks brokers about partitions; remembers masters, so use one per question."""
+    """Asks brokers about partitions; remembers masters, so use one per question.
+
+    It also remembers who gave no answer in time, and does not ask again: of a broker that hangs,
+    thousands of partitions would each wait for the time-out. Counts take long and have a memory of
+    their own.
+    """
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._masters: dict[str, asyncio.Task[tuple[NodeInfo, int] | None]] = {}
+        self._silent: set[tuple[Address, bool]] = set()  # of counts, or of all else
 
     async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
         """Return the ends of a partition, None when a broker that knows one does not answer."""
@@ -95,7 +105,7 @@ class Inspector:
                 return None
             if span.end is None or answer.offset < span.end:
                 return answer.offset
-        return None
+        return placement.spans[-1].end if placement.spans else None  # it takes no more messages
 
     async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
         """Return how many messages lie in ``[start, end)``, None when a broker cannot tell.
@@ -136,10 +146,10 @@ class Inspector:
                 max_bytes=_FIRST_BYTES,
                 epoch=found[1],
             )
-            try:
-                answer, body = await self._cluster.request(found[0].address, Command.GET, request)
-            except VqError:
+            asked = await self._request(found[0].address, Command.GET, request)
+            if asked is None:
                 return None
+            answer, body = asked
             assert isinstance(answer, GetResponse)
             time_ms, offset = _first_time(bytes(body), offset)
             if time_ms is not None or not body:
@@ -162,19 +172,39 @@ class Inspector:
             return None
         master, request.epoch = found
         request.topic, request.partition = placement.topic, placement.partition
-        try:
-            answer, _ = await self._cluster.request(master.address, Command.OFFSETS, request)
-        except VqError:
+        asked = await self._request(master.address, Command.OFFSETS, request, request.count)
+        if asked is None:
             return None
-        assert isinstance(answer, OffsetsResponse)
-        return answer
+        assert isinstance(asked[0], OffsetsResponse)
+        return asked[0]
+
+    async def _request(
+        self, address: Address, command: int, request: Any, is_count: bool = False
+    ) -> tuple[Any, bytes] | None:
+        """Return the answer of a broker; None: it gives none, or refuses."""
+        if (address, is_count) in self._silent or (address, False) in self._silent:
+            return None
+        try:
+            return await self._cluster.request(address, command, request)
+        except (TimedOut, Unreachable):
+            self._silent.add((address, is_count))
+        except VqError:
+            pass
+        return None
 
     async def _master(self, group: str) -> tuple[NodeInfo, int] | None:
         task = self._masters.get(group)
         if task is None:
-            task = asyncio.create_task(master_and_epoch(self._cluster, group))
+            task = asyncio.create_task(self._find_master(group))
             self._masters[group] = task
         return await task
+
+    async def _find_master(self, group: str) -> tuple[NodeInfo, int] | None:
+        try:
+            return await master_and_epoch(self._cluster, group)
+        except Unreadable as error:
+            logger.warning("master of a broker group cannot be read", group=group, error=error)
+            return None
 
 
 def _first_time(body: bytes, offset: int) -> tuple[int | None, int]:

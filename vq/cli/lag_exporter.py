@@ -20,6 +20,7 @@ from vq.model import Address, check_host
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
 from vq.remoting.transport import Network, TcpNetwork
+from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 
@@ -64,13 +65,21 @@ class LagExporter:
             try:
                 self._found = await self._look()
                 self._failed_looks, self._cause = 0, ""
-            except VqError as error:
-                self._found = GroupLags()
-                self._failed_looks += 1
-                if self._cause != str(error):
-                    logger.warning("groups cannot be read, trying again later", error=error)
-                self._cause = str(error)
+            except Exception as error:  # noqa: BLE001 - a task's outer edge
+                self._failed(error)
             await asyncio.sleep(self._interval_s)
+
+    def _failed(self, error: Exception) -> None:
+        self._found = GroupLags()
+        self._failed_looks += 1
+        cause = str(error) if isinstance(error, VqError) else shown_raised(error)
+        if self._cause != cause:
+            logger.warning(
+                "groups cannot be read, trying again later",
+                error=cause,
+                exc_info=None if isinstance(error, VqError) else error,
+            )
+        self._cause = cause
 
     async def close(self) -> None:
         """Stop listening."""
@@ -141,8 +150,9 @@ def lag_exporter(
             looking = asyncio.ensure_future(exporter.run())
             stopping = asyncio.ensure_future(stop.wait())
             await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            looking.cancel()
-            stopping.cancel()
             await exporter.close()
+            for task in (looking, stopping):
+                task.cancel()
+            await asyncio.wait({looking, stopping})
 
     invocation.run(work())

@@ -1,17 +1,22 @@
 """The lag of groups as metrics: what is known has a sample, what is not has none."""
 
 import asyncio
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from support.broker import MemoryCluster
+from support.consumers import consumer_of
 from support.http import http_get, samples
 from support.waiting import until
 
-from vq.admin.group_lags import GroupLags
+from vq import aio
+from vq.admin.group_lags import GroupLags, look_at_groups
 from vq.admin.groups import GroupProgress
 from vq.admin.lag_metrics import lag_families
 from vq.cli.lag_exporter import LagExporter
-from vq.errors import CoordinationError
+from vq.client.cluster import ClusterClient
+from vq.coordination.coordinator import NotConnected
+from vq.errors import CoordinationError, TimedOut
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
 from vq.remoting.memory import MemoryNetwork
@@ -54,19 +59,28 @@ class Groups:
     """What the exporter is given to look with."""
 
     def __init__(self) -> None:
-        self.found: GroupLags | None = GroupLags(1_000, 0.5, {"g": 1}, {"g": (KNOWN,)})
+        self.error: Exception | None = None
         self.looks = 0
 
     async def look(self) -> GroupLags:
         self.looks += 1
-        if self.found is None:
-            raise CoordinationError("ZooKeeper is away")
-        return replace(self.found, time_ms=self.looks)
+        if self.error is not None:
+            raise self.error
+        return GroupLags(self.looks, 0.5, {"g": 1}, {"g": (KNOWN,)})
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (CoordinationError("ZooKeeper is away"), "ZooKeeper is away\n"),
+        (KeyError("of a bug"), "KeyError('of a bug')\n"),
+    ],
+)
 @pytest.mark.virtual_time
-async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers_away() -> None:
-    """A number that was true an hour ago would hide that nobody knows it now."""
+async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers_away(
+    error: Exception, told: str
+) -> None:
+    """A number that was true an hour ago would hide that nobody knows it now. Looks go on."""
     network, groups = MemoryNetwork(), Groups()
     exporter = LagExporter(groups.look, interval_s=30)
     await exporter.serve(network, HERE)
@@ -76,12 +90,76 @@ async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers
         assert "vq_group_lag_bytes{" in (await http_get(network, HERE, "/metrics")).text
     assert (await http_get(network, HERE, "/readyz")).status == 200
     assert groups.looks == 1
-    groups.found = None
+    groups.error = error
     await asyncio.sleep(45)
     page = (await http_get(network, HERE, "/metrics")).text
     assert "vq_group_lag_bytes{" not in page
     assert samples(page)["vq_lag_exporter_failed_looks"] == 1
     answer = await http_get(network, HERE, "/readyz")
-    assert (answer.status, answer.text) == (503, "ZooKeeper is away\n")
+    assert (answer.status, answer.text) == (503, told)
+    groups.error = None
+    await asyncio.sleep(30)
+    assert (await http_get(network, HERE, "/readyz")).status == 200
     running.cancel()
     await exporter.close()
+
+
+# Looking --------------------------------------------------------------------------------------
+@pytest.fixture
+async def asked(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    client: ClusterClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[Any]:
+    """What brokers are asked; three groups have joined topic ``t``, which has two partitions."""
+    for name in ("g1", "g2", "g3"):
+        async with await consumer_of(factory, group=name) as consumer:
+            await consumer.start()
+    asked: list[Any] = []
+    request = client.request
+
+    async def ask(address: Address, command: int, message: Any) -> Any:
+        asked.append(message)
+        return await request(address, command, message)
+
+    monkeypatch.setattr(client, "request", ask)
+    return asked
+
+
+async def test_beyond_the_bound_no_broker_is_asked(client: ClusterClient, asked: list[Any]) -> None:
+    found = await look_at_groups(client, count=False, partitions_max=3)
+    assert {name: len(told) for name, told in found.progress.items()} == {"g1": 2, "g2": 1, "g3": 0}
+    assert (found.left_out, found.failed) == (3, 0)
+    assert set(found.members) == {"g1", "g2", "g3"}
+    assert len(asked) == 3
+
+
+async def test_a_broker_that_hangs_holds_up_a_look_once(
+    client: ClusterClient, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its partitions, in each group, would wait for the time-out."""
+
+    async def hang(address: Address, command: int, message: Any) -> Any:
+        asked.append(message)
+        await asyncio.sleep(0)
+        raise TimedOut("no answer")
+
+    monkeypatch.setattr(client, "request", hang)
+    found = await look_at_groups(client, count=True, partitions_max=100)
+    assert [each.end for told in found.progress.values() for each in told] == [None] * 6
+    assert len(asked) == 2, "both partitions of the first group, at the same time"
+
+
+async def test_a_look_without_zookeeper_fails_as_a_whole(
+    client: ClusterClient, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it waits for each group, and the numbers before it stay for so long."""
+
+    async def fail(address: Address, command: int, message: Any) -> Any:
+        raise NotConnected("ZooKeeper is away")
+
+    monkeypatch.setattr(client, "request", fail)
+    monkeypatch.setattr(client.coordinator, "get", lambda *_, **__: fail(HERE, 0, None))
+    with pytest.raises(NotConnected):
+        await look_at_groups(client, count=True, partitions_max=100)

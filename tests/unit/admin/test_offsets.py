@@ -46,6 +46,15 @@ async def test_a_time_is_looked_for_in_one_group_after_the_other(
     assert await inspector.offset_at_time(PLACEMENT, 5) is None
 
 
+async def test_a_time_behind_a_partition_that_takes_no_more_messages_is_its_end(
+    brokers: Brokers,
+) -> None:
+    brokers.ends = {ADDRESS["b1"]: (100, 500), ADDRESS["b2"]: (500, 900)}
+    brokers.at_time = {ADDRESS["b1"]: 500, ADDRESS["b2"]: 900}
+    closed = PartitionPlacement("t", 0, (Span("b1", 0, 500), Span("b2", 500, 900)))
+    assert await Inspector(cluster_of(brokers)).offset_at_time(closed, 5) == 900
+
+
 @pytest.mark.parametrize(
     ("start", "end", "count", "asked"),
     [
