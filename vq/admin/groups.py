@@ -265,7 +265,11 @@ async def progress(
     partition = TopicPartition(placement.topic, placement.partition)
     committed = nodes.offsets.get(partition)
     owner = nodes.owners.get(partition)
-    stopped = committed.stopped if committed is not None else ""
+    elsewhere = stopped = ""
+    if committed is not None:
+        view = nodes.topics.get(placement.topic)
+        elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
+        stopped = committed.stopped or elsewhere  # the next member finds that out
     ends = await inspector.ends(placement)
     begin = end = None
     if ends is not None:
@@ -278,7 +282,8 @@ async def progress(
         ):
             begin = end
     size = messages = age_s = None
-    if begin is not None and end is not None and begin <= end:  # otherwise messages were lost
+    if begin is not None and end is not None and begin <= end and not elsewhere:
+        # Otherwise messages were lost, or the offset means nothing here.
         size = end - begin
         age_s = await inspector.age_s(placement, begin) if size else 0.0
         if count:

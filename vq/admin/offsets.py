@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
 from vq.coordination import topics
 from vq.coordination.paths import Unreadable
 from vq.coordination.reading import gather_all
-from vq.errors import TimedOut, Unreachable, VqError
+from vq.errors import InvalidArgument, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.remoting.format import Command
@@ -26,6 +27,7 @@ from vq.store.format import (
 
 logger = get_logger(__name__)
 
+_TIME_MS_MAX: Final = (1 << 63) - 1
 #: A control record, and the header of the message behind it.
 _FIRST_BYTES: Final = CONTROL_BYTES + RECORD_HEADER_BYTES
 #: Control records in a row: where a partition was moved, or its topic has copies.
@@ -62,11 +64,24 @@ async def offsets_at_time(
 
     Raises:
         UnknownTopic: There is no such topic.
+        InvalidArgument: That is no time since 1970.
     """
+    check_time("time_ms", time_ms)
     view = await topics.describe_topic(cluster.coordinator, topic)
     inspector = Inspector(cluster)
     found = await gather_all(inspector.offset_at_time(each, time_ms) for each in view.partitions)
     return dict(enumerate(found))
+
+
+def check_time(what: str, time_ms: int) -> None:
+    """Check a time in milliseconds since 1970.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    check_whole(what, time_ms)
+    if not 0 <= time_ms <= _TIME_MS_MAX:
+        raise InvalidArgument(f"{what} = {time_ms} is outside [0, {_TIME_MS_MAX}] ms since 1970")
 
 
 class Inspector:

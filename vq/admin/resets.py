@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from vq.admin.brokers import master_of
-from vq.admin.offsets import Inspector, PartitionEnds
+from vq.admin.offsets import Inspector, PartitionEnds, check_time
 from vq.admin.stored import COUNT_MAX, Source
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import commits, groups, topics
+from vq.coordination import claims, commits, groups, topics
 from vq.coordination.groups import UnknownGroup
 from vq.coordination.paths import CommittedOffset
 from vq.coordination.reading import TopicView, gather_all
@@ -29,6 +29,7 @@ from vq.errors import (
 from vq.model import PartitionPlacement, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest
+from vq.shown import shown
 
 
 class Goal(enum.StrEnum):
@@ -54,7 +55,14 @@ class Target:
     value: int = 0
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "goal", Goal(self.goal))  # as text, too
+        except ValueError:
+            known = ", ".join(Goal)
+            raise InvalidArgument(f"goal = {shown(self.goal)} is none of {known}") from None
         check_whole("value", self.value)
+        if self.goal is Goal.TIME:
+            check_time("a time", self.value)
         if self.goal is Goal.SHIFT and not 1 <= abs(self.value) <= COUNT_MAX:
             raise InvalidArgument(
                 f"a shift by {self.value} messages is outside [-{COUNT_MAX}, {COUNT_MAX}], or 0"
@@ -94,6 +102,8 @@ async def plan_reset(
     Raises:
         UnknownGroup, UnknownPartition: There is none.
         InvalidArgument: The group does not read such a topic, or the target does not fit.
+        InvalidState: The target says where the group is, and its offset is one of another topic of
+            this name.
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
     """
@@ -117,7 +127,7 @@ async def plan_reset(
             f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
         )
     before = await commits.read_offsets(cluster.coordinator, group, names)
-    planner = _Planner(cluster, target, contract.start)
+    planner = _Planner(cluster, group, target, contract.start)
     plans = await gather_all(
         planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
         for view, placement in chosen
@@ -151,8 +161,9 @@ def _partition_of(placement: PartitionPlacement) -> TopicPartition:
 class _Planner:
     """Plans the reset of single partitions."""
 
-    def __init__(self, cluster: ClusterClient, target: Target, start: str) -> None:
+    def __init__(self, cluster: ClusterClient, group: str, target: Target, start: str) -> None:
         self._cluster = cluster
+        self._group = group
         self._inspector = Inspector(cluster)
         self._target = target
         self._start = start  # where the group begins without an offset
@@ -171,14 +182,20 @@ class _Planner:
             raise NotMaster(
                 f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
             )
-        if only_stopped and not _is_stopped(before, ends):
+        elsewhere = "" if before is None else commits.why_of_another(before, view.id)
+        if only_stopped and not (elsewhere or _is_stopped(before, ends)):
             return None
+        if elsewhere and self._target.goal in {Goal.COMMITTED, Goal.SHIFT}:
+            raise InvalidState(
+                f"group {self._group!r} is nowhere in {partition}: {elsewhere}; name another place"
+            )
         if self._target.goal is Goal.COMMITTED:
             return await self._go_on(partition, before, ends)
-        offset = await self._offset(placement, ends, before)
+        here = None if elsewhere else before
+        offset = await self._offset(placement, ends, here)
         after = CommittedOffset(offset=offset, time_ms=self._now_ms(), topic_id=view.id)
-        old = ends.earliest if before is None else max(before.offset, ends.earliest)
-        if before is None or old == offset:
+        old = await self._place(partition, ends, here)
+        if old == offset or (here is None and offset < old):  # nothing was handled here before
             return Reset(partition, before, after)
         if old > ends.latest:  # nobody knows what lay between
             return Reset(partition, before, after, None if offset < old else 0, None)
@@ -227,13 +244,22 @@ class _Planner:
         await self._check_boundary(placement, target.value)
         return target.value
 
+    async def _place(
+        self, partition: TopicPartition, ends: PartitionEnds, before: CommittedOffset | None
+    ) -> int:
+        """Return where the group is, or where it would begin."""
+        if before is not None:
+            return max(before.offset, ends.earliest)
+        younger = self._start != "latest" or await claims.is_younger(
+            self._cluster.coordinator, self._group, partition
+        )
+        return ends.earliest if younger else ends.latest
+
     async def _shifted(
         self, partition: TopicPartition, ends: PartitionEnds, before: CommittedOffset | None
     ) -> int:
         """Return the place that many messages from where the group is."""
-        place = ends.latest if self._start == "latest" else ends.earliest
-        if before is not None:
-            place = min(max(before.offset, ends.earliest), ends.latest)
+        place = min(await self._place(partition, ends, before), ends.latest)
         source, count = Source(self._cluster, partition), self._target.value
         if count > 0:
             return await source.forward(place, count, ends.latest)
@@ -281,9 +307,11 @@ async def carry_out(
     undone: they commit nothing any more, claim their partitions again, and go on from there.
 
     Raises:
-        InvalidState: The group has members, and they are not to be fenced; nothing was changed.
+        InvalidState: The group has members, and they are not to be fenced; or since the plan the
+            group, or one of the topics, was deleted or made anew. Nothing was changed.
         CoordinationError: ZooKeeper does not answer; those before it in the plan were reset.
     """
+    await _check_plan(cluster, group, planned)
     present = await groups.members(cluster.coordinator, group)
     if present and not fence:
         names = ", ".join(list(present)[:5])
@@ -293,3 +321,20 @@ async def carry_out(
         )
     for each in planned:
         await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)
+
+
+async def _check_plan(cluster: ClusterClient, group: str, planned: Sequence[Reset]) -> None:
+    """Check that what was planned is still there: a reset would make a deleted group anew.
+
+    Raises:
+        InvalidState: It is not.
+    """
+    if await groups.read_group(cluster.coordinator, group) is None:
+        raise InvalidState(f"group {group!r} was deleted meanwhile; nothing was reset")
+    for name in sorted({each.partition.topic for each in planned}):
+        view = await _view(cluster, name, needed=False)
+        ids = {each.after.topic_id for each in planned if each.partition.topic == name}
+        if view is None or ids - {view.id, ""}:
+            raise InvalidState(
+                f"topic {name!r} was deleted or made anew meanwhile; nothing was reset, plan again"
+            )

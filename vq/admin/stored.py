@@ -25,6 +25,7 @@ from vq.store.record import Record, boundaries, bytes_needed, decode_into
 RANGE_BYTES: Final = 1 * limits.MIB
 #: Messages that a search for a place counts at most.
 COUNT_MAX: Final = 100_000
+_OFFSET_MAX: Final = (1 << 64) - 1
 #: Bytes of a message, as the first guess of a search backwards.
 _GUESS_BYTES: Final = 256
 _WINDOW_BYTES_MIN: Final = 64 * limits.KIB
@@ -96,7 +97,7 @@ async def read_range(
         raise InvalidArgument(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
         )
-    if start < 0 or (end is not None and end < start):
+    if not 0 <= start <= _OFFSET_MAX or (end is not None and end < start):
         raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
     source = Source(cluster, TopicPartition(topic, partition))
     return await source.read(start, end, max_bytes)

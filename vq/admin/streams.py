@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vq import limits
-from vq.admin.offsets import Inspector, PartitionEnds
+from vq.admin.offsets import Inspector, PartitionEnds, check_time
 from vq.admin.stored import COUNT_MAX, Source
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -63,6 +63,11 @@ class Begin:
     last: int | None = None
 
     def __post_init__(self) -> None:
+        given = [each for each in (self.since_ms, self.offset, self.last) if each is not None]
+        if len(given) + self.latest > 1:
+            raise InvalidArgument("give one of latest, since_ms, offset and last")
+        if self.since_ms is not None:
+            check_time("since_ms", self.since_ms)
         if self.last is not None and not 1 <= self.last <= COUNT_MAX:
             raise InvalidArgument(f"last = {self.last} is outside [1, {COUNT_MAX}]")
 

@@ -212,6 +212,16 @@ async def _refreshed(coordinator: Coordinator, claimed: Claim) -> Claim | None:
     return fresh
 
 
+def why_of_another(committed: CommittedOffset, topic_id: str) -> str:
+    """Return why an offset means nothing in the topic with this id; "": no reason is known."""
+    if not committed.topic_id or committed.topic_id == topic_id:
+        return ""
+    return (
+        f"the offset was committed for another topic of this name (id {committed.topic_id}, now "
+        f"{topic_id})"
+    )
+
+
 async def read_offsets(
     coordinator: Coordinator, group: str, topics: Sequence[str]
 ) -> dict[TopicPartition, CommittedOffset]:

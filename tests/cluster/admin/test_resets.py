@@ -11,10 +11,11 @@ from support.client import factory_of, started
 from support.waiting import WAIT_S, until
 
 from vq import aio
+from vq.admin.groups import describe_group
 from vq.admin.resets import Goal, Reset, Target, carry_out, plan_reset
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.coordination import commits, topics
+from vq.coordination import commits, groups, topics
 from vq.coordination.groups import UnknownGroup
 from vq.coordination.paths import CommittedOffset
 from vq.errors import (
@@ -249,3 +250,62 @@ async def test_a_group_is_shifted_by_messages(
 def test_a_shift_has_bounds(shift: int) -> None:
     with pytest.raises(InvalidArgument, match=f"a shift by {shift} messages"):
         Target(goal=Goal.SHIFT, value=shift)
+
+
+# Namesakes, and what is deleted meanwhile -------------------------------------------------------
+ELSEWHERE = CommittedOffset(offset=2 * SIZE, time_ms=5, member="m", topic_id="another")
+
+
+async def test_an_offset_of_another_topic_of_this_name_is_nowhere(client: ClusterClient) -> None:
+    """It counts as stopped, keeps nobody from another place, and no count starts from it."""
+    await commits.reset_offset(client.coordinator, "g", WHERE, ELSEWHERE)
+    for target, skips in ((LATEST, 4), (EARLIEST, 0), (Target(goal=Goal.OFFSET, value=SIZE), 1)):
+        planned = await plan_one(client, target, only_stopped=True)
+        assert (planned.skips, planned.repeats) == (skips, 0)
+        assert planned.after.topic_id not in {"", "another"}
+    for target in (COMMITTED, Target(goal=Goal.SHIFT, value=1)):
+        with pytest.raises(InvalidState, match="committed for another topic of this name"):
+            await plan_reset(client, "g", target)
+    (told,) = (await describe_group(client, "g")).partitions
+    assert told.needs_reset
+    assert told.stopped is not None
+    assert "another topic" in told.stopped
+    assert told.lag_bytes is None
+
+
+async def test_a_plan_without_an_offset_says_what_it_skips(client: ClusterClient) -> None:
+    """The group would begin with the oldest message."""
+    await client.coordinator.delete(CommittedOffset.path("g", "t", 0))
+    assert (await plan_one(client, LATEST)).skips == 4
+    assert (await plan_one(client, EARLIEST)).skips == 0
+
+
+async def test_a_plan_is_not_carried_out_in_another_topic(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    planned = [await plan_one(client, LATEST)]
+    await topics.delete_topic(client.coordinator, "t")
+    with pytest.raises(InvalidState, match="'t' was deleted or made anew"):
+        await carry_out(client, "g", planned)
+    await cluster.create_topic("t", partitions=1)
+    with pytest.raises(InvalidState, match="'t' was deleted or made anew"):
+        await carry_out(client, "g", planned)
+    assert await committed(client) is None
+
+
+async def test_a_plan_makes_no_deleted_group_anew(client: ClusterClient) -> None:
+    planned = [await plan_one(client, LATEST)]
+    await groups.delete_group(client.coordinator, "g")
+    with pytest.raises(InvalidState, match="was deleted meanwhile"):
+        await carry_out(client, "g", planned)
+    assert await groups.list_groups(client.coordinator) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"goal": "nope"}, {"goal": Goal.TIME, "value": -1}, {"goal": "time", "value": 1 << 63}],
+)
+def test_a_target_that_is_none_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Target(**given)
+    assert Target(goal="latest").goal is Goal.LATEST  # type: ignore[arg-type]

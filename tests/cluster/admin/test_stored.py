@@ -68,6 +68,7 @@ async def test_a_record_that_is_larger_than_the_bound_comes_whole(
         ((1, 0), {}, UnknownPartition),
         ((0, 5, 4), {}, InvalidArgument),
         ((0, -1), {}, InvalidArgument),
+        ((0, 1 << 64), {}, InvalidArgument),
         ((0, 0), {"max_bytes": 0}, InvalidArgument),
         ((0, 0), {"max_bytes": 1 << 30}, InvalidArgument),
     ],

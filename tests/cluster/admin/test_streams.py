@@ -126,6 +126,14 @@ async def test_what_cannot_be_read_is_refused(
         await read(factory, begin, **options)
 
 
+@pytest.mark.parametrize(
+    "given", [{"latest": True, "last": 1}, {"since_ms": 5, "offset": 0}, {"since_ms": -1}]
+)
+def test_a_begin_is_one_place(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Begin(**given)
+
+
 async def test_following_has_a_bound(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from support.admin import ADDRESS, EPOCH, Brokers, cluster_of
 
 from vq.admin import offsets
 from vq.admin.offsets import Inspector, PartitionEnds
+from vq.errors import InvalidArgument
 from vq.model import PartitionPlacement, Span
 
 PLACEMENT = PartitionPlacement("t", 0, (Span("b1", 0, 500), Span("b2", 500)))
@@ -44,6 +45,12 @@ async def test_a_time_is_looked_for_in_one_group_after_the_other(
     assert [address for address, _ in brokers.asked] == [ADDRESS[name] for name in asked]
     brokers.silent = {ADDRESS[asked[-1]]}
     assert await inspector.offset_at_time(PLACEMENT, 5) is None
+
+
+@pytest.mark.parametrize("time_ms", [-1, 1 << 63])
+async def test_a_time_that_is_none_is_refused(brokers: Brokers, time_ms: int) -> None:
+    with pytest.raises(InvalidArgument, match="ms since 1970"):
+        await offsets.offsets_at_time(cluster_of(brokers), "t", time_ms)
 
 
 async def test_a_time_behind_a_partition_that_takes_no_more_messages_is_its_end(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
-from vq.coordination import topics
+from vq.coordination import commits, topics
 from vq.coordination.paths import CommittedOffset
 from vq.errors import (
     CoordinationError,
@@ -44,10 +44,7 @@ async def why_stopped(
     if now.id == committed.topic_id:
         cluster.refresh(partition.topic)
         raise CoordinationError(f"the routes of topic {partition.topic!r} are behind; try again")
-    return (
-        f"the offset was committed for another topic of this name (id {committed.topic_id}, now "
-        f"{now.id})"
-    )
+    return commits.why_of_another(committed, now.id)
 
 
 async def why_another(
