@@ -13,7 +13,7 @@ import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.json_schema import schema_of, wrong
 from support.waiting import block_until
-from support.zookeeper import ZooKeeperService
+from support.zookeeper import ZooKeeperService, admin
 
 from vq.cli.schemas import SCHEMAS
 
@@ -159,6 +159,9 @@ def test_a_shell_completes_topics_groups_and_brokers(cluster: ProcessCluster) ->
     assert completions(cluster, "group", "reset", "comp") == ["completes"]
     assert completions(cluster, "broker", "drain", "b1") == ["b1", "b1/n1"]
     assert completions(cluster, "gr") == ["group"]
+    assert completions(cluster, "topic", "describe", "--cluster", "mistyped", "comp") == []
+    with admin(cluster.zookeeper) as client:
+        assert client.exists("/vq/mistyped") is None
 
 
 def test_a_shell_waits_only_shortly_for_names(cluster: ProcessCluster) -> None:

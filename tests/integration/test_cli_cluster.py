@@ -366,14 +366,20 @@ def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
     cluster: ProcessCluster,
 ) -> None:
     """With the clusters that there are; looking leaves no tree of the wrong name behind."""
-    for command in (["cluster", "status"], ["topic", "list"], ["consume", "t"]):
+    for command in (
+        ["cluster", "status"],
+        ["topic", "list"],
+        ["consume", "t"],
+        ["consume", "t", "--group", "g"],
+        ["message", "get", "t", "0", "0"],
+        ["produce", "t"],
+    ):
         assert_names_the_clusters(cluster, *command)
-    with admin(cluster.zookeeper) as client:
-        assert client.exists("/vq/prodd") is None
-    assert_names_the_clusters(cluster, "produce", "t")
+        with admin(cluster.zookeeper) as client:
+            assert client.exists("/vq/prodd") is None, command
     assert b"--cluster" in cluster.vq("doctor", "--cluster", "prodd").stdout
     with admin(cluster.zookeeper) as client:
-        client.delete("/vq/prodd", recursive=True)
+        assert client.exists("/vq/prodd") is None
 
 
 def assert_names_the_clusters(cluster: ProcessCluster, *command: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.coordinator import NoNode, NotEmpty
+from vq.coordination.coordinator import Coordinator, NoNode, NotEmpty
 from vq.coordination.paths import BROKERS
 from vq.coordination.reading import children_or_none
 from vq.coordination.zk import ROOT, ZooKeeperCoordinator
@@ -33,11 +33,19 @@ async def cluster_client(
     """
     cluster = await open_cluster(config)
     try:
-        if must_exist and await cluster.coordinator.exists(BROKERS) is None:
-            raise await _unknown(config)
+        if await cluster.coordinator.exists(BROKERS) is None:
+            if must_exist:
+                raise await _unknown(config)
+            await forget_root(cluster.coordinator)
         yield cluster
     finally:
         await cluster.close()
+
+
+async def forget_root(coordinator: Coordinator) -> None:
+    """Delete the root of a cluster's tree that holds nothing: connecting has made it."""
+    with contextlib.suppress(NoNode, NotEmpty):
+        await coordinator.delete("")
 
 
 async def _unknown(config: MessageFactoryConfig) -> UnknownCluster:

@@ -5,6 +5,7 @@ error. Importing this module imports neither the client nor ZooKeeper's library.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -69,6 +70,8 @@ def _found(ctx: click.Context, incomplete: str, names: Names) -> list[str]:
 async def _ask(params: dict[str, Any], names: Names) -> list[str]:
     from vq.cli.settings import build, read_sources
     from vq.client.config import MessageFactoryConfig
+    from vq.coordination.coordinator import NoNode, NotEmpty
+    from vq.coordination.paths import BROKERS
     from vq.coordination.zk import ZooKeeperCoordinator
 
     given = {name: params.get(name) for name in ("zookeeper", "cluster")}
@@ -77,6 +80,10 @@ async def _ask(params: dict[str, Any], names: Names) -> list[str]:
     coordinator = ZooKeeperCoordinator(config.zookeeper, config.cluster)
     try:
         await coordinator.start(WAIT_S)
+        if await coordinator.exists(BROKERS) is None:  # no such cluster: leave none behind
+            with contextlib.suppress(NoNode, NotEmpty):
+                await coordinator.delete("")
+            return []
         return await names(coordinator)
     finally:
         await coordinator.close()

@@ -372,6 +372,7 @@ def produce(
         stopped: BaseException | None = None
         with contextlib.ExitStack() as held:
             factory = held.enter_context(MessageFactory(invocation.client_config()))
+            check_exists(invocation, factory, topic)  # before the producer leases a slot
             producer = factory.create_producer(config)
             count = publish(invocation, factory, producer, topic)
             if partition is not None:
@@ -415,6 +416,18 @@ def produce(
     failed = stopped or files.problem or tally.error()
     if failed is not None:
         raise failed
+
+
+def check_exists(invocation: Invocation, factory: MessageFactory, topic: str) -> None:
+    """Refuse a cluster that does not exist; a missing topic may be created later.
+
+    Raises:
+        UnknownCluster: No broker has ever registered in it; its tree is left as it was.
+    """
+    try:
+        factory.get_partitions_for_topic(topic)
+    except UnknownTopic:
+        invocation.check_cluster()
 
 
 def publish(
