@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
-    from vq.admin.removing import Removal
+    from vq.admin.removing import GivenUp, Removal
     from vq.admin.resets import Goal, Reset, Target
     from vq.admin.safety import Unsafe, UnsafeKind
     from vq.admin.settings import SettingsUnknown
@@ -62,7 +62,7 @@ _HOMES = {
     ),
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
-    "vq.admin.removing": ("Removal",),
+    "vq.admin.removing": ("GivenUp", "Removal"),
     "vq.admin.resets": ("Goal", "Reset", "Target"),
     "vq.admin.safety": ("Unsafe", "UnsafeKind"),
     "vq.admin.settings": ("SettingsUnknown",),
@@ -100,6 +100,7 @@ __all__ = [
     "DrainedGroup",
     "DrainedNode",
     "Finding",
+    "GivenUp",
     "Goal",
     "GroupDeletion",
     "GroupDescription",

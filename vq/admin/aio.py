@@ -211,9 +211,13 @@ class Admin:
         """Return what stands in the way of a removal; see ``vq.Admin.plan_removal``."""
         return await removing.plan_removal(self._client, group, node)
 
-    async def remove_broker(self, group: str, node: str = "") -> Removal:
+    async def remove_broker(
+        self, group: str, node: str = "", *, accept_data_loss: bool = False
+    ) -> Removal:
         """Remove a broker group, or a node of one; see ``vq.Admin.remove_broker``."""
-        return await removing.remove_broker(self._client, group, node)
+        return await removing.remove_broker(
+            self._client, group, node, accept_data_loss=accept_data_loss
+        )
 
     async def switch_master(self, group: str, node: str = "") -> Switched:
         """Have another node lead a group; see ``vq.Admin.switch_master``."""

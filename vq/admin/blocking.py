@@ -351,17 +351,26 @@ class Admin:
         """
         return self._run(self._admin.plan_removal(group, node))
 
-    def remove_broker(self, group: str, node: str = "") -> Removal:
+    def remove_broker(
+        self, group: str, node: str = "", *, accept_data_loss: bool = False
+    ) -> Removal:
         """Remove a broker group, or one node of it, from the cluster.
 
         Nothing of it may run, and no message may be stored on the group. A broker that is started
         later makes the group anew; for that it needs an empty data directory.
 
+        Args:
+            group: The broker group.
+            node: The node; "": the group.
+            accept_data_loss: The disk of the group is lost for good: give up the messages in
+                ``Removal.ranges``. Their partitions begin behind them; a consumer group that has
+                not handled them stands still until it is reset.
+
         Raises:
             InvalidArgument: There is no such group or node.
             InvalidState: ``plan_removal`` names an obstacle; nothing was changed.
         """
-        return self._run(self._admin.remove_broker(group, node))
+        return self._run(self._admin.remove_broker(group, node, accept_data_loss=accept_data_loss))
 
     def switch_master(self, group: str, node: str = "") -> Switched:
         """Have ``node``, or any node in sync, lead a broker group, without a failed send.

@@ -1,9 +1,11 @@
 """Taking a broker group, or a node of one, out of the cluster for good.
 
 Loop-bound functions on a ``ClusterClient``. Nothing is removed while it runs or while messages
-are stored there: the tree would name a place that nobody serves.
+are stored there: the tree would name a place that nobody serves. If the disk of a group is lost for
+good, an operator may give up what was stored there: then each partition begins behind it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,13 +13,30 @@ from vq.admin.changes import unknown_when_cut
 from vq.admin.draining import DrainUnknown, check_group
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
-from vq.coordination.coordinator import Coordinator, Delete, NoNode, NotEmpty
+from vq.coordination.coordinator import BadVersion, Coordinator, Delete, NoNode, NotEmpty
 from vq.coordination.paths import BrokerGroup
-from vq.coordination.reading import children_or_none, gather_all
+from vq.coordination.reading import TopicView, children_or_none, gather_all
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
+from vq.log_lines import get_logger
+from vq.model import TopicPartition
+
+logger = get_logger(__name__)
 
 #: Names in one text.
 _NAMES_TOLD_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The offsets ``[start, end)`` of a partition: they lie on the group that is to be removed."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,9 @@ class Removal:
         running: The nodes that are registered, or are in sync: they run, or may come back.
         open: How many partitions take messages there.
         topics: Topics with messages that are stored there alone, sorted.
+        ranges: Where these messages are.
+        needed: Those of ``ranges`` that cannot be given up: other groups have what lies before
+            them, or the partition takes no further messages. Then no place to begin would be left.
     """
 
     group: str
@@ -37,10 +59,34 @@ class Removal:
     running: tuple[str, ...]
     open: int
     topics: tuple[str, ...]
+    ranges: tuple[GivenUp, ...] = ()
+    needed: tuple[GivenUp, ...] = ()
 
     @property
     def obstacle(self) -> str:
         """What has to be done first; "" if it can be removed."""
+        if self._comes_first:
+            return self._comes_first
+        if self.topics:
+            return (
+                f"{self.group} has stored messages of {_told(self.topics)}, and no other group has "
+                "them: keep its broker running, or delete these topics. If its disk is lost for "
+                "good, --accept-data-loss gives them up"
+            )
+        return ""
+
+    @property
+    def obstacle_to_loss(self) -> str:
+        """What has to be done first if its messages are given up; "" if it can be removed."""
+        if self.needed and not self._comes_first:
+            return (
+                f"{_told(self.needed)} on {self.group} cannot be given up, since other groups have "
+                "what lies before, or nothing lies behind: delete these topics"
+            )
+        return self._comes_first
+
+    @property
+    def _comes_first(self) -> str:
         if self.running:
             names = ", ".join(f"{self.group}/{each}" for each in self.running)
             if self.node:
@@ -51,14 +97,13 @@ class Removal:
                 f"{self.open} partition(s) are open on {self.group}: "
                 f"`vq broker drain {self.group} --move` moves them, while its broker runs"
             )
-        if self.topics:
-            more = len(self.topics) - _NAMES_TOLD_MAX
-            names = ", ".join(self.topics[:_NAMES_TOLD_MAX]) + (f" and {more} more" * (more > 0))
-            return (
-                f"{self.group} has stored messages of {names}, and no other group has them: keep "
-                "its broker running, or delete these topics"
-            )
         return ""
+
+
+def _told(names: Sequence[object]) -> str:
+    """Return the first few of some names."""
+    more = len(names) - _NAMES_TOLD_MAX
+    return ", ".join(map(str, names[:_NAMES_TOLD_MAX])) + f" and {more} more" * (more > 0)
 
 
 async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Removal:
@@ -72,8 +117,7 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
     state = await registry.read_state(coordinator, group)
     registered = [each.node for each in await registry.nodes(coordinator, group)]
     if not node:
-        opened, stored = await _stored_on(cluster, group)
-        return Removal(group, "", tuple(registered), opened, stored)
+        return _removal(group, tuple(registered), await _all_topics(cluster))
     insync = () if state is None else state.insync
     known = {*registered, *insync, *value.drained}
     if node not in known:
@@ -84,17 +128,30 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
     return Removal(group, node, running, 0, ())
 
 
-async def remove_broker(cluster: ClusterClient, group: str, node: str = "") -> Removal:
+async def remove_broker(
+    cluster: ClusterClient, group: str, node: str = "", *, accept_data_loss: bool = False
+) -> Removal:
     """Remove a broker group that nothing is stored on, or a node that has left its group.
+
+    Args:
+        cluster: Where.
+        group: The broker group.
+        node: The node; "": the group.
+        accept_data_loss: Give up messages that only this group stores. Each of their partitions
+            begins behind them; a consumer group that has not handled them stands still until it is
+            reset.
 
     Raises:
         InvalidArgument: There is no such group or node.
         InvalidState: It runs, or messages are stored there; nothing was changed.
+        CoordinationError: Somebody has changed the group meanwhile; it was not removed.
         DrainUnknown: ZooKeeper went away; it is removed or not.
     """
+    before = [] if node else await _below(cluster.coordinator, BrokerGroup.path(group))
     planned = await plan_removal(cluster, group, node)
-    if planned.obstacle:
-        raise InvalidState(planned.obstacle)
+    obstacle = planned.obstacle_to_loss if accept_data_loss else planned.obstacle
+    if obstacle:
+        raise InvalidState(obstacle)
     with unknown_when_cut(f"removing {group}{'/' * bool(node)}{node}", DrainUnknown):
         if node:
             await registry.change_group(
@@ -105,41 +162,83 @@ async def remove_broker(cluster: ClusterClient, group: str, node: str = "") -> R
                 ),
             )
         else:
-            await _delete_group(cluster.coordinator, group)
+            await _give_up(cluster, planned)
+            await _delete_group(cluster.coordinator, group, before)
     return planned
 
 
-async def _delete_group(coordinator: Coordinator, group: str) -> None:
-    """Delete the nodes of a group in one transaction: a broker that comes meanwhile ends it."""
-    paths = await _below(coordinator, BrokerGroup.path(group))
+async def _give_up(cluster: ClusterClient, planned: Removal) -> None:
+    """Have partitions begin behind what the group has stored of them."""
+    for lost in planned.ranges:
+        view = await topics.describe_topic(cluster.coordinator, lost.topic)
+        spans = [each for each in view.partitions[lost.partition].spans if each.start >= lost.end]
+        placement = replace(view.partitions[lost.partition], spans=tuple(spans))
+        await topics.change_placement(cluster.coordinator, view, placement)
+        logger.error(
+            "stored messages were given up with their broker group",
+            group=planned.group,
+            partition=TopicPartition(lost.topic, lost.partition),
+            start=lost.start,
+            end=lost.end,
+            bytes=lost.end - lost.start,
+        )
+
+
+async def _delete_group(
+    coordinator: Coordinator, group: str, before: Sequence[tuple[str, int]]
+) -> None:
+    """Delete the nodes of a group in one transaction, if they are as they were before the plan.
+
+    A broker that came meanwhile, or a partition that was placed on the group, has changed them.
+    """
     try:
-        await coordinator.multi([Delete(each) for each in paths])
-    except (NoNode, NotEmpty) as error:
+        await coordinator.multi([Delete(path, version) for path, version in before])
+    except (NoNode, NotEmpty, BadVersion) as error:
         raise CoordinationError(
             f"group {group!r} was changed meanwhile: {error}; nothing was removed"
         ) from error
 
 
-async def _below(coordinator: Coordinator, path: str) -> list[str]:
-    """Return a node and all below it, the deepest first."""
+async def _below(coordinator: Coordinator, path: str) -> list[tuple[str, int]]:
+    """Return a node and all below it with their versions, the deepest first."""
+    stat = await coordinator.exists(path)
+    if stat is None:
+        return []
     names = await children_or_none(coordinator, path)
     found = await gather_all(_below(coordinator, f"{path}/{name}") for name in names)
-    return [*(each for below in found for each in below), path]
+    return [*(each for below in found for each in below), (path, stat.version)]
 
 
-async def _stored_on(cluster: ClusterClient, group: str) -> tuple[int, tuple[str, ...]]:
-    """Return how many partitions are open on a group, and the topics that it has messages of."""
+async def _all_topics(cluster: ClusterClient) -> list[TopicView]:
     names = await topics.list_topics(cluster.coordinator)
-    found = await gather_all(_of_topic(cluster, name, group) for name in names)
-    stored = [name for name, (_, is_there) in zip(names, found, strict=True) if is_there]
-    return sum(opened for opened, _ in found), tuple(sorted(stored))
+    found = await gather_all(_topic(cluster, name) for name in names)
+    return [each for each in found if each is not None]
 
 
-async def _of_topic(cluster: ClusterClient, name: str, group: str) -> tuple[int, bool]:
+async def _topic(cluster: ClusterClient, name: str) -> TopicView | None:
     try:
-        view = await topics.describe_topic(cluster.coordinator, name)
+        return await topics.describe_topic(cluster.coordinator, name)
     except UnknownTopic:  # it was deleted meanwhile
-        return 0, False
-    opened = sum(each.writer_group == group for each in view.partitions)
-    spans = [span for each in view.partitions for span in each.spans if span.group == group]
-    return opened, any(span.end is None or span.end > span.start for span in spans)
+        return None
+
+
+def _removal(group: str, running: tuple[str, ...], views: Sequence[TopicView]) -> Removal:
+    opened = 0
+    ranges: list[GivenUp] = []
+    needed: list[GivenUp] = []
+    for placement in (each for view in views for each in view.partitions):
+        opened += placement.writer_group == group
+        for index, span in enumerate(placement.spans):
+            if span.group != group or span.end is None or span.end <= span.start:
+                continue
+            found = GivenUp(placement.topic, placement.partition, span.start, span.end)
+            ranges.append(found)
+            before = placement.spans[:index]
+            if index + 1 == len(placement.spans) or any(
+                each.group != group and each.start != each.end for each in before
+            ):
+                needed.append(found)
+    names = {each.topic for each in ranges} | {
+        view.name for view in views if any(each.writer_group == group for each in view.partitions)
+    }
+    return Removal(group, "", running, opened, tuple(sorted(names)), tuple(ranges), tuple(needed))

@@ -59,14 +59,23 @@ def undrain(invocation: Invocation, name: str) -> None:
 
 @click.command()
 @_NAME
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    help="The disk of the group is lost for good: give up the messages that only it had.",
+)
 @yes_option
 @command_options
-def remove(invocation: Invocation, name: str, yes: bool) -> None:
+def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool) -> None:
     """Remove a broker group, or a node of one, from the cluster for good.
 
     Stop its broker first. A group must have no partitions and no stored messages: see `vq broker
     drain --move` and `vq topic delete`. A node must have left the nodes in sync. A broker that is
     started later makes the group anew; for that it needs an empty data directory.
+
+    With --accept-data-loss the group may have stored messages. The plan says which ranges are given
+    up. Their partitions begin behind them; a consumer group that has not handled them stands still
+    until it is reset.
 
     Exit code 1 if something stands in the way.
     """
@@ -77,9 +86,12 @@ def remove(invocation: Invocation, name: str, yes: bool) -> None:
 
     async def work() -> Removal:
         async with cluster_client(invocation.client_config()) as client:
-            return await (remove_broker if yes else plan_removal)(client, group, node)
+            if not yes:
+                return await plan_removal(client, group, node)
+            return await remove_broker(client, group, node, accept_data_loss=accept_data_loss)
 
     found = invocation.run(work())
+    obstacle = found.obstacle_to_loss if accept_data_loss else found.obstacle
     output = invocation.output
     if output.as_json:
         output.document(
@@ -90,13 +102,17 @@ def remove(invocation: Invocation, name: str, yes: bool) -> None:
                 "running": list(found.running),
                 "open_partitions": found.open,
                 "topics": list(found.topics),
-                "obstacle": found.obstacle or None,
+                "ranges": [asdict(each) for each in found.ranges],
+                "obstacle": obstacle or None,
             }
         )
-    elif yes:
-        output.remark(f"removed {name}")
-    if found.obstacle:
-        raise CommandFailed(f"{name} cannot be removed: {found.obstacle}")
+    elif not obstacle:
+        for lost in found.ranges:
+            output.remark(f"{'gave' if yes else 'plan: give'} up {lost}")
+        if yes:
+            output.remark(f"removed {name}")
+    if obstacle:
+        raise CommandFailed(f"{name} cannot be removed: {obstacle}")
     if not yes:
         output.remark(f"plan: remove {name} from the cluster")
         invocation.only_planned()

@@ -204,6 +204,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         running=some(TEXT),
         open_partitions=WHOLE,
         topics=some(TEXT),
+        ranges=some(record(topic=TEXT, partition=WHOLE, start=WHOLE, end=WHOLE)),
         obstacle=maybe(TEXT),
     ),
     "topic create": record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)),

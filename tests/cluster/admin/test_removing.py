@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
@@ -9,8 +10,10 @@ from support.client import factory_of
 from support.waiting import until_true
 
 from vq import aio
-from vq.coordination import registry
-from vq.coordination.paths import BrokerGroup
+from vq.admin import removing, streams
+from vq.admin.removing import GivenUp
+from vq.coordination import registry, topics
+from vq.coordination.paths import BrokerGroup, OpenPartitions
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 
@@ -122,3 +125,81 @@ async def test_a_drain_is_taken_back(factory: aio.MessageFactory) -> None:
     assert not (await operator.undrain_node("b1", "n1")).drained
     (first, _) = (await operator.cluster_status()).brokers
     assert (first.group.draining, first.group.drained) == (False, ())
+
+
+async def given_away(cluster: MemoryCluster, factory: aio.MessageFactory) -> list[GivenUp]:
+    """Stop b2, which has messages of ``t`` and takes no more; return where they are."""
+    operator = factory.admin
+    await operator.create_topic("t", TopicSettings(partitions=2))
+    async with await factory.create_producer() as producer:
+        await producer.send_batch([Message("t", b"%d" % n, key=n) for n in range(4)])
+        await operator.move(await operator.plan_emptying("b2"))
+        await producer.send_batch([Message("t", b"%d" % n, key=n) for n in range(4, 8)])
+    await cluster.nodes["b2"].stop()
+    placements = await factory.get_partitions_for_topic("t")
+    return [
+        GivenUp("t", each.partition, span.start, span.end or 0)
+        for each in placements
+        for span in each.spans
+        if span.group == "b2"
+    ]
+
+
+async def test_a_group_with_a_lost_disk_is_removed_and_what_is_lost_is_told(
+    cluster: MemoryCluster, factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its partitions begin behind it; all other messages are there."""
+    operator = factory.admin
+    lost = await given_away(cluster, factory)
+    assert len(lost) == 1
+    planned = await operator.plan_removal("b2")
+    assert (planned.obstacle_to_loss, list(planned.ranges), planned.needed) == ("", lost, ())
+    with pytest.raises(InvalidState, match="--accept-data-loss gives them up"):
+        await operator.remove_broker("b2")
+    await operator.remove_broker("b2", accept_data_loss=True)
+    (told,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert "given up" in told.getMessage()
+    assert f"start={lost[0].start} end={lost[0].end}" in told.getMessage()
+    assert await names(factory) == ["b1"]
+    found = []
+    async for some in streams.messages(operator._client, "t", streams.Begin()):
+        found += [int(each.content) for each in some]
+    assert sorted(found) == [n for n in range(8) if n >= 4 or n % 2 != lost[0].partition]
+
+
+async def test_what_other_groups_have_is_not_given_up_with_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A partition may not begin behind messages that can be read."""
+    operator = factory.admin
+    (lost,) = await given_away(cluster, factory)
+    async with cluster.admin() as coordinator:
+        view = await topics.describe_topic(coordinator, "t")
+        first, *rest = view.partitions[lost.partition].spans
+        cut = first.end // 2
+        spans = (replace(first, group="b1", end=cut), replace(first, start=cut), *rest)
+        placement = replace(view.partitions[lost.partition], spans=spans)
+        await topics.change_placement(coordinator, view, placement)
+    with pytest.raises(InvalidState, match="cannot be given up"):
+        await operator.remove_broker("b2", accept_data_loss=True)
+    assert await names(factory) == ["b1", "b2"]
+
+
+async def test_a_group_that_was_changed_since_the_plan_is_not_removed(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition was placed on it: the count of its open ones has another version."""
+    await cluster.nodes["b2"].stop()
+    plan = removing.plan_removal
+
+    async def late(*arguments: Any) -> removing.Removal:
+        planned = await plan(*arguments)
+        async with cluster.admin() as coordinator:
+            path = OpenPartitions.path("b2")
+            await coordinator.set(path, (await coordinator.get(path)).data)
+        return planned
+
+    monkeypatch.setattr(removing, "plan_removal", late)
+    with pytest.raises(CoordinationError, match="was changed meanwhile"):
+        await factory.admin.remove_broker("b2")
+    assert await names(factory) == ["b1", "b2"]
