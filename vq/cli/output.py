@@ -160,6 +160,7 @@ class Output:
 
     def _rich_table(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:
         from rich.box import SIMPLE_HEAD
+        from rich.cells import cell_len
         from rich.console import Console
         from rich.measure import Measurement
         from rich.table import Table
@@ -178,7 +179,10 @@ class Output:
             table.add_row(*(Text(_pretty(row[column])) for column in columns))
         console = Console(file=self._stdout)
         endless = console.options.update(width=_ENDLESS)
-        if Measurement.get(console, endless, table).minimum <= console.width:
+        # Only the last column may be broken, between words. Rich's own minimum breaks all columns.
+        last = [columns[-1].replace("_", " "), *(_pretty(row[columns[-1]]) for row in rows)]
+        spared = max(map(cell_len, last)) - max(cell_len(w) for text in last for w in text.split())
+        if Measurement.get(console, endless, table).maximum - spared <= console.width:
             console.print(table)
         else:
             self._blocks(rows, columns)

@@ -127,6 +127,30 @@ def test_a_terminal_too_narrow_for_the_columns_loses_none_of_them(
     assert max(map(len, lines)) <= max(width, 47)  # a value is never cut
 
 
+@pytest.mark.parametrize("width", range(60, 100))
+def test_a_number_is_never_cut_and_a_word_never_broken(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """An end offset without its last digit lies before the committed one."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    stdout = Terminal()
+    row = {
+        "topic": "orders",
+        "partition": 0,
+        "owner": "vm-18839-6aee00db",
+        "committed": 1116212,
+        "end": 1116213,
+        "lag_bytes": 1,
+        "lag_messages": 1,
+        "state": "yes",
+    }
+    Output(stdout=stdout).table([row, row], columns=tuple(row))
+    words = click.unstyle(stdout.getvalue()).split()
+    for whole in ("vm-18839-6aee00db", "1116212", "1116213", "yes"):
+        assert words.count(whole) == 2
+    assert "messages" in words
+
+
 def test_remarks_beside_json_are_json() -> None:
     stderr = io.StringIO()
     Output(as_json=True, stderr=stderr).remark(HOSTILE)
