@@ -7,7 +7,9 @@ not as one would want it in production, or only a part (such as ``vq standalone`
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from vq.admin.safety import Unsafe, UnsafeKind
 from vq.admin.sizes import bytes_text
 
 NOFILE_WARN = 4_096
@@ -180,15 +182,48 @@ class BrokerAnswer:
     problems: Sequence[str] = ()
 
 
-def brokers(groups: Mapping[str, bool], answers: Sequence[BrokerAnswer]) -> list[Finding]:
-    """Judge the cluster: ``groups`` says of each whether it has a master."""
+#: What to do about each kind that is wrong; docs/operations.md (What is unsafe) has the same.
+_UNSAFE_REMEDIES: Final = {
+    UnsafeKind.NO_MASTER: "start one of the nodes that are in sync: they have all messages",
+    UnsafeKind.NOT_REGISTERED: "wait a moment; if it stays in the set, look at the master's log",
+    UnsafeKind.NOT_IN_SYNC: "wait while its lag falls (`vq cluster status`); else see its log",
+    UnsafeKind.ALONE: "start the other nodes of the group, and wait until they are in sync",
+    UnsafeKind.MIN_INSYNC: "start the missing nodes, or `vq topic alter NAME --min-insync N`",
+    UnsafeKind.NOT_COPIED: "remove the cause; the node tries again by itself",
+}
+
+
+def brokers(
+    groups: Mapping[str, bool],
+    answers: Sequence[BrokerAnswer],
+    unsafe: Sequence[Unsafe] = (),
+    causes: Mapping[str, str] | None = None,
+) -> list[Finding]:
+    """Judge the cluster.
+
+    Args:
+        groups: Whether each has a master.
+        answers: Those of the registered brokers.
+        unsafe: What is unsafe in the groups; remarks are left out.
+        causes: Why nothing is known of a group's nodes, by group.
+    """
     if not groups:
         remedy = "start one: vq broker --config FILE; or name another --cluster or --zookeeper"
         return [fail("brokers", "none has ever registered in this cluster", remedy)]
+    told = {each.group for each in unsafe if each.kind is UnsafeKind.NO_MASTER}
     findings = [
-        fail(f"group {name}", "has no running master", "start its broker; look at the broker's log")
+        fail(
+            f"group {name}",
+            "has no running master" + (f": {causes[name]}" if causes and name in causes else ""),
+            "start its broker; look at the broker's log",
+        )
         for name, has_master in groups.items()
-        if not has_master
+        if not has_master and name not in told
+    ]
+    findings += [
+        fail(f"group {each.group}", each.text, _UNSAFE_REMEDIES[each.kind])
+        for each in unsafe
+        if each.wrong
     ]
     for each in answers:
         findings += _answer(each)

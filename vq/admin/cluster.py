@@ -149,7 +149,8 @@ async def _reports(
         if name not in there and there
     ]
     if not found:
-        return [BrokerReport(view, None, epoch, None, "no broker is registered")], ()
+        report = BrokerReport(view, None, epoch, None, "no broker is registered")
+        return [report], unsafe(view.group, state, {}, audit.elections)
     found = _with_roles(found, state)
     facts = {
         each.name: NodeFacts(

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from vq.admin import brokers, checks
-from vq.admin.brokers import broker_status, ping
+from vq.admin import checks
+from vq.admin.brokers import ping
 from vq.admin.checks import BrokerAnswer, Finding, Level
+from vq.admin.cluster import BrokerReport, cluster_status
 from vq.admin.connect import cluster_client
 from vq.broker.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
-from vq.coordination import registry
 from vq.coordination.four_letter import four_letter_word
 from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, VqError
@@ -152,18 +152,24 @@ async def _latencies(cluster: ClusterClient) -> list[float]:
 
 
 async def check_brokers(cluster: ClusterClient) -> Sequence[Finding]:
-    """Look at every registered broker, and at the groups without a master."""
-    views = await registry.groups(cluster.coordinator)
-    nodes = await gather_all(registry.nodes(cluster.coordinator, view.group) for view in views)
-    answers = await gather_all(_ask(cluster, node) for some in nodes for node in some)
-    return checks.brokers({view.group: view.alive for view in views}, answers)
+    """Look at every registered broker, at the groups without a master, and at what is unsafe."""
+    status = await cluster_status(cluster)
+    answers = await gather_all(
+        _answer(cluster, report, report.node)
+        for report in status.brokers
+        if report.node is not None
+    )
+    groups = {report.group.group: report.group.alive for report in status.brokers}
+    causes = {each.group.group: each.error for each in status.brokers if not each.name}
+    return checks.brokers(groups, answers, status.unsafe, causes)
 
 
-async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
+async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) -> BrokerAnswer:
     name, address = f"{node.group}/{node.node}", str(node.address)
+    if report.error:
+        return BrokerAnswer(name, address, error=report.error)
     try:
         trip_s, skew_s = await ping(cluster, node.address)
-        status = await broker_status(cluster, node.address)
     except VqError as error:
         return BrokerAnswer(name, address, error=f"{type(error).__name__}: {error}")
     return BrokerAnswer(
@@ -173,10 +179,10 @@ async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
         skew_s=skew_s,
         bad_partitions=[
             f"{each.topic}-{each.partition} is {each.state} ({each.reason})"
-            for each in brokers.bad_partitions(status)
+            for each in report.bad_partitions
             if each.failed
         ],
-        damage=[str(each) for each in brokers.damage(status)],
-        damaged_ranges=brokers.damaged_ranges(status),
-        problems=status.raw["problems"],
+        damage=[str(each) for each in report.damage],
+        damaged_ranges=report.damaged_ranges,
+        problems=report.problems,
     )

@@ -117,7 +117,7 @@ def unsafe(
     answers = {node: facts.raw for node, facts in sorted(nodes.items()) if facts.raw is not None}
     master = answers.get(state.master)
     leads = master is not None and master["master"]
-    if nodes and not leads and (master is not None or state.master not in nodes):
+    if not leads and (master is not None or state.master not in nodes):
         names = [each if each in nodes else f"{each} (not registered)" for each in state.insync]
         found.add(
             UnsafeKind.NO_MASTER,
@@ -132,7 +132,7 @@ def unsafe(
             )
     for node in sorted(set(nodes) - set(state.insync)):
         found.add(UnsafeKind.NOT_IN_SYNC, _behind_text(nodes[node]), node)
-    if len(state.insync) == 1 and len(nodes) > 1:
+    if len(state.insync) == 1 and state.insync[0] in nodes and len(nodes) > 1:
         found.add(
             UnsafeKind.ALONE, f"only {state.insync[0]} is in sync; nothing takes over from it"
         )

@@ -4,6 +4,7 @@ import pytest
 
 from vq.admin import checks
 from vq.admin.checks import BrokerAnswer, Finding, Level
+from vq.admin.safety import Unsafe, UnsafeKind
 
 GIB = 1 << 30
 
@@ -94,6 +95,20 @@ def test_every_broker_and_every_group_without_master_is_a_line() -> None:
         ("broker b4/n1", Level.FAIL),
         ("clocks", Level.OK),
     ]
+
+
+def test_what_is_unsafe_in_a_group_is_a_finding_that_says_what_to_do() -> None:
+    """Remarks are none: nothing is wrong."""
+    unsafe = [Unsafe(kind, "b1", "", (), f"b1: {kind}") for kind in UnsafeKind]
+    found = checks.brokers({"b1": False}, [BrokerAnswer("b1/n1", "h:1")], unsafe)
+    failed = [each for each in found if each.level is Level.FAIL]
+    assert [each.detail for each in failed] == [each.text for each in unsafe if each.wrong]
+    assert all(each.check == "group b1" and each.remedy for each in failed)
+
+
+def test_a_group_that_cannot_be_read_says_why() -> None:
+    found = checks.brokers({"b1": False}, [], causes={"b1": "znode 'brokers/b1' has '{'"})
+    assert "znode 'brokers/b1'" in found[0].detail
 
 
 def test_damage_that_is_not_shown_is_counted() -> None:

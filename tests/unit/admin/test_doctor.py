@@ -8,6 +8,7 @@ import pytest
 from support.broker import memory_cluster
 from support.client import started
 from support.hosts import HOSTS
+from support.waiting import until_true
 
 from vq.admin import doctor
 from vq.admin.checks import Level
@@ -64,3 +65,28 @@ async def test_every_broker_and_its_clock_is_a_finding() -> None:
             findings = {each.check: each for each in await doctor.check_brokers(client)}
             assert findings["broker b1/n1"].level is Level.OK
             assert findings["broker b2/n1"].level is Level.FAIL
+
+
+async def test_topics_that_refuse_messages_for_lack_of_nodes_fail_a_check() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.start("b1")
+        await cluster.create_topic("t", min_insync=2)
+        async with started(cluster) as client:
+
+            async def told() -> bool:  # once the broker has read of the topic
+                failed = [e for e in await doctor.check_brokers(client) if e.level is Level.FAIL]
+                return [each.check for each in failed] == ["group b1"] and "t (2)" in failed[
+                    0
+                ].detail
+
+            await until_true(told)
+
+
+async def test_a_group_without_a_node_says_which_nodes_have_its_messages() -> None:
+    async with memory_cluster() as cluster:
+        node = await cluster.start("b1")
+        async with started(cluster) as client:
+            await node.stop()
+            failed = [e for e in await doctor.check_brokers(client) if e.level is Level.FAIL]
+            assert [each.check for each in failed] == ["group b1"]
+            assert "In sync: n1 (not registered)" in failed[0].detail

@@ -48,7 +48,14 @@ KINDS = UnsafeKind
     ("group", "nodes", "expected"),
     [
         (None, {"n1": SLAVE}, {}),
-        (state("n1"), {}, {}),
+        (
+            state("n2"),
+            {},
+            {
+                KINDS.NO_MASTER: "b1: no node leads it. In sync: n2 (not registered). `vq broker` "
+                "of one of them starts it"
+            },
+        ),
         (state("n1"), {"n1": MASTER}, {}),
         (state("n1", "n2"), {"n1": MASTER, "n2": SLAVE}, {}),
         (state("n1", "n2"), {"n1": SILENT, "n2": SLAVE}, {}),  # the silence is told elsewhere
