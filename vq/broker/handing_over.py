@@ -114,16 +114,20 @@ class HandOver:
         while True:
             self._drained.clear()
             pause_s = _AUDIT_S
+            drained = False
             try:
-                if self._role.epoch and await self._is_drained():
+                drained = bool(self._role.epoch) and await self._is_drained()
+                if drained:
                     pause_s = _RETRY_S
                     await self.run()
                     told = ""
             except (CoordinationError, HandOverFailed, NotMaster) as error:
+                pause_s = _RETRY_S
+                text = "drained node leads on"
+                if not drained:
+                    text = "whether this node is drained cannot be read, trying again"
                 if told != str(error):
-                    logger.warning(
-                        "drained node leads on", group=self._role.group, node=self._node, why=error
-                    )
+                    logger.warning(text, group=self._role.group, node=self._node, why=error)
                 told = str(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

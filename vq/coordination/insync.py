@@ -379,8 +379,10 @@ def successor(
         )
     if not able:
         raise ChangeRefused(
-            "no other node is in sync, registered and without damage in its logs; in sync: "
+            "no other node is in sync, registered, without damage in its logs and not drained; "
+            "in sync: "
             + ", ".join(state.insync)
+            + (f"; drained: {', '.join(drained)}" if drained else "")
         )
     return wanted or min(
         able, key=lambda node: (node in damaged, node in drained, behind[node], node)

@@ -319,7 +319,7 @@ async def test_a_drained_master_hands_over_and_leads_no_more(group: Group) -> No
     client = await group.connect("n2")
     with pytest.raises(HandOverFailed, match="'n1' cannot take over, it is drained"):
         await group.hand_over("n1", client=client)
-    with pytest.raises(HandOverFailed, match="no other node"):
+    with pytest.raises(HandOverFailed, match=r"no other node .* not drained.*; drained: n1"):
         await group.hand_over(client=client)
     assert (await group.state()).master == "n2"
 
@@ -340,6 +340,16 @@ async def test_a_drained_master_hands_over_after_a_defect_in_that(
     await until(lambda: failed)
     await drain(group, "n1")
     await leads(group, "n2")
+
+
+async def test_a_master_whose_session_ends_is_not_called_drained(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator would look for who drained it."""
+    group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
+    await until(lambda: "registration lost" in caplog.text)
+    await group.in_sync("n1", "n2")
+    assert "drained node" not in caplog.text
 
 
 async def test_a_drained_node_leads_if_nobody_else_can_and_then_hands_over(group: Group) -> None:
