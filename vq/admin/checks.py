@@ -265,7 +265,7 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             fail(
                 check,
                 f"{answer.address}: {'; '.join(answer.problems)}",
-                "the broker tries again by itself; its log and docs/operations.md say what to do",
+                "if it does not end by itself, the broker's log and docs/operations.md say more",
             )
         )
     return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]

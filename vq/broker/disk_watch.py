@@ -20,6 +20,7 @@ class DiskWatch:
         warn, refuse, resume: Shares of the disk in use, in (0, 1]; see ``BrokerConfig``.
         level: After the last measurement.
         free, total: Bytes, of the last measurement; 0 before the first.
+        trouble: Why the last measurement failed, as it was logged; "" if it did not.
     """
 
     warn: float
@@ -28,6 +29,7 @@ class DiskWatch:
     level: DiskLevel = DiskLevel.OK
     free: int = 0
     total: int = 0
+    trouble: str = ""
 
     @property
     def used_share(self) -> float:

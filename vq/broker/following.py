@@ -125,6 +125,7 @@ class Follower:
         self._look = asyncio.Event()  # that, or something about the session
         self._retries: dict[Channel, _Retry] = {}
         self._held: dict[Channel, None] = {}
+        self._suspended = ""
         self.problem = ""
 
     def follow(self, following: Following | None) -> None:
@@ -136,6 +137,12 @@ class Follower:
                 self._session.end(ConnectionCut("this node follows another master, or leads"))
             self._changed.set()
             self._look.set()
+
+    def suspend(self, why: str) -> None:
+        """Copy nothing, so that this node leaves the set of those in sync; "": copy again."""
+        self._suspended = why
+        self._changed.set()
+        self._look.set()
 
     @property
     def following(self) -> Following | None:
@@ -171,8 +178,8 @@ class Follower:
         while True:
             self._changed.clear()
             following = self._following
-            if following is None or following.address is None:
-                self.problem = ""
+            if following is None or following.address is None or self._suspended:
+                self.problem = self._suspended if following is not None else ""
                 await self._changed.wait()
                 failures = 0
                 continue
@@ -237,7 +244,7 @@ class Follower:
     ) -> None:
         """Copy every partition that there is, as long as the session lasts."""
         comparing: set[Channel] = set()
-        while self._following == following:
+        while self._following == following and not self._suspended:
             self._look.clear()
             if session.ended.done():
                 raise session.ended.result()

@@ -370,6 +370,7 @@ class BrokerNode:
             repairer,
             tell=self._tell_damage,
             hand_over=self._hand_over.run,
+            suspend=follower.suspend,
         )
         scrubber = Scrubber(
             self._partitions.channels,
@@ -428,10 +429,11 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
         refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
+        gone = self._soundness.directory_gone
         found = [
             self._listener.trouble if self._listener is not None else "",
-            str(refusal or ""),
-            follower.problem,
+            self._gone_text() if gone else str(refusal or ""),
+            "" if gone else follower.problem,
             self._mastership.waits,
         ]
         return [*filter(None, found), *self._partitions.told_problems()]
@@ -440,6 +442,8 @@ class BrokerNode:
         """Return why the node does not do its work, apart from ZooKeeper."""
         if self._stage is not Stage.SERVING:
             return ["the node is stopping"]
+        if self._soundness.directory_gone:
+            return ["the data directory is gone, messages are refused"]
         if self._disk_watch.level is DiskLevel.REFUSE:
             return [f"the disk is {self._disk_watch.used_share:.1%} full, messages are refused"]
         return []
@@ -680,10 +684,22 @@ class BrokerNode:
 
     async def _watch_disk(self) -> None:
         while True:
-            if self._disk_watch.level is DiskLevel.OK and not self._reserve.held:
+            gone = self._soundness.directory_gone
+            if self._disk_watch.level is DiskLevel.OK and not gone and not self._reserve.held:
                 await self._runner.run(self._reserve.hold)
             await asyncio.sleep(self.config.disk_interval_s)
+            self._look_at_directory()
             self._look_at_disk()
+
+    def _look_at_directory(self) -> None:
+        gone = self._directory is not None and self._directory.is_gone()
+        if not self._soundness.note_directory(gone=gone):
+            return
+        if gone:
+            logger.error("data directory is gone, messages are refused", path=self.config.data)
+        else:
+            logger.warning("data directory is there again", path=self.config.data)
+        self._update_refusal()
 
     def _look_at_disk(self) -> None:
         watch = self._disk_watch
@@ -691,8 +707,11 @@ class BrokerNode:
         try:
             level = watch.observe(*self._disk.free_space(self.config.data))
         except OSError as error:
-            logger.warning("disk usage cannot be read", path=self.config.data, error=error)
+            if watch.trouble != str(error):
+                logger.warning("disk usage cannot be read", path=self.config.data, error=error)
+            watch.trouble = str(error)
             return
+        watch.trouble = ""
         if level is not was:
             logger.log(
                 logging.WARNING if level > was else logging.INFO,
@@ -704,6 +723,13 @@ class BrokerNode:
             )
             self._update_refusal()
 
+    def _gone_text(self) -> str:
+        return (
+            f"the data directory {self.config.data} of broker {self.config.group}/"
+            f"{self.config.node} is gone: mount it again, or stop the broker and start it with an "
+            "empty one (docs/operations.md, Replace a lost disk)"
+        )
+
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
         refusal: VqError | None = None
@@ -711,6 +737,8 @@ class BrokerNode:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
         elif self._mastership.refusal is not None:
             refusal = self._mastership.refusal
+        elif self._soundness.directory_gone:
+            refusal = Busy(self._gone_text())
         elif self._disk_watch.level is DiskLevel.REFUSE:
             refusal = DiskFull(
                 f"the disk of broker {self.config.group}/{self.config.node} is "

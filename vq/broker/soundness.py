@@ -67,9 +67,11 @@ class Soundness:
         repairs: What this node lacks, and what was done about it.
         tell: Called after a change of that. Must not block.
         hand_over: Hands the group over to a node in sync without damage.
+        suspend: Has this node copy nothing while its argument, the reason, is not empty.
 
     Attributes:
         damaged: What was told last.
+        directory_gone: The data directory was removed or unmounted: this node keeps nothing.
     """
 
     def __init__(
@@ -80,16 +82,19 @@ class Soundness:
         *,
         tell: Callable[[], None],
         hand_over: Callable[[], Awaitable[str]],
+        suspend: Callable[[str], None],
     ) -> None:
         self._role = role
         self._clock = clock
         self._repairs = repairs
         self._tell = tell
         self._hand_over = hand_over
+        self._suspend = suspend
         self._since: float | None = None
         self._tried: float | None = None
         self._why_not = ""
         self.damaged = False
+        self.directory_gone = False
 
     async def may_lack_messages(self) -> bool:
         """Look at what a start found: whether this node may lack what others in sync have."""
@@ -98,7 +103,15 @@ class Soundness:
 
     def has_damage(self) -> bool:
         """Whether damage is known at this moment, also such as may be repaired at once."""
-        return self._repairs.damaged()
+        return self.directory_gone or self._repairs.damaged()
+
+    def note_directory(self, *, gone: bool) -> bool:
+        """Note whether the data directory is gone; return whether that is new."""
+        if gone is self.directory_gone:
+            return False
+        self.directory_gone = gone
+        self._suspend("the data directory is gone" if gone else "")
+        return True
 
     async def run(self) -> None:
         """Look at the damage, for ever."""
@@ -109,7 +122,7 @@ class Soundness:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        damaged = self._repairs.found
+        damaged = self._repairs.found or self.directory_gone
         if damaged != self.damaged:
             self.damaged = damaged
             self._tell()

@@ -28,7 +28,7 @@ from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, Lock
 from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
-from vq.store.identity import LOCK_NAME, Identity, check_identity
+from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity
 from vq.store.unflushed import Unflushed
 
 __all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "unusable"]
@@ -118,6 +118,13 @@ class DataDirectory:
         except OSError as error:
             raise unusable(path, error) from error
         return cls(path, identity, begun, unflushed, disk, lock)
+
+    def is_gone(self) -> bool:
+        """Whether it was removed, moved or unmounted meanwhile.
+
+        Files that are open go on taking bytes then, which nobody finds again.
+        """
+        return not self._disk.exists(self.path / IDENTITY_NAME)
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""

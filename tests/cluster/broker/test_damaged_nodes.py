@@ -27,6 +27,7 @@ from vq.coordination.paths import BrokerNode as Registration
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 from vq.errors import (
+    Busy,
     HandOverFailed,
     NotMaster,
     PartitionFailed,
@@ -36,6 +37,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
+from vq.store.identity import IDENTITY_NAME
 from vq.store.memory_disk import keep_all
 from vq.store.scrub import Damage
 
@@ -135,6 +137,34 @@ class Group:
 @pytest.fixture
 def group(cluster: MemoryCluster) -> Group:
     return Group(cluster)
+
+
+async def test_a_master_whose_directory_is_gone_keeps_no_message_and_hands_over(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its open files would go on taking bytes, which nobody finds again."""
+    await group.begin("n1", "n2")
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    group.cluster.disks["b1"].unlink(DATA / IDENTITY_NAME)
+    await until(lambda: "data directory is gone" in caplog.text)
+    with pytest.raises(Busy, match=r"data directory .* of broker b1/n1 is gone"):
+        await client.put("t", 0, [message(b"x")])
+    assert [each for each in (await group.status("n1")).problems if "is gone" in each]
+    await group.until_told("n1", True)
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
+    client.close()
+
+
+async def test_a_copy_whose_directory_is_gone_is_in_sync_no_more(group: Group) -> None:
+    """It would acknowledge what it does not keep; it copies again when the directory is back."""
+    await group.begin("n1", "n2")
+    disk = group.cluster.disks["b1-n2"]
+    disk.rename(DATA / IDENTITY_NAME, DATA / "@away")
+    await group.in_sync("n1")
+    assert [each for each in (await group.status("n2")).problems if "is gone" in each]
+    disk.rename(DATA / "@away", DATA / IDENTITY_NAME)
+    await group.in_sync("n1", "n2")
+    assert not (await group.status("n2")).problems
 
 
 @pytest.fixture

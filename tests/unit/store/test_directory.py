@@ -40,6 +40,15 @@ def test_two_processes_cannot_have_it(tmp_path: Path) -> None:
     open_directory(RealDisk(), tmp_path / "data").close()
 
 
+def test_a_directory_that_is_removed_or_moved_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    data = open_directory(RealDisk(), path)
+    assert not data.is_gone()
+    path.rename(tmp_path / "elsewhere")
+    assert data.is_gone()
+    data.close()
+
+
 def test_a_refused_directory_is_not_left_locked() -> None:
     """The right broker can open it afterwards."""
     disk = MemoryDisk()
