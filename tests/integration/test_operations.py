@@ -249,6 +249,29 @@ def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster
     assert consumed(processes, "g", 3) == LINES[3:]
 
 
+def test_a_group_goes_on_behind_a_batch_whose_control_record_is_lost(
+    processes: ProcessCluster,
+) -> None:
+    """Where messages begin is hidden inside the range, and known at its end."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    for line in LINES:
+        processes.vq_json("produce", "t", stdin=line.encode())  # a batch each
+    (block,) = (broker.spec.data / "t" / "0").glob("*.block")
+    place = 2 * BATCH + 30
+    _write(block, place, block.read_bytes()[place] ^ 1)
+    assert consumed(processes, "g", 2) == LINES[:2]
+    hidden = processes.vq("message", "get", "t", "0", str(2 * BATCH + 1), "--next")
+    assert hidden.returncode == 1
+    (damage,) = _verify(processes, 1)["damage"]
+    assert damage["end"] == 3 * BATCH
+    (found,) = _messages(processes, str(damage["end"]))
+    assert found["content"] == LINES[3]
+    place_of = ("--topic", "t", "--partition", "0", "--offset", str(damage["end"]))
+    assert processes.vq("group", "reset", "g", *place_of, "--yes").returncode == 0
+    assert consumed(processes, "g", 3) == LINES[3:]
+
+
 def _messages(cluster: ProcessCluster, offset: str, *options: str) -> list[dict[str, Any]]:
     ended = cluster.vq("message", "get", "t", "0", offset, *options, "--json")
     assert ended.returncode == 0, ended.stderr.decode()

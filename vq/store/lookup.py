@@ -3,14 +3,23 @@
 Answers come from the sparse index and a short walk over batch headers; nothing here changes a log.
 """
 
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.format import FLAG_CONTROL, RECORD_HEADER, RECORD_HEADER_BYTES, BatchHeader
+from vq.store.format import (
+    BATCH_ON_DISK_BYTES_MAX,
+    CONTROL_BYTES,
+    FLAG_CONTROL,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    BatchHeader,
+)
 from vq.store.record import boundaries, is_intact
+from vq.store.scan import first_control
 from vq.store.tag_filter import filter_by_tag
 
 __all__ = [
@@ -61,14 +70,49 @@ def _records_of(block: Block, batch: BatchHeader) -> list[int]:
 def next_boundary(block: Block, offset: int) -> int:
     """Return the first record boundary at or behind ``offset``, which the block holds.
 
+    Damage before the batch that holds the offset hides how many messages lie before it, not where
+    its records begin.
+
     Raises:
-        CorruptData, OSError: As ``batch_at``.
+        CorruptData: The offset lies in damage.
+        OSError: As ``batch_at``.
     """
     if offset == block.start_offset:
         return offset
-    batch, _ = batch_at(block, offset)
+    try:
+        batch, _ = batch_at(block, offset)
+    except CorruptData:
+        behind = _batch_behind_damage(block, offset)
+        if behind is None:
+            raise
+        batch = behind
     found = _records_of(block, batch)
     return next((start for start in found if start >= offset), batch.end_offset)
+
+
+def _batch_behind_damage(block: Block, offset: int) -> BatchHeader | None:
+    """Return the batch that holds ``offset``, where batches before it are damaged; None: in damage.
+
+    The search begins at an entry of the index, so near a true boundary: an intact batch there is
+    passed as a whole, whatever its messages hold. It goes on behind each damaged batch.
+    """
+    try:
+        at = block.load_index().at_offset(offset).offset
+    except CorruptData:  # no index, and none can be made
+        at = max(block.start_offset, offset - BATCH_ON_DISK_BYTES_MAX)
+    while at <= offset:
+        size = min(offset + CONTROL_BYTES, block.end_offset) - at
+        found = first_control(bytes(block.view(at - block.start_offset, size)), at)
+        if found is None or found.start_offset > offset:
+            return None
+        at = found.start_offset
+        with contextlib.suppress(CorruptData):
+            for header in block.headers(at):
+                if offset < header.end_offset:
+                    return header
+                at = header.end_offset
+        at += 1  # no intact batch begins there
+    return None
 
 
 def message_before(blocks: Blocks, offset: int, tags: Collection[bytes]) -> int | None:

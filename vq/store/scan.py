@@ -31,7 +31,15 @@ from vq.store.format import (
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
 
-__all__ = ["Behind", "LogFacts", "is_zero", "look_behind", "next_control", "verify"]
+__all__ = [
+    "Behind",
+    "LogFacts",
+    "first_control",
+    "is_zero",
+    "look_behind",
+    "next_control",
+    "verify",
+]
 
 CHUNK_BYTES: Final = 8 * MIB
 _ZEROS: Final = bytes(64 * 1024)
@@ -179,6 +187,11 @@ def next_control(file: File, block_start: int, begin: int, stop: int, end: int) 
         if header.start_offset < stop and header.end_offset <= end:
             return header.start_offset
     return None
+
+
+def first_control(data: bytes, offset: int) -> BatchHeader | None:
+    """Return the first intact control record in ``data``, whose first byte lies at ``offset``."""
+    return next(_controls(data, offset), None)
 
 
 def _controls(data: bytes, offset: int) -> Iterator[BatchHeader]:

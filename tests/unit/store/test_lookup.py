@@ -43,6 +43,36 @@ def test_a_batch_that_cannot_be_found_is_damage() -> None:
         lookup.batch_at(log._blocks[0], log.end_offset)
 
 
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("damaged", [(1,), (1, 2), (1, 3), (0,), (4,)])
+def test_damage_hides_only_the_records_of_its_batches(
+    damaged: tuple[int, ...], with_index: bool
+) -> None:
+    """Those behind it are found, although the index has no entry between."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig(block_bytes=1 << 20))
+    starts = [append(log, b"x" * 200, b"y" * 200) for _ in range(5)]
+    end = log.end_offset
+    flush(log)
+    block = log._blocks[0]
+    bounds = {start: lookup._records_of(block, block.header_at(start)) for start in starts}
+    file = disk.open(block.path)
+    for number in damaged:
+        file.pwrite([b"damage"], starts[number] + 30)
+    file.close()
+    if not with_index:
+        block.index = None
+    for number, start in enumerate(starts):
+        for at in bounds[start][:-1]:
+            if number in damaged and at > 0:
+                with pytest.raises(CorruptData):
+                    lookup.next_boundary(block, at)
+            else:
+                assert lookup.next_boundary(block, at) == at
+                assert at == 0 or lookup.next_boundary(block, at + 1) > at
+    assert bounds[starts[-1]][-1] == end
+
+
 def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
     """Across batches and blocks; control records are no messages."""
     log = open_log(memory_disk())
