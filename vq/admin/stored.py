@@ -111,18 +111,28 @@ class Source:
         self._cluster = cluster
         self._reader = Reader(cluster, Troubles("", "", cluster.clock))
 
-    async def get(self, request: GetRequest, wait_s: float = 0.0) -> tuple[GetResponse, bytes]:
-        """Send a GET to the broker that holds ``request.offset``; follow a partition that moved."""
+    async def get(
+        self, request: GetRequest, wait_s: float = 0.0, *, damaged: int = 0
+    ) -> tuple[GetResponse, bytes]:
+        """Send a GET to the broker that holds ``request.offset``; follow a partition that moved.
+
+        ``damaged``: see ``Reader.request``.
+        """
         await self._cluster.track(self.partition.topic)
         self._cluster.routes.placement(self.partition)  # raises with the range of partitions
         request.topic, request.partition = self.partition
         request.max_wait_ms = int(wait_s * 1000)
+        request.from_copy = damaged > 0
         offset = request.offset
         answer, body = await self._reader.request(
-            self.partition, offset, Command.GET, request, wait_s
+            self.partition, offset, Command.GET, request, wait_s, damaged=damaged
         )
         assert isinstance(answer, GetResponse)
         return answer, bytes(body)
+
+    async def report(self, offset: int) -> None:
+        """Tell the master that its bytes fail a check; see ``Reader.report``."""
+        await self._reader.report(self.partition, offset)
 
     async def read(self, start: int, end: int | None, max_bytes: int) -> StoredRange:
         """Return whole records from ``start`` on; see ``read_range``."""

@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
-from support.waiting import WAIT_S
+from support.waiting import WAIT_S, until_true
 
 from vq import aio
 from vq.admin import streams
+from vq.admin.cluster import cluster_status
 from vq.admin.streams import Begin
+from vq.broker.channel import Channel
+from vq.broker.repairing import Repairer
 from vq.client.config import ProducerConfig
-from vq.errors import InvalidArgument, OffsetOutOfRange, UnknownPartition
+from vq.errors import (
+    CorruptData,
+    InvalidArgument,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+    UnknownPartition,
+)
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
@@ -142,3 +151,70 @@ async def test_following_has_a_bound(
         await read(factory, Begin(), follow=True)
     with pytest.raises(InvalidArgument, match="last = 100001 is outside"):
         Begin(last=100_001)
+
+
+# Damage -------------------------------------------------------------------------------------------
+def change_stored_byte(cluster: MemoryCluster, content: bytes) -> None:
+    """Change the message in the log of the master."""
+    for channel in cluster.nodes["b1"]._partitions.channels.values():
+        log = channel.log
+        assert log is not None
+        stored = bytes(log.reader.read(0, 1 << 20, log.end_offset))
+        at = stored.find(content)
+        if at >= 0:
+            file = cluster.disks["b1"].open(log.reader.pieces(0, log.end_offset)[0].path)
+            file.pwrite([b"X"], at)
+            file.close()
+            return
+    raise AssertionError(f"{content!r} is not stored")
+
+
+async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_of_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    async with await factory.create_producer() as producer:
+        for text in (b"before", b"damaged message", b"behind"):
+            await producer.send(Message("t", text, key="k"))
+    change_stored_byte(cluster, b"damaged message")
+    got: list[bytes] = []
+
+    async def read_all() -> None:
+        async for some in streams.messages(factory.admin._client, "t", Begin()):
+            got.extend(each.content for each in some)
+
+    with pytest.raises(CorruptData, match=r"^t-\d: .*fails its checksum") as raised:
+        await read_all()
+    assert b"before" in got
+    assert len(got) == len(set(got)), "a message is yielded once"
+    assert b"behind" not in got
+    assert "vq topic describe" in raised.value.hint
+    (damage,) = (await cluster_status(factory.admin._client)).damage
+    assert damage.start <= raised.value.details["offset"] < damage.end
+
+
+async def test_a_damaged_message_is_read_from_a_copy(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the master has repaired it."""
+
+    async def no_repair(self: Repairer, channel: Channel, damage: object) -> None:
+        raise PartitionQuarantined("not now")
+
+    monkeypatch.setattr(Repairer, "_replace", no_repair)
+    await cluster.start(node="n2")
+    async with await factory.create_producer() as producer:
+        for text in (b"first", b"damaged message", b"last"):
+            await producer.send(Message("t", text, key="k"))
+
+    async def in_sync() -> bool:
+        brokers = (await cluster_status(factory.admin._client)).brokers
+        return [each.in_sync for each in brokers] == [True, True]
+
+    await until_true(in_sync)
+    change_stored_byte(cluster, b"damaged message")
+    found = streams.messages(factory.admin._client, "t", Begin(last=3))
+    assert [each.content async for some in found for each in some] == [
+        b"first",
+        b"damaged message",
+        b"last",
+    ]

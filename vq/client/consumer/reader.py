@@ -11,6 +11,7 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import StartPosition
+from vq.client.consumer.damage import report_damage
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import AGAIN_WAIT_S, Chunk, chunk_of
 from vq.client.consumer.nodes import Nodes
@@ -20,10 +21,13 @@ from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
 from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
+from vq.log_lines import get_logger
 from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
+
+logger = get_logger(__name__)
 
 #: If a partition is unknown after pauses up to this one, and fresh routes, it does not exist.
 _LOOK_AGAIN_S = 0.1
@@ -197,6 +201,19 @@ class Reader:
                     raise
                 self._cluster.refresh(partition.topic, error)
             await asyncio.sleep(pause)
+
+    async def report(self, partition: TopicPartition, offset: int) -> None:
+        """Tell the master that its bytes fail a check; that this fails is no error.
+
+        The master verifies what it has, shows it to operators, and repairs it from another node.
+        """
+        try:
+            address, _ = self._cluster.master_at(partition, offset)
+            on_disk = await report_damage(self._cluster, address, partition, offset)
+        except VqError as error:
+            logger.info("damage cannot be reported", partition=partition, error=error)
+        else:
+            logger.debug("damage was reported", partition=partition, offset=offset, on_disk=on_disk)
 
     def _is_beyond(self, partition: TopicPartition) -> bool:
         """Whether the topic has no such partition, as far as is known here."""
