@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from support.cluster import ProcessCluster
 from support.waiting import block_until
-from support.zookeeper import admin
 
 import vq
 from vq.errors import PartitionQuarantined
@@ -135,13 +134,16 @@ def test_the_rest_of_a_damaged_partition_can_be_given_up(
 ) -> None:
     """The partition goes on at an offset nobody has used; a group is set to its begin."""
     begin = 1_000_000
+    command = ("topic", "begin", "t", "--partition", "0", "--at", str(begin))
+    refused = processes.vq(*command, "--yes")
+    assert refused.returncode == 1
+    assert b"b1/n1 must not run meanwhile" in refused.stderr
     assert processes.brokers["b1"].stop() == 0
     shutil.move(damaged / "0", processes.directory / "damaged")
-    root = f"/vq/{processes.name}"
-    value = {"v": 1, "placement": [{"group": "b1", "start": begin, "end": None}], "state": "rw"}
-    with admin(processes.zookeeper) as zookeeper:
-        zookeeper.set(f"{root}/topics/t/partitions/0", json.dumps(value).encode())
-        zookeeper.set(f"{root}/topics/t", zookeeper.get(f"{root}/topics/t")[0])
+    planned = processes.vq(*command)
+    assert f"t-0 begins at {begin} on b1; given up: [0, its end) on b1".encode() in planned.stderr
+    assert b"nothing was changed; add --yes" in planned.stderr
+    assert processes.vq_json(*command, "--yes")["committed"] == 6 * BATCH
     processes.restart("b1")
     reset = ("group", "reset", "old", "--to-earliest")
     planned = processes.vq(*reset)

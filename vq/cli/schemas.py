@@ -208,6 +208,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         obstacle=maybe(TEXT),
     ),
     "topic create": record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)),
+    "topic begin": record(
+        done=TRUTH,
+        topic=TEXT,
+        partition=WHOLE,
+        group=TEXT,
+        offset=WHOLE,
+        given_up=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+        committed=maybe(WHOLE),
+    ),
     "topic alter": record(topic=TEXT, partitions=WHOLE, **_SETTINGS["properties"]),
     "topic list": some(
         having(

@@ -30,6 +30,7 @@ from vq.cli.options import (
 )
 from vq.cli.output import Value
 from vq.cli.text import in_seconds
+from vq.cli.topic_begin import begin
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -330,6 +331,7 @@ def move(
 
 
 topic.add_command(verify)
+topic.add_command(begin)
 
 
 # delete ---------------------------------------------------------------------------------------
