@@ -82,7 +82,7 @@ class EpochFile:
                 "not known in which epochs this broker has acted. Restore the file from a copy. "
                 "Without one, and if ZooKeeper's data were not lost or restored from a backup, "
                 f"write '{_MARK} {_UNCHECKED_VERSION} <epoch>' into it, with the epoch of the "
-                "group's state in ZooKeeper"
+                "group in `vq cluster status`"
             )
         if stored < in_logs:
             logger.warning(
@@ -109,7 +109,8 @@ class EpochFile:
             raise CoordinationError(
                 f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
                 "group's record was lost or is another cluster's. Restore ZooKeeper's data, or "
-                "point the broker at the right ensemble"
+                "point the broker at the right ensemble; after a restore from an older backup, `vq "
+                f"cluster raise-epoch GROUP --to {known}`"
             )
         self._write(epoch)
 

@@ -13,6 +13,7 @@ from vq.admin.sizes import bytes_text, duration_text
 from vq.admin.switching import Switched, switch_master
 from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
+from vq.cli.epoch import raise_epoch_command
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import Output
@@ -183,6 +184,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
 
 cluster.add_command(diverged)
+cluster.add_command(raise_epoch_command)
 cluster.add_command(scrub)
 cluster.add_command(unclean)
 

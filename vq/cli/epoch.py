@@ -1,0 +1,40 @@
+"""``vq cluster raise-epoch``: bring the record of a group up to its data directories."""
+
+from dataclasses import asdict
+
+import click
+
+from vq.admin.connect import cluster_client
+from vq.admin.epochs import RaisedEpoch, raise_epoch
+from vq.cli.completion import broker_group_names
+from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
+
+
+@click.command(name="raise-epoch")
+@click.argument("group", shell_complete=broker_group_names)
+@click.option(
+    "--to",
+    "epoch",
+    type=WholeNumber(min=1),
+    required=True,
+    metavar="EPOCH",
+    help="At least what the data directories of the group have acted in.",
+)
+@yes_option
+@command_options
+def raise_epoch_command(invocation: Invocation, group: str, *, epoch: int, yes: bool) -> None:
+    """Raise the epoch of a broker group, after ZooKeeper was restored from an older backup.
+
+    A broker whose data directory acted in a higher epoch than ZooKeeper gives does not lead, and
+    names that epoch. Stop the brokers of the group, and give this command the highest one that they
+    name. First make sure that this is the right ZooKeeper, and that no newer backup is at hand.
+    """
+
+    async def work() -> RaisedEpoch:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await raise_epoch(cluster, group, epoch, do=yes)
+
+    found = invocation.run(work())
+    invocation.output.record({"done": yes, **asdict(found)})
+    if not yes:
+        invocation.only_planned()
