@@ -18,6 +18,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import Output
 from vq.cli.scrub import scrub
+from vq.cli.secret import replace_secret_command
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -185,6 +186,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
 cluster.add_command(diverged)
 cluster.add_command(raise_epoch_command)
+cluster.add_command(replace_secret_command)
 cluster.add_command(scrub)
 cluster.add_command(unclean)
 

@@ -326,6 +326,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "cluster switch": record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE),
     "cluster raise-epoch": record(done=TRUTH, group=TEXT, before=WHOLE, epoch=WHOLE),
+    "cluster replace-secret": record(done=TRUTH),
     "cluster settings": record(auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]),
     "cluster diverged": some(_CUT_FILE),
     "cluster diverged --delete": having(_CUT_FILE, done=TRUTH),

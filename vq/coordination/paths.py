@@ -242,8 +242,8 @@ class ClusterSecret(Value):
             if error.__cause__ is None:
                 raise  # a newer vq has written it; that error has no bytes of it
         raise CoordinationError(
-            f"znode {path!r} has something that is not a {cls._what}; it is not shown. Delete it, "
-            "and a broker that starts makes a new one"
+            f"znode {path!r} has something that is not a {cls._what}; it is not shown; "
+            "`vq cluster replace-secret --yes` puts a new one there"
         )
 
 

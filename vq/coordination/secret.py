@@ -1,17 +1,17 @@
 """The secret of the cluster, by which its brokers know each other: made once, read by all.
 
-``vq.remoting.membership`` says what is proved with it. This module makes and reads its node; no
+``vq.remoting.membership`` says what is proved with it. This module makes, reads and replaces it; no
 error or log line here has the secret.
 """
 
 from collections.abc import Callable
 
-from vq.coordination.coordinator import Coordinator, Create, NoNode
-from vq.coordination.paths import SECRET_BYTES, ClusterSecret
-from vq.coordination.update import Plan, apply_plan
+from vq.coordination.coordinator import Coordinator, Create, Node, NoNode, Operation, Set
+from vq.coordination.paths import SECRET_BYTES, ClusterSecret, Unreadable
+from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError
 
-__all__ = ["cluster_secret", "read_secret"]
+__all__ = ["cluster_secret", "read_secret", "replace_secret"]
 
 
 async def cluster_secret(coordinator: Coordinator, random: Callable[[int], bytes]) -> bytes:
@@ -36,6 +36,38 @@ async def cluster_secret(coordinator: Coordinator, random: Callable[[int], bytes
         return Plan((), ClusterSecret.decode(path, node.data).key)
 
     return await apply_plan(coordinator, plan, what="the secret of the cluster")
+
+
+async def replace_secret(coordinator: Coordinator, random: Callable[[int], bytes]) -> None:
+    """Put another secret at the place of the present one, or where there is none.
+
+    Connections that were proved before go on until they end. Brokers take the new one after a proof
+    that fails, or at a start.
+
+    Args:
+        coordinator: A started coordinator.
+        random: Returns so many bytes that nobody can foresee.
+
+    Raises:
+        Unreadable: A newer vq has written the present one.
+        CoordinationError: ZooKeeper did not answer; if the connection was lost, the secret may be
+            replaced.
+    """
+    path = ClusterSecret.path()
+    data = ClusterSecret.of(random(SECRET_BYTES)).encode()
+
+    def change(node: Node | None) -> list[Operation]:
+        if node is None:
+            return [Create(path, data)]
+        try:
+            ClusterSecret.decode(path, node.data)
+        except Unreadable:  # a newer vq has written it
+            raise
+        except CoordinationError:
+            pass  # it is no secret, and this repairs it
+        return [] if node.data == data else [Set(path, data, node.stat.version)]
+
+    await update(coordinator, path, change, what="the secret of the cluster")
 
 
 async def read_secret(coordinator: Coordinator) -> bytes:

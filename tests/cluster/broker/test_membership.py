@@ -11,8 +11,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker import membership
 from vq.broker.dispatcher import Dispatcher
-from vq.coordination.paths import ClusterSecret
-from vq.coordination.secret import read_secret
+from vq.coordination.secret import read_secret, replace_secret
 from vq.errors import AuthenticationFailed, InvalidRequest, MemberRequired, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import ACCESS, Access, Command
@@ -149,14 +148,16 @@ async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
     monkeypatch.setattr(membership, "READ_AGAIN_S", 0.0)
     master, copy = await in_sync(cluster)
     async with cluster.admin() as coordinator:
-        await coordinator.set(ClusterSecret.path(), ClusterSecret.of(b"new" * 11).encode())
+        await replace_secret(coordinator, lambda size: (b"new" * 11)[:size])
     client = await Client.connect(cluster.network, master.address)
+    new = await secret_of(cluster)
+    assert new.startswith(b"newnew")
     with pytest.raises(AuthenticationFailed):
-        await client.prove(b"new" * 11, OPERATOR)  # the master has the new one from here on
-    await until(lambda: master._membership._secret == b"new" * 11)
+        await client.prove(new, OPERATOR)  # the master has the new one from here on
+    await until(lambda: master._membership._secret == new)
     for session in list(master._server.sessions):
         session.abort()
-    await until(lambda: copy._membership._secret == b"new" * 11)
+    await until(lambda: copy._membership._secret == new)
     client = await Client.connect(cluster.network, master.address)
     await until(lambda: copy._context.role.follows == "n1")
     await client.put("t", 0, [message(b"x")])

@@ -55,7 +55,18 @@ def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     "name",
-    ["topic move", "topic delete", "group reset", "group delete", "broker remove", "broker drain"],
+    [
+        "topic move",
+        "topic delete",
+        "topic begin",
+        "group reset",
+        "group delete",
+        "broker remove",
+        "broker drain",
+        "cluster unclean",
+        "cluster raise-epoch",
+        "cluster replace-secret",
+    ],
 )
 def test_what_takes_something_away_needs_yes(name: str) -> None:
     command = dict(commands())[name]

@@ -8,7 +8,7 @@ import pytest
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import ClusterSecret
-from vq.coordination.secret import cluster_secret, read_secret
+from vq.coordination.secret import cluster_secret, read_secret, replace_secret
 from vq.errors import CoordinationError
 
 _numbers = itertools.count(1)
@@ -58,6 +58,32 @@ async def test_something_else_there_is_not_replaced():
     """A newer vq may have written it."""
     client = await started(MemoryEnsemble())
     await client.create(ClusterSecret.path(), b'{"v": 2}', parents=True)
-    for call in (read_secret(client), cluster_secret(client, another)):
+    calls = (
+        read_secret(client),
+        cluster_secret(client, another),
+        replace_secret(client, another),
+    )
+    for call in calls:
         with pytest.raises(CoordinationError, match="upgrade vq here"):
             await call
+
+
+@pytest.mark.parametrize("there", [None, b"{", ClusterSecret.of(b"old" * 11).encode()])
+async def test_another_one_takes_the_place_of_whatever_is_there(there):
+    coordinator = await started(MemoryEnsemble())
+    if there is not None:
+        await coordinator.create(ClusterSecret.path(), there, parents=True)
+    await replace_secret(coordinator, another)
+    found = await read_secret(coordinator)
+    assert ClusterSecret.of(found).encode() != there
+    assert await cluster_secret(coordinator, another) == found
+
+
+async def test_a_lost_answer_replaces_it_once():
+    ensemble = MemoryEnsemble()
+    coordinator = await started(ensemble)
+    await replace_secret(coordinator, another)
+    ensemble.lose_next_reply(coordinator, skip=1)  # that of the write
+    await replace_secret(coordinator, another)
+    path = ClusterSecret.path()
+    assert (await coordinator.get(path)).stat.version == 1
