@@ -19,7 +19,8 @@ CHINESE = ROOT / "README.zh-CN.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 STOP = ROOT / "docs" / "howto" / "stop-a-producer.md"  # it freezes a broker
 BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
-HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS})
+BACK_UP = ROOT / "docs" / "howto" / "back-up.md"
+HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _CREATES = re.compile(r'topic create ([\w-]+)|(?:create_topic|publish)\("([\w-]+)"')
@@ -39,7 +40,9 @@ def run(document: Path, machine: Machine, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [README, TUTORIAL, STOP, BROKERS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "document", [README, TUTORIAL, STOP, BROKERS, BACK_UP], ids=lambda path: path.stem
+)
 def test_a_document_that_starts_with_nothing_works(
     document: Path, tmp_path: Path, zookeeper: ZooKeeperService
 ) -> None:
