@@ -5,6 +5,7 @@ somebody asks: an operator may remove one by hand. All work on files is done on 
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,9 @@ class DivergedFiles:
         disk: The disk.
         runner: For work on files.
         tasks: For requests under way.
+
+    Attributes:
+        on_deleted: Called after an operator had a file deleted; set it freely.
     """
 
     def __init__(self, data: Path, disk: Disk, runner: Runner, tasks: Tasks) -> None:
@@ -44,6 +48,7 @@ class DivergedFiles:
         self._runner = runner
         self._tasks = tasks
         self._found: dict[str, Diverged] = {}
+        self.on_deleted: Callable[[], Awaitable[None]] = _nothing
 
     @property
     def count(self) -> int:
@@ -154,6 +159,11 @@ class DivergedFiles:
             messages=file.messages,
         )
         await self._look()
+        await self.on_deleted()
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _told(name: str, file: Diverged) -> wire.DivergedFile:

@@ -346,6 +346,7 @@ class BrokerNode:
         diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
         diverged.look_soon()
         self._partitions.logs.on_cut = diverged.look_soon
+        diverged.on_deleted = self._partitions.look_at_losses
         status.diverged = diverged
         repairer = Repairer(
             self._context,

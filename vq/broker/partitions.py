@@ -134,13 +134,13 @@ class Partitions:
         return [*self.view.told_problems(), *told, *self._told_losses()]
 
     def _told_losses(self) -> list[str]:
-        """Return what was lost in take-overs, until the files with it are moved away; bounded."""
+        """Return what was lost in take-overs, until the files with it are deleted; bounded."""
         lost = [(each, file) for each in self._ranges() for file in each.lost]
         told = [
             f"a take-over lost up to {file.messages} acknowledged messages of partition {each}, "
             f"whose topic has replication = async: the new master had nothing of offsets "
-            f"[{file.start_offset}, {file.end_offset}). They are kept in {file.path}; this is told "
-            "until that file is moved away"
+            f"[{file.start_offset}, {file.end_offset}). They are kept in {file.path}; `vq "
+            "cluster diverged` prints them, and has the file deleted, which ends this"
             for each, file in lost[:PROBLEMS_TOLD_MAX]
         ]
         if len(lost) > len(told):

@@ -266,6 +266,19 @@ async def test_what_a_take_over_lost_is_told_when_the_old_master_returns(pair, c
     assert not await problems(pair, old)
 
 
+async def test_a_loss_is_told_no_more_when_an_operator_has_its_file_deleted(pair):
+    begin = await lose(pair)
+    await pair.put(text="new", producer_id=9)
+    old = await pair.start_old_master()
+    (told,) = await problems(pair, old)
+    assert "vq cluster diverged" in told
+    client = await pair.cluster.prove(await Client.connect(pair.cluster.network, old.address))
+    file = f"fast/0/{begin:016}.diverged"
+    await client.call(Command.DIVERGED, wire.DivergedRequest(file=file, delete=True))
+    client.close()
+    assert not await problems(pair, old)
+
+
 async def problems(pair: Pair, node: BrokerNode) -> list[str]:
     client = await Client.connect(pair.cluster.network, node.address)
     found = list((await client.status()).problems)
