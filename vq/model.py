@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Real
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
@@ -25,6 +25,8 @@ except ImportError:  # it was not compiled
 COMMON_POOL: Final = "common"
 #: Separates the tags of a filter, as in ``a || b``; no tag has it.
 TAG_SEPARATOR: Final = "||"
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 Key: TypeAlias = str | bytes | int
 """A business id of one of three kinds; an integer has 64 bits and a sign, and is no ``bool``."""
@@ -119,6 +121,19 @@ class ProducerStamp(NamedTuple):
     producer_id: int
     producer_epoch: int
     sequence: int
+
+
+def choice_of(kind: type[_Choice], name: str, value: str) -> _Choice:
+    """Return the choice that a setting names as text; it is compared by identity later.
+
+    Raises:
+        InvalidArgument: ``kind`` has no such choice.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in kind)
+        raise InvalidArgument(f"{name} = {shown(value)}; give {known}") from None
 
 
 class FlushMode(enum.StrEnum):
@@ -227,8 +242,9 @@ class TopicSettings:
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
-        object.__setattr__(self, "flush", _flush_mode(self.flush))
-        object.__setattr__(self, "replication", _replication(self.replication))
+        object.__setattr__(self, "flush", choice_of(FlushMode, "flush", self.flush))
+        replication = choice_of(Replication, "replication", self.replication)
+        object.__setattr__(self, "replication", replication)
         for name in ("readable", "writable"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgument(
@@ -267,24 +283,6 @@ def check_pool(pool: str | None) -> str | None:
             "broker groups without a pool"
         )
     return None if given == COMMON_POOL else given
-
-
-def _flush_mode(flush: str) -> FlushMode:
-    """Return a mode that may be given as text: brokers compare it by identity."""
-    try:
-        return FlushMode(flush)
-    except ValueError:
-        raise InvalidArgument(f"flush = {shown(flush)}; give 'sync' or 'async'") from None
-
-
-def _replication(replication: str) -> Replication:
-    """Return a mode that may be given as text, as ``_flush_mode``."""
-    try:
-        return Replication(replication)
-    except ValueError:
-        raise InvalidArgument(
-            f"replication = {shown(replication)}; give 'sync' or 'async'"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)

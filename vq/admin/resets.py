@@ -26,10 +26,9 @@ from vq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from vq.model import PartitionPlacement, TopicPartition
+from vq.model import PartitionPlacement, TopicPartition, choice_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest
-from vq.shown import shown
 
 
 class Goal(enum.StrEnum):
@@ -55,11 +54,7 @@ class Target:
     value: int = 0
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "goal", Goal(self.goal))  # as text, too
-        except ValueError:
-            known = ", ".join(Goal)
-            raise InvalidArgument(f"goal = {shown(self.goal)} is none of {known}") from None
+        object.__setattr__(self, "goal", choice_of(Goal, "goal", self.goal))
         check_whole("value", self.value)
         if self.goal is Goal.TIME:
             check_time("a time", self.value)

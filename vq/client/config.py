@@ -3,7 +3,6 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from vq import limits
 from vq.client import environment
@@ -12,11 +11,9 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.servers import checked_servers
 from vq.errors import InvalidArgument
-from vq.model import Compression, check_compression, check_name
+from vq.model import Compression, check_compression, check_name, choice_of
 from vq.serializers import Serializer
 from vq.shown import shown
-
-E = TypeVar("E", bound=enum.StrEnum)
 
 #: Approximate memory of a waiting message in addition to its payload, tag, key and headers; counts
 #: in ``buffer_bytes``.
@@ -221,9 +218,9 @@ class ProducerConfig:
         _between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)
         if self.buffer_messages is not None:
             _between("buffer_messages", self.buffer_messages, 1, BUFFER_MESSAGES_MAX)
-        when_full = _one_of(WhenFull, "when_full", self.when_full)
+        when_full = choice_of(WhenFull, "when_full", self.when_full)
         object.__setattr__(self, "when_full", when_full)
-        unavailable = _one_of(OnUnavailable, "on_unavailable", self.on_unavailable)
+        unavailable = choice_of(OnUnavailable, "on_unavailable", self.on_unavailable)
         object.__setattr__(self, "on_unavailable", unavailable)
         _check_ordered(self, strategy)
         if self.retry_backoff_max_s < self.retry_backoff_s:
@@ -316,11 +313,11 @@ class ConsumerConfig:
             if name:
                 check_name(what, name)
         # Text is taken, too: what compares by identity later must not meet it.
-        start = _one_of(StartPosition, "start_position", self.start_position)
+        start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
-        on_error = _one_of(OnListenerError, "on_listener_error", self.on_listener_error)
+        on_error = choice_of(OnListenerError, "on_listener_error", self.on_listener_error)
         object.__setattr__(self, "on_listener_error", on_error)
-        read_from = _one_of(ReadFrom, "read_from", self.read_from)
+        read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)
         if self.rack:
@@ -342,14 +339,6 @@ class ConsumerConfig:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
-
-
-def _one_of(kind: type[E], name: str, value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        known = " or ".join(repr(each.value) for each in kind)
-        raise InvalidArgument(f"{name} = {shown(value)}; give {known}") from None
 
 
 def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:

@@ -85,6 +85,21 @@ async def committed(client: ClusterClient) -> CommittedOffset | None:
     return (await commits.read_offsets(client.coordinator, "g", ["t"])).get(WHERE)
 
 
+async def test_a_goal_may_be_text(client: ClusterClient) -> None:
+    """As a text it was taken for an offset: the group began again at 0."""
+    latest: Any = {"goal": "latest"}
+    assert (await plan_one(client, Target(**latest))).after.offset == 4 * SIZE
+
+
+def test_a_goal_that_there_is_not_is_refused() -> None:
+    newest: Any = {"goal": "newest"}
+    with pytest.raises(InvalidArgument, match="goal = 'newest'; give 'earliest' or 'latest' or"):
+        Target(**newest)
+    shift: Any = {"goal": "shift"}
+    with pytest.raises(InvalidArgument, match="a shift by 0 messages"):
+        Target(**shift)
+
+
 async def test_the_plan_says_what_is_skipped_and_repeated(client: ClusterClient) -> None:
     """In messages; and it changes nothing."""
     before = await committed(client)
