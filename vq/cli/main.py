@@ -4,6 +4,7 @@
 compares them with the help of the commands.
 """
 
+import difflib
 import importlib
 import io
 import os
@@ -70,6 +71,22 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(entry.module), entry.attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the sub-command that a command line names; a wrong name is told the nearest one.
+
+        click looks for it among the commands that it holds, and this group holds none.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if not nearest:
+                raise
+            said = f"{error.message} Did you mean {nearest[0]!r}?"
+            raise click.UsageError(said, ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the sub-commands of the table that begin so, without importing them."""

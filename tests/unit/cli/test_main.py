@@ -74,6 +74,31 @@ def test_what_takes_something_away_needs_yes(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("topics", "topic"),
+        ("produse", "produce"),
+        ("group-list", "group"),
+        ("lag_exporter", "lag-exporter"),
+    ],
+)
+def test_a_misspelt_command_is_told_the_nearest_one(
+    wrong: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([wrong, "list"]) == 2
+    assert f"No such command '{wrong}'. Did you mean '{nearest}'?" in capsys.readouterr().err
+    assert main.run([wrong, "list", "--json"]) == 2
+    assert f"Did you mean '{nearest}'?" in json.loads(capsys.readouterr().err)["message"]
+
+
+def test_a_command_that_resembles_none_is_told_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["xyz"]) == 2
+    said = capsys.readouterr().err
+    assert "No such command 'xyz'." in said
+    assert "Did you mean" not in said
+
+
 def test_help_imports_nothing_heavy() -> None:
     """``vq --help`` must answer at once, so it imports no event loop, protobuf or ZooKeeper."""
     program = (
