@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Real
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
@@ -197,7 +197,7 @@ class TopicSettings:
 
     Attributes:
         partitions: Number of partitions, 1 to 4 096; it can only grow.
-        flush: When an append is acknowledged.
+        flush: ``sync`` or ``async``: when an append is acknowledged, see ``FlushMode``.
         flush_interval_messages: With ``async``: fdatasync after this many messages (>= 1) …
         flush_interval_ms: … or after this time (>= 1), whichever comes first.
         max_message_bytes: Largest payload before compression, 1 to 1 MiB.
@@ -219,7 +219,7 @@ class TopicSettings:
     """
 
     partitions: int = 1
-    flush: FlushMode = FlushMode.SYNC
+    flush: FlushMode | Literal["sync", "async"] = FlushMode.SYNC
     flush_interval_messages: int = 1_000
     flush_interval_ms: int = 10_000
     max_message_bytes: int = limits.MESSAGE_BYTES_MAX
@@ -227,7 +227,7 @@ class TopicSettings:
     compression_threshold: int | None = None
     retention_hours: int | None = 72
     pool: str | None = None
-    replication: Replication = Replication.SYNC
+    replication: Replication | Literal["sync", "async"] = Replication.SYNC
     min_insync: int = 1
     readable: bool = True
     writable: bool = True

@@ -1,6 +1,7 @@
 """What the public signatures say: public names only, and the same in both APIs."""
 
 import dataclasses
+import enum
 import inspect
 import typing
 from collections.abc import Iterator
@@ -62,6 +63,34 @@ def members_of(cls: type) -> Iterator[tuple[str, Any]]:
     is_made = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
     if is_made:
         yield "fields", cls
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        vq.ProducerConfig(),
+        vq.ConsumerConfig(group="g", rack="r1"),
+        vq.TopicSettings(),
+        admin.Target(goal=admin.Goal.EARLIEST, value=1),
+    ],
+    ids=lambda settings: type(settings).__name__,
+)
+def test_type_checkers_know_the_texts_that_a_setting_takes(settings: Any) -> None:
+    """A choice may be given as text; the text becomes the choice, which is compared by identity."""
+    choices: dict[str, type[enum.StrEnum]] = {}
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        kinds = [found for found in classes_in(hint) if issubclass(found, enum.StrEnum)]
+        if not kinds:
+            continue
+        (choices[name],) = kinds
+        options = typing.get_args(hint)
+        texts = [each for one in options for each in typing.get_args(one)]
+        assert str in options or texts == [each.value for each in choices[name]], name
+    assert choices
+    for name, kind in choices.items():
+        for each in kind:
+            given = dataclasses.replace(settings, **{name: str(each)})
+            assert getattr(given, name) is each
 
 
 @pytest.mark.parametrize("cls", public_classes(), ids=public_classes().get)

@@ -8,6 +8,7 @@ and goes on from the new offset.
 import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from vq.admin.brokers import master_of
 from vq.admin.offsets import Inspector, PartitionEnds, check_time
@@ -44,13 +45,13 @@ class Goal(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A goal with its number.
+    """A goal with its number. A goal may be its name as text: ``earliest``, ``shift`` …
 
     TIME takes milliseconds since 1970 UTC, OFFSET an offset. SHIFT takes a number of messages,
     -100,000 to 100,000: negative ones repeat messages. At the ends of what is kept it stops.
     """
 
-    goal: Goal
+    goal: Goal | Literal["earliest", "latest", "committed", "time", "offset", "shift"]
     value: int = 0
 
     def __post_init__(self) -> None:

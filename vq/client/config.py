@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from vq import limits
 from vq.client import environment
@@ -178,13 +179,13 @@ class ProducerConfig:
     window: int = limits.PRODUCER_BATCHES_REMEMBERED
     buffer_bytes: int = 16 * limits.MIB
     buffer_messages: int | None = None
-    when_full: WhenFull = WhenFull.BLOCK
+    when_full: WhenFull | Literal["block", "raise"] = WhenFull.BLOCK
     compression: Compression | str | None = None
     compression_threshold: int | None = None
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
-    on_unavailable: OnUnavailable = OnUnavailable.WAIT
+    on_unavailable: OnUnavailable | Literal["wait", "fail", "any"] = OnUnavailable.WAIT
     ordered: bool = False
     serializer: Serializer | None = None
     interceptors: Sequence[ProducerInterceptor] = ()
@@ -265,8 +266,9 @@ class ConsumerConfig:
         member: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
             its old session: up to two session time-outs and 5 s.
-        start_position: Where the group begins in partitions for which it has no offset. Also with
-            ``latest``, a partition that is added after the group began is read from its start.
+        start_position: ``earliest`` or ``latest``: where the group begins in partitions for which
+            it has no offset. Also with ``latest``, a partition that is added after the group began
+            is read from its start.
         commit_interval_s: The consumer commits offsets this often (with 20 % jitter), and on
             release, close and revocation.
         prefetch_bytes: Bytes fetched ahead per partition and not yet handed to the listener.
@@ -281,30 +283,32 @@ class ConsumerConfig:
         max_wait_s: How long a broker waits for data before it answers a fetch without any.
         listener_threads: Threads that call listeners. At most one thread at a time serves a
             partition.
-        on_listener_error: What happens when a listener keeps raising.
+        on_listener_error: ``retry`` or ``skip``: what happens when a listener keeps raising, see
+            ``OnListenerError``.
         listener_retries: With ``skip``: tries after the first one.
         listener_backoff_s: Pause before the second try; doubles up to 30 s.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
-        read_from: From which nodes of a broker group subscribed topics are read. A node that copies
-            gives only what cannot be taken back, a moment later than the master. If it fails, the
-            consumer reads from the master. ``get`` and offsets always ask the master.
+        read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
+            topics are read, see ``ReadFrom``. A node that copies gives only what cannot be taken
+            back, a moment later than the master. If it fails, the consumer reads from the master.
+            ``get`` and offsets always ask the master.
         rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``.
     """
 
     group: str = ""
     member: str = ""
-    start_position: StartPosition = StartPosition.EARLIEST
+    start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
     commit_interval_s: float = 5.0
     prefetch_bytes: int = 2 * limits.MIB
     buffer_bytes: int = 64 * limits.MIB
     max_wait_s: float = limits.LONG_POLL_S_DEFAULT
     listener_threads: int = 1
-    on_listener_error: OnListenerError = OnListenerError.RETRY
+    on_listener_error: OnListenerError | Literal["retry", "skip"] = OnListenerError.RETRY
     listener_retries: int = 5
     listener_backoff_s: float = 0.1
     audit_interval_s: float = 30.0
-    read_from: ReadFrom = ReadFrom.MASTER
+    read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
 
     def __post_init__(self) -> None:

@@ -169,7 +169,7 @@ def test_the_bound_in_messages_comes_from_the_one_in_bytes() -> None:
 
 
 def test_what_a_full_buffer_does_may_be_text() -> None:
-    assert ProducerConfig(when_full="raise").when_full is WhenFull.RAISE  # type: ignore[arg-type]
+    assert ProducerConfig(when_full="raise").when_full is WhenFull.RAISE
     with pytest.raises(InvalidArgument, match="when_full = 'drop'; give 'block' or 'raise'"):
         ProducerConfig(when_full="drop")  # type: ignore[arg-type]
 
@@ -213,7 +213,7 @@ def test_a_threshold_is_a_whole_number(other: Any) -> None:
 
 def test_what_happens_to_messages_of_an_unavailable_partition_is_one_of_three() -> None:
     assert ProducerConfig().on_unavailable is OnUnavailable.WAIT
-    assert ProducerConfig(on_unavailable="any").on_unavailable is OnUnavailable.ANY  # type: ignore[arg-type]
+    assert ProducerConfig(on_unavailable="any").on_unavailable is OnUnavailable.ANY
     with pytest.raises(InvalidArgument, match="on_unavailable = 'other'; give 'wait' or 'fail' or"):
         ProducerConfig(on_unavailable="other")  # type: ignore[arg-type]
 

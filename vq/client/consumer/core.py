@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.config import ConsumerConfig
+from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer import places
 from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
 from vq.client.consumer.fetch_sessions import Fetches, passes
@@ -80,7 +80,7 @@ class ConsumerCore:
             cluster,
             max_wait_s=config.max_wait_s,
             buffer_bytes=config.buffer_bytes,
-            nodes=Nodes(cluster, config.read_from, config.rack),
+            nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
         )
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None

@@ -145,7 +145,7 @@ class Membership:
                 earlier one of this factory did not leave in time.
             CoordinationError: A call of ZooKeeper failed.
         """
-        wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
+        wanted = ConsumerGroup(start=str(self._config.start_position), topics=self._filters)
         self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
         try:
             await self._join_when_free()

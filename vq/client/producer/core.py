@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from vq.client.cluster import ClusterClient
-from vq.client.config import ProducerConfig
+from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.appender import not_plain
 from vq.client.producer.batch_send import BatchSend
@@ -210,7 +210,7 @@ class ProducerCore:
             spread=spread,
             choose=self._choose,
             compressor_of=functools.partial(compressor_of, self.config, count=meter.compressed),
-            on_unavailable=self.config.on_unavailable,
+            on_unavailable=OnUnavailable(self.config.on_unavailable),
             ordered=self.config.ordered,
         )
 

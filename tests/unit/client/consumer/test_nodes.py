@@ -129,7 +129,7 @@ def test_without_a_master_nothing_is_read() -> None:
 
 
 def test_settings_are_checked() -> None:
-    assert ConsumerConfig(read_from="any").read_from is ReadFrom.ANY  # type: ignore[arg-type]
+    assert ConsumerConfig(read_from="any").read_from is ReadFrom.ANY
     with pytest.raises(InvalidArgument, match=r"read_from = 'all'; give 'master' or 'any' or"):
         ConsumerConfig(read_from="all")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="needs rack"):
