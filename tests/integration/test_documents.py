@@ -7,6 +7,7 @@ Blocks run as a reader runs them, in order, against a cluster that the document 
 
 import codeop
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,20 @@ def test_the_translation_has_the_same_sections_and_blocks() -> None:
     assert [code_of(block) for block in blocks_of(CHINESE)] == [
         code_of(block) for block in blocks_of(README)
     ]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+@pytest.mark.parametrize("document", [README, TUTORIAL], ids=lambda path: path.stem)
+def test_git_ignores_what_a_document_makes_in_the_checkout(document: Path) -> None:
+    """Its environment, its directory and the data of its cluster: none is for a commit."""
+    text = document.read_text()
+    made = [f"{name}/x" for name in re.findall(r"^(?:python3 -m venv|mkdir) (\S+)$", text, re.M)]
+    made += [
+        str(Path(name, "vq-data", "b1")) for name in (".", *re.findall(r"^cd (\S+)$", text, re.M))
+    ]
+    command = ["git", "check-ignore", "--no-index", *made]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == made, done.stderr
 
 
 def code_of(block: Block) -> tuple[str, list[str], str]:
