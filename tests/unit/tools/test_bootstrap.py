@@ -3,11 +3,15 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from support.tool import load_tool
+from support.waiting import PROCESSES_WAIT_S, block_until
 
 
 @pytest.fixture
@@ -123,6 +127,50 @@ def test_a_command_that_runs_shows_what_it_downloads(
     bootstrap.run_logged(["/bin/sh", "-c", script], progress)
     assert told[-1] == "50% Downloading a.whl (1.0 kB)"
     assert not (tmp_path / "state" / "tmp").exists()
+
+
+#: The set-up below a directory, with a step that writes a temporary file and then hangs.
+HANGING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import bootstrap
+state = sys.argv[2]
+bootstrap.VENV_PYTHON = bootstrap.STAMP = state + "/none"
+bootstrap.STATE, bootstrap.LOG, bootstrap.SCRATCH = state, state + "/log", state + "/tmp"
+step = 'mktemp; echo $$ > "$0"; exec sleep 600'
+bootstrap.make_venv = lambda progress: bootstrap.run_logged(
+    ["/bin/sh", "-c", step, state + "/pid"], progress
+)
+sys.exit(bootstrap.main(["test"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_set_up_that_is_ended_leaves_no_file_and_no_process(
+    bootstrap: ModuleType, tmp_path: Path, number: int
+) -> None:
+    """Neither in the machine's temporary directory nor in its own."""
+    state, machine = tmp_path / "state", tmp_path / "machine"
+    state.mkdir()
+    machine.mkdir()
+    tools = str(Path(bootstrap.ROOT) / "tools")
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, tools, str(state)],
+        env={**os.environ, "TMPDIR": str(machine)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        block_until(lambda: (state / "pid").exists() and (state / "pid").read_text(), "the step")
+        step = int((state / "pid").read_text())
+        assert len(list((state / "tmp").iterdir())) == 1
+        running.send_signal(number)
+        _, said = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert running.returncode == 130
+    assert "run the same command again to go on" in said
+    assert not (state / "tmp").exists()
+    assert list(machine.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(step, 0)
 
 
 def test_documents_tell_the_sizes_that_the_set_up_tells(bootstrap: ModuleType) -> None:
