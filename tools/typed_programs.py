@@ -43,6 +43,7 @@ def found_by_mypy(programs: Path = PROGRAMS) -> dict[Place, str]:
         CheckerFailed: It did not run.
     """
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file="]
+    command += ["--cache-dir", str(ROOT / ".mypy_cache")]  # not beside the programs
     done = _run([*command, *map(str, sorted(programs.glob("*.py")))], programs)
     errors = [match for line in done.splitlines() if (match := _MYPY_LINE.match(line))]
     return {(Path(each["file"]).name, int(each["line"])): each["text"] for each in errors}

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -24,3 +26,11 @@ def test_each_difference_is_a_line() -> None:
 def test_names_that_do_not_exist_are_among_the_marked_lines() -> None:
     text = (typed_programs.PROGRAMS / "refused.py").read_text()
     assert "vq.NoSuchName  # refused" in text
+
+
+def test_a_check_leaves_nothing_beside_the_programs(tmp_path: Path) -> None:
+    """`make clean` knows the cache of the checkout, and no other."""
+    pytest.importorskip("mypy", reason="`make test` installs no checkers")
+    (tmp_path / "one.py").write_text("a: int = 'text'\n")
+    assert list(typed_programs.found_by_mypy(tmp_path)) == [("one.py", 1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["one.py"]
