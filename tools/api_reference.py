@@ -18,8 +18,8 @@ from typing import Any
 import vq
 from vq import admin, aio, opentelemetry, serializers
 from vq import errors as vq_errors
-from vq.admin import changes
-from vq.coordination import coordinator, groups, registry, slots, topics
+from vq.admin import changes, connect, draining, settings
+from vq.coordination import coordinator, groups, paths, registry, slots, topics
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -227,10 +227,14 @@ def api() -> str:
 
 
 #: Modules with errors of their own that reach an application.
-OTHER_ERRORS = (changes, coordinator, groups, registry, slots, topics)
+OTHER_ERRORS = (
+    *(changes, draining, settings, connect),
+    *(coordinator, groups, paths, registry, slots, topics),
+)
 OTHER_ERRORS_PREFACE = """
-Most of these are a `vq.errors.CoordinationError`: ZooKeeper refused something or did not answer.
-They come from `publish`, `commit`, `start` and `vq.admin`. A send raises `NotSent` instead.
+These are about ZooKeeper, or about a change by an operator. They come from `publish`, `commit`,
+`start` and `vq.admin`. A send raises `NotSent` instead. A program catches the class in the second
+column; the first one is the name that a log, or `--json`, shows.
 """
 COMMAND_ERRORS = """
 With `--json` the `vq` command has two more names. Wrong usage has the name of its class in click,
@@ -273,14 +277,15 @@ def errors() -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     others = [
-        f"| `{module.__name__}` | {name} | {outcome_of(cls)} | {_meaning(cls)} |"
+        f"| {name} | `{caught_as(cls)}` | {outcome_of(cls)} "
+        f"| {'yes' if cls.retriable else ''} | {_meaning(cls)} |"
         for module in OTHER_ERRORS
         for name, cls in vars(module).items()
         if _is_error_of(cls, module)
     ]
     other_head = [
-        "| module | class | was it done? | what it is about, or what to do |",
-        "| --- | --- | --- | --- |",
+        "| class | catch | was it done? | retriable | what it is about, or what to do |",
+        "| --- | --- | --- | --- | --- |",
     ]
     lines = [
         *(ERRORS_PREFACE, *head, *rows),
@@ -288,6 +293,15 @@ def errors() -> str:
         COMMAND_ERRORS,
     ]
     return "\n".join(lines)
+
+
+def caught_as(cls: type[VqError]) -> str:
+    """Return the public name by which an application catches an error: its own, or a base's."""
+    for each in cls.__mro__:
+        for module in (vq, admin, vq_errors):
+            if getattr(module, each.__name__, None) is each:
+                return f"{module.__name__}.{each.__name__}"
+    raise LookupError(f"{cls.__name__} has no public base")
 
 
 def _is_error_of(cls: object, module: ModuleType) -> bool:

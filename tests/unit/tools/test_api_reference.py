@@ -4,6 +4,7 @@ The tables of settings in docs/operations.md are written by hand and compared he
 """
 
 import dataclasses
+import importlib
 import inspect
 import json
 import re
@@ -89,6 +90,19 @@ def test_every_error_has_its_row(tool: ModuleType) -> None:
         if inspect.isclass(each) and issubclass(each, VqError) and each is not VqError:
             status = "" if each.status is None else each.status
             assert f"| {status} | {name} |" in page
+
+
+def test_the_page_of_errors_names_what_an_application_may_import(tool: ModuleType) -> None:
+    """Not the module where a class happens to be; and it has all that `vq.admin` raises."""
+    page = tool.errors()
+    named = re.findall(r"^\| \w+ \| `(vq[\w.]*)\.(\w+)` \|", page, re.MULTILINE)
+    for module, name in named:
+        assert module in {"vq", "vq.admin", "vq.errors"}
+        assert issubclass(getattr(importlib.import_module(module), name), VqError)
+    raised = {name for name in admin.__all__ if name.endswith("Unknown")}
+    assert raised | {"TopicExists", "UnknownGroup"} == {
+        name for module, name in named if module == "vq.admin"
+    }
 
 
 def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() -> None:
