@@ -90,6 +90,23 @@ def test_a_topic_is_made_once_and_altered(cluster: ProcessCluster) -> None:
     assert ranges.endswith(" from 0")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("consume", "oders", "--group", "g"), ("produce", "oders"), ("topic", "describe", "oders")],
+    ids=" ".join,
+)
+def test_a_misspelt_topic_is_told_the_nearest_one(
+    cluster: ProcessCluster, command: tuple[str, ...]
+) -> None:
+    """Whoever makes a typing error is not to create another topic."""
+    assert cluster.vq("topic", "create", "orders", "--if-not-exists").returncode == 0
+    ended = cluster.vq(*command, stdin=b"one\n")
+    assert ended.returncode == 1
+    assert "did you mean 'orders'? `vq topic list` shows all topics" in ended.stderr.decode()
+    told = json.loads(cluster.vq(*command, "--json", stdin=b"one\n").stderr.splitlines()[-1])
+    assert (told["error"], told["hint"][:21]) == ("UnknownTopic", "did you mean 'orders'")
+
+
 def test_a_group_is_shifted_and_deleted(cluster: ProcessCluster) -> None:
     """A dry run ends with 0 and gives the plan; numbers of tables are accepted by commands."""
     cluster.vq_json("topic", "create", "shifted")

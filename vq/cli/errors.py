@@ -9,8 +9,9 @@
 143  interrupted with SIGTERM
 """
 
+import difflib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -111,6 +112,14 @@ def name_topic(error: VqError, topic: str) -> None:
     error.hint = error.hint.replace("topic describe NAME", f"topic describe {topic}").replace(
         "topic create NAME", f"topic create {topic}"
     )
+
+
+def name_nearest_topic(error: VqError, topic: str, known: Sequence[str]) -> None:
+    """Let the hint of an error name the topic that a misspelt name may mean."""
+    if topic in known:  # it is not ready, and the hint says so
+        return
+    for nearest in difflib.get_close_matches(topic, known, n=1):
+        error.hint = f"did you mean {nearest!r}? `vq topic list` shows all topics"
 
 
 def run(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from vq import limits
-from vq.cli.errors import name_topic
+from vq.cli.errors import name_nearest_topic, name_topic
 from vq.cli.logs import FORMATS, LEVELS, Logs
 from vq.cli.output import Output
 from vq.cli.settings import Sources, build, choice, is_given, read_sources, strangers
@@ -147,19 +147,20 @@ class Invocation:
         """Say that a plan was shown and not carried out; that is no failure."""
         self.output.remark(f"{what}; add --yes to do it")
 
-    def check_cluster(self) -> None:
-        """Check that a broker has ever registered in the cluster.
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics.
 
         Raises:
-            UnknownCluster: None has; the error names the clusters there are.
+            UnknownCluster: No broker has ever registered; the error names the clusters there are.
         """
         from vq.admin.connect import cluster_client
+        from vq.coordination.topics import list_topics
 
-        async def look() -> None:
-            async with cluster_client(self.client_config()):
-                pass
+        async def look() -> list[str]:
+            async with cluster_client(self.client_config()) as client:
+                return await list_topics(client.coordinator)
 
-        self.run(look())
+        return self.run(look())
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; ctrl-C or SIGTERM cancels it, so that it can tidy up."""
@@ -202,10 +203,11 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(invocation, *args, **rest)
         except VqError as error:
-            if isinstance(error, UnknownTopic):
-                invocation.check_cluster()
+            known = invocation.topic_names() if isinstance(error, UnknownTopic) else None
             if topic := _topic_of(rest):
                 name_topic(error, topic)
+                if known is not None:
+                    name_nearest_topic(error, topic, known)
             raise
 
     return _apply(

@@ -55,6 +55,22 @@ def test_a_command_that_returns_is_ok_unless_click_says_a_code() -> None:
     assert errors.run(lambda: 2) == 2
 
 
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["orders", "bills"], "did you mean 'orders'? `vq topic list` shows all topics"),
+        (["bills"], "finish it"),
+        ([], "finish it"),
+        (["oders", "orders"], "finish it"),
+    ],
+)
+def test_a_misspelt_topic_is_told_the_nearest_one(known: list[str], hint: str) -> None:
+    """One that exists is not ready; its hint stays."""
+    error = UnknownTopic("there is no topic 'oders'", hint="finish it")
+    errors.name_nearest_topic(error, "oders", known)
+    assert error.hint == hint
+
+
 def test_a_refusal_shows_message_and_what_to_do() -> None:
     _, said = ended_with(UnknownTopic("there is no topic 'x'"))
     assert said == (
