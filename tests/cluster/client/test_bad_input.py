@@ -41,7 +41,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[vq.MessageFactory]:
         await client.start()
         return client
 
-    monkeypatch.setattr(blocking, "open_cluster", open_cluster)
+    monkeypatch.setattr(blocking.factory, "open_cluster", open_cluster)
     factory = vq.MessageFactory().open()
     runtime = factory._runtime
     assert runtime is not None
@@ -348,7 +348,7 @@ def test_flush_of_threads_only_looks_with_zero(threads: vq.MessageFactory) -> No
 def test_flush_says_that_a_callback_keeps_the_thread_busy(
     threads: vq.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(blocking.producer, "_ANSWER_S", 0.01)
     producer = threads.create_producer()
     begun, go_on = threading.Event(), threading.Event()
 

@@ -39,7 +39,7 @@ def test_questions_are_answered_on_the_factorys_loop(monkeypatch: pytest.MonkeyP
             coordinator=coordinator, close=coordinator.close, check_loop=lambda: None
         )
 
-    monkeypatch.setattr(blocking, "open_cluster", open_cluster)
+    monkeypatch.setattr(blocking.factory, "open_cluster", open_cluster)
     with vq.MessageFactory() as factory:
         operator = factory.admin
         assert operator.list_topics() == []

@@ -59,10 +59,9 @@ NAMED_FOR_NO_MODULE = {
     "remoting/test_golden.py",  # the frames of testdata/wire
     "hessian/test_peer.py",  # another package reads what we write
     "remoting/test_protocol_document.py",  # docs/protocol.md
-    "test_factory.py",  # the front door of vq/blocking.py
     "test_public_names.py",  # vq/__init__.py
     "test_public_signatures.py",  # every public module
-    "test_same_names.py",  # vq/blocking.py and vq/aio.py
+    "test_same_names.py",  # vq/blocking and vq/aio
     "tools/test_deploy.py",  # deploy/
     "tools/test_fields.py",  # a rule of the house, over all classes
     "tools/test_project.py",

@@ -9,8 +9,8 @@ import pytest
 from support.threads import in_thread
 from support.waiting import block_until
 
-from vq import blocking as factories
 from vq.blocking import MessageFactory
+from vq.blocking import factory as factories
 from vq.client.config import MessageFactoryConfig, ProducerConfig
 from vq.clock import SystemClock
 from vq.errors import CoordinationError, InvalidState

@@ -1,0 +1,212 @@
+"""The asynchronous consumer: reads, membership, and messages one by one."""
+
+from types import TracebackType
+from typing import Self
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.delivery import ignore
+from vq.client.consumer.inbox import Inbox, Messages
+from vq.client.consumer.positions import Moment, Position
+from vq.client.consumer.pull import Pull
+from vq.errors import VqError
+from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition
+
+
+class MessageConsumer:
+    """Receives messages by position, or as a member of a group with ``async for``."""
+
+    def __init__(self, core: ConsumerCore, inbox: Inbox, cluster: ClusterClient) -> None:
+        self._core = core
+        self._check_loop = cluster.check_loop
+        self._inbox = inbox
+        self._pull = Pull(inbox, self._begin)
+        self._started = False
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """How this consumer fetches and commits."""
+        return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
+
+    @property
+    def last_error(self) -> VqError | None:
+        """The last error that stopped a partition, also if it goes on since; None: no error yet."""
+        return self._core.last_error
+
+    @property
+    def bad_reads(self) -> int:
+        """How often bytes failed a check and were fetched again on a new connection."""
+        return self._core.bad_reads
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return the partitions that do not go on now, each with the cause and the time.
+
+        Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
+        """
+        return self._core.troubles()
+
+    @property
+    def member(self) -> str:
+        """The name of this member inside its group."""
+        return self._core.member
+
+    def _here(self) -> ConsumerCore:
+        """Return the core to a coroutine on the factory's loop."""
+        self._check_loop()
+        return self._core
+
+    async def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
+        return await self._here().reader.get(topic, partition, offset, length, timeout)
+
+    def subscribe(
+        self, topic: str, length: int = limits.MIB, message_filter: str | None = None
+    ) -> Self:
+        """Add a topic to consume, before the iteration begins; return this consumer."""
+        self._core.subscribe(topic, length, ignore, message_filter)
+        return self
+
+    async def start(self) -> Self:
+        """Join the group; otherwise the iteration does it when it begins."""
+        await self._here().start()
+        self._started = True
+        return self
+
+    def __aiter__(self) -> Messages:
+        """Iterate over messages as they arrive, in one task at a time.
+
+        A message counts as consumed when the task asks for the next one, or by ``close``. Leaving
+        the loop, by ``break`` or by an error, does not consume it. While one task is inside its
+        loop, another task that asks for a message gets ``InvalidState``, whichever iterator it
+        uses. After a task has ended, another one may go on with its iterator; if the task failed,
+        its message is delivered again. If the error was caught outside the loop, a new loop in any
+        task does not deliver that message again: it gets the next one.
+        ``await anext(aiter(consumer))`` counts as a loop that was left at once.
+
+        Bound a wait with ``asyncio.timeout``. Before Python 3.12 ``asyncio.wait_for`` asks in a
+        task of its own, which is refused while the caller's task has a message.
+
+        Raises:
+            InvalidState: Another task has a message, or waits for one.
+            CoordinationError: The session with ZooKeeper has ended for good, as when it refuses the
+                client; no message follows.
+        """
+        return Messages(self._inbox, self._begin)
+
+    async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+        """Return up to ``max_messages`` messages that have arrived, waiting for a first one.
+
+        It waits ``timeout`` seconds, without one as long as it takes, and returns an empty list if
+        none came; 0 only looks. The first call joins the group, which the time-out does not bound.
+
+        The messages of a call count as consumed when the same task calls again (or asks its
+        iterator), or by ``close``: all of them or none, as with ``async for``. A call that is
+        cancelled has taken none: the next one gets what comes, and nothing is lost or repeated. A
+        partition that another member is to get waits for the next call.
+
+        Args:
+            max_messages: 1 to 100,000.
+            timeout: Seconds.
+
+        Raises:
+            InvalidState: The consumer is closed, or another task has a message, or waits for one.
+            CoordinationError: The session with ZooKeeper has ended for good; no message follows.
+        """
+        self._check_loop()
+        return await self._pull.get_many(max_messages, timeout)
+
+    async def _begin(self) -> None:
+        self._check_loop()
+        if not self._started:
+            await self.start()
+
+    async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the committed offset of the group in every partition that has one."""
+        return await self._here().committed(topic)
+
+    async def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """Return the range of offsets that can be read now; see ``vq.MessageConsumer``."""
+        return await self._here().reader.bounds(topic, partition)
+
+    async def offset_at(self, topic: str, partition: int, moment: Moment) -> int:
+        """Return the offset of a time or an end; see ``vq.MessageConsumer.offset_at``."""
+        return await self._here().reader.offset_at(topic, partition, moment)
+
+    async def offsets_at(self, topic: str, moment: Moment) -> dict[TopicPartition, int]:
+        """Return ``offset_at`` of every partition of a topic."""
+        return await self._here().reader.offsets_at(topic, moment)
+
+    async def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+        """Return the last messages of a partition or topic; see ``vq.MessageConsumer``."""
+        return await self._here().reader.last(topic, count, partition)
+
+    async def seek(self, where: TopicPartition | str, position: Position) -> None:
+        """Let the group go on at another place; see ``vq.MessageConsumer.seek``.
+
+        The message in hand counts when its task asks for the next one, which comes from there.
+        """
+        await self._here().steering.seek(where, position)
+
+    def pause(self, *where: TopicPartition | str) -> None:
+        """Deliver nothing of some partitions until ``resume``; see ``vq.MessageConsumer``."""
+        self._here().steering.pause(where)
+
+    def resume(self, *where: TopicPartition | str) -> None:
+        """Go on after ``pause``; without a partition, with all held now. See ``pause``."""
+        self._here().steering.resume(where)
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused now, sorted."""
+        return self._here().steering.paused()
+
+    async def commit(self) -> None:
+        """Commit the consumed messages now instead of at the next interval."""
+        await self._here().commit()
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that this member holds now."""
+        return self._core.held()
+
+    async def close(self) -> None:
+        """Count the current message as consumed, commit, leave the group. May be called again.
+
+        The current message counts only if the calling task asked for it, or a task that has ended
+        without an error. If another task is handling a message inside its loop, ``close`` waits up
+        to 30 s; a message that is not handled by then is delivered again. Also delivered again is
+        the message of a task that failed, and of another task that left its loop. Inside a loop,
+        call ``close`` in the loop's own task, not in a task that the loop waits for (before Python
+        3.12 ``asyncio.wait_for`` makes one). If an exception leaves ``async with`` of this consumer
+        or its factory, the current message does not count.
+        """
+        core = self._here()
+        self._inbox.close()
+        await core.close()
+
+    async def __aenter__(self) -> Self:
+        self._check_loop()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._check_loop()
+        if exc is not None:
+            self._put_down()
+        await self.close()
+
+    def _put_down(self) -> None:
+        """Do not count the current message: its handler failed."""
+        self._inbox.close(consumed=False)

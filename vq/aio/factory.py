@@ -1,0 +1,163 @@
+"""The asynchronous factory: it owns the session and what it has made."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self, overload
+
+from vq.admin.aio import Admin
+from vq.admin.brokers import all_statuses, broker_status
+from vq.admin.placements import partitions_of
+from vq.aio.consumer import MessageConsumer
+from vq.aio.producer import MessageProducer
+from vq.client.cluster import ClusterClient, open_cluster
+from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.inbox import Inbox, InboxDelivery
+from vq.client.consumer.permit import Permit
+from vq.client.future import LoopSendFuture
+from vq.client.kinds import settings_of
+from vq.client.producer.core import ProducerCore
+from vq.errors import InvalidState
+from vq.model import Address, PartitionPlacement, StatusResult
+
+
+class MessageFactory:
+    """Makes producers and consumers of one cluster, all on the running loop."""
+
+    def __init__(self, config: MessageFactoryConfig | None = None) -> None:
+        self.config = settings_of(MessageFactoryConfig, config)
+        self._cluster: ClusterClient | None = None
+        self._opening = asyncio.Lock()  # one ``open`` or ``shutdown`` at a time
+        self._producers: list[MessageProducer] = []
+        self._consumers: list[MessageConsumer] = []
+
+    @classmethod
+    def on_cluster(cls, cluster: ClusterClient) -> Self:
+        """Return a factory over a started cluster client. For vq only: simulations and tests."""
+        factory = cls(cluster.config)
+        factory._cluster = cluster
+        return factory
+
+    async def open(self, config: MessageFactoryConfig | None = None) -> Self:
+        """Open the session with ZooKeeper; return the factory.
+
+        Raises:
+            CoordinationError: ZooKeeper gives no answer in time.
+            InvalidState: The factory is open already.
+        """
+        if self._cluster is not None:
+            self._cluster.check_loop()
+        async with self._opening:
+            if self._cluster is not None:
+                raise InvalidState("this factory is open already")
+            if config is not None:
+                self.config = settings_of(MessageFactoryConfig, config)
+            self._cluster = await open_cluster(self.config)
+        return self
+
+    async def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
+        """Return a new producer; ``shutdown`` closes it if the application does not."""
+        cluster = self._here()
+        settings = settings_of(ProducerConfig, config)
+        await cluster.lease_slot()
+        core = ProducerCore(cluster, settings, future=LoopSendFuture)
+        producer = MessageProducer(core, cluster)
+        await producer._exit.begin()
+        kept = (each for each in self._producers if not each._core.stopped)
+        self._producers = [*kept, producer]
+        return producer
+
+    async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
+        """Return a new consumer; ``shutdown`` closes it if the application does not."""
+        cluster = self._here()
+        permit = Permit(cluster.clock.monotonic)
+        inbox = Inbox(permit)
+        core = ConsumerCore(
+            cluster,
+            settings_of(ConsumerConfig, config),
+            make_delivery=lambda partition, position, _listener, hooks: InboxDelivery(
+                partition, position, inbox, hooks
+            ),
+            permit=permit,
+            on_end=inbox.fail,
+        )
+        consumer = MessageConsumer(core, inbox, cluster)
+        kept = (each for each in self._consumers if not each._core.stopped)
+        self._consumers = [*kept, consumer]
+        return consumer
+
+    @property
+    def admin(self) -> Admin:
+        """The operator's functions: topics, placements, groups, offsets, brokers."""
+        return Admin(self._opened())
+
+    async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
+        """Return the placements of a topic's partitions, in rising order."""
+        return await partitions_of(self._here(), topic)
+
+    @overload
+    async def get_status(self) -> dict[Address, StatusResult]: ...
+
+    @overload
+    async def get_status(self, address: None) -> dict[Address, StatusResult]: ...
+
+    @overload
+    async def get_status(self, address: Address | str) -> StatusResult: ...
+
+    async def get_status(
+        self, address: Address | str | None = None
+    ) -> dict[Address, StatusResult] | StatusResult:
+        """Ask one broker, or every registered one, for its status."""
+        cluster = self._here()
+        if address is None:
+            return await all_statuses(cluster)
+        broker = address if isinstance(address, Address) else Address.parse(address)
+        return await broker_status(cluster, broker)
+
+    def _opened(self) -> ClusterClient:
+        if self._cluster is None:
+            raise InvalidState("the factory is not open; await open() or use it in `async with`")
+        return self._cluster
+
+    def _here(self) -> ClusterClient:
+        """Return the cluster to a coroutine on the factory's loop."""
+        cluster = self._opened()
+        cluster.check_loop()
+        return cluster
+
+    async def shutdown(self) -> None:
+        """Close every consumer and producer, then the session. May be called again.
+
+        If a step fails, the other steps are done nevertheless, and then the error is raised.
+        """
+        if self._cluster is not None:
+            self._cluster.check_loop()
+        async with self._opening:
+            cluster, self._cluster = self._cluster, None
+        if cluster is None:
+            return
+        async with contextlib.AsyncExitStack() as last_first:
+            last_first.push_async_callback(cluster.close)
+            for producer in self._producers:
+                last_first.push_async_callback(producer.close)
+            for consumer in self._consumers:
+                last_first.push_async_callback(consumer.close)
+
+    async def __aenter__(self) -> Self:
+        if self._cluster is None:
+            return await self.open()
+        self._cluster.check_loop()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if exc is not None and self._cluster is not None:
+            self._cluster.check_loop()
+            for consumer in self._consumers:
+                consumer._put_down()
+        await self.shutdown()

@@ -1,0 +1,291 @@
+"""The asynchronous producer: a thin face of the core, on the caller's loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Self
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import ProducerConfig, WhenFull
+from vq.client.exits import LoopExit
+from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.producer.batch_send import BatchSend
+from vq.client.producer.core import ProducerCore, deleted_if_unpublished
+from vq.client.producer.metrics import ProducerMetrics
+from vq.errors import BufferFull, CoordinationError, NotPublished, VqError
+from vq.model import Message, SendResult, check_timeout
+
+
+class MessageProducer:
+    """Sends messages from one loop. ``MessageFactory.create_producer`` makes it.
+
+    Every ``timeout`` is as with ``vq.MessageProducer``.
+    """
+
+    def __init__(self, core: ProducerCore, cluster: ClusterClient) -> None:
+        self._core = core
+        self._checked: SendCallback | None = None  # the callback of the last send
+        self._check_loop = cluster.check_loop
+        self._thread = get_ident()
+        self._is_running = asyncio.get_running_loop().is_running
+        self._exit = LoopExit(
+            core.flush_at_exit, ended=core.give_up_at_exit, timeout_s=core.config.exit_flush_s
+        )
+
+    @property
+    def config(self) -> ProducerConfig:
+        """How this producer batches, waits and tries again."""
+        return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
+
+    def _here(self) -> ProducerCore:
+        """Return the core to a coroutine on the factory's loop."""
+        self._check_loop()
+        return self._core
+
+    async def publish(self, topic: str) -> None:
+        """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``.
+
+        Raises:
+            UnknownTopic, PermissionRefused: The topic is missing or not writable.
+            CoordinationError: ZooKeeper does not answer. A send raises ``NotSent`` instead.
+        """
+        await self._here().publish(topic)
+
+    async def send(self, message: Message, timeout: float | None = None) -> SendResult:
+        """Send one message and wait until it is stored as its topic's settings promise.
+
+        Many sends may wait at once; those to one partition share batches and keep their order. If
+        the task is cancelled, a message that was accepted is sent nevertheless.
+
+        Raises:
+            Refused: The message is certainly not stored.
+            OutcomeUnknown: It may or may not be stored.
+            InvalidArgument: The message is invalid.
+        """
+        future = self._append(message, None, timeout)
+        if future is None:
+            future = await self._accept(message, None, timeout, may_wait=True)
+        self._core.hurry()
+        return await future
+
+    async def send_async(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+    ) -> SendFuture:
+        """Accept one message; return its future, to be awaited now, later or never.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says. ``await`` of the
+        future gives the outcome::
+
+            futures = [await producer.send_async(message) for message in messages]
+            results = [await future for future in futures]
+
+        The callback runs on this loop. An exception that it raises is logged. Once every message of
+        the batch has its outcome, the loop also raises ``SystemExit`` and ``KeyboardInterrupt``, as
+        from any of its callbacks.
+
+        Raises:
+            BufferFull: The buffer stayed full until the deadline, or is full with
+                ``when_full="raise"``.
+            NotSent: The topic could not be published until the deadline.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
+        """
+        if callback is not self._checked:
+            check_callback(callback)
+            self._checked = callback
+        future = self._append(message, callback, timeout)
+        if future is not None:
+            return future
+        may_wait = self.config.when_full is WhenFull.BLOCK
+        return await self._accept(message, callback, timeout, may_wait=may_wait)
+
+    def _append(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture | None:
+        """Append a plain message if there is space for it; see ``Appender.append``."""
+        # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
+        if get_ident() != self._thread or not self._is_running():
+            self._check_loop()
+        return self._core.append(message, callback, timeout)
+
+    def _accept(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> Coroutine[Any, Any, SendFuture]:
+        """Accept a message that ``_append`` did not take; wait for space only with ``may_wait``.
+
+        Many tasks may wait here at once, and the garbage collector visits the objects of all of
+        them again and again: so a wait has few coroutines and objects.
+        """
+        accept = self._accept_any if self._core.interceptors is None else self._accept_intercepted
+        return accept(message, callback, timeout, may_wait=may_wait)
+
+    async def _accept_intercepted(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> SendFuture:
+        assert self._core.interceptors is not None
+        with self._core.interceptors.begin(message, callback) as sending:
+            return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
+
+    async def _accept_any(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> SendFuture:
+        """Accept one message once its topic is published and, with ``may_wait``, there is space."""
+        core = self._core
+        try:
+            if not (may_wait and core.is_full_for(message)):  # what must wait is prepared once
+                try:
+                    return core.append_any(message, callback, timeout, block=False)
+                except BufferFull:
+                    if not may_wait:
+                        raise
+                except NotPublished:
+                    pass
+            loop = asyncio.get_running_loop()
+            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+            deadline = loop.time() + bound
+            if not core.is_published(message.topic):
+                await self._publish_for(message, bound)
+            if may_wait:
+                await core.wait_for_space(deadline - loop.time())
+            left = deadline - loop.time()
+            future = core.append(message, callback, left)
+            if future is not None:
+                return future
+            with deleted_if_unpublished(message.topic):
+                return core.append_any(message, callback, left, block=False)
+        except BufferFull:
+            core.count_full()
+            raise
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has stored, failed and sent so far, and what waits now.
+
+        The counts are made batch by batch, in any thread; two of one batch may differ by that batch
+        for a moment.
+        """
+        return self._core.metrics()
+
+    async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
+        """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
+        topic = message.topic if isinstance(message, Message) else ""
+        ended = self._core.oneway.callback_for(topic)
+        if self._append(message, ended, timeout) is None:
+            may_wait = self.config.when_full is WhenFull.BLOCK
+            await self._accept(message, ended, timeout, may_wait=may_wait)
+
+    async def send_batch(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendResult]:
+        """Send messages together and wait until all of them are stored.
+
+        See ``vq.MessageProducer.send_batch``. If the task is cancelled, messages that were accepted
+        are sent nevertheless.
+
+        Raises:
+            BatchFailed: Some messages are refused or unknown; its ``outcomes`` has each of them.
+            InvalidState: The producer is closed; nothing was sent.
+        """
+        core = self._here()
+        with core.batch_send(messages, timeout) as batch:
+            for topic in batch.topics:
+                try:
+                    await self._append_all(batch, topic)
+                except VqError as error:
+                    count = batch.refuse(topic, error)
+                    if isinstance(error, BufferFull):
+                        core.count_full(count)
+        await core.ended(batch.accepted())
+        return batch.results()
+
+    async def _append_all(self, batch: BatchSend, topic: str) -> None:
+        core = self._core
+        if not core.is_published(topic):
+            await self._publish_for_batch(batch, topic)
+        while True:
+            is_full = True
+            with contextlib.suppress(BufferFull), deleted_if_unpublished(topic):
+                if batch.append(topic, block=False):
+                    return
+                is_full = False
+            if is_full:
+                await core.wait_for_space(core.time_left(batch))
+            await asyncio.sleep(0)  # let the sender send what was appended
+
+    async def _publish_for(self, message: Message, timeout: float) -> None:
+        """Publish as part of a send with this time-out.
+
+        A message that a new topic could not take creates none.
+        """
+        core, topic = self._core, message.topic
+        async with self._within(topic, timeout):
+            settings = await core.publish_existing(topic)
+            if settings is not None:
+                core.check(message, settings)
+                await core.publish(topic)
+
+    async def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
+        core = self._core
+        async with self._within(topic, core.time_left(batch)):
+            settings = await core.publish_existing(topic)
+            if settings is not None and batch.check(topic, settings, core.check):
+                await core.publish(topic)
+
+    @contextlib.asynccontextmanager
+    async def _within(self, topic: str, timeout: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout):
+                yield
+        except TimeoutError:
+            raise self._core.routes_late(topic, timeout) from None
+        except CoordinationError as error:
+            raise self._core.not_published(topic, error) from error
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message accepted so far has its outcome; see ``vq.MessageProducer``.
+
+        Raises:
+            TimedOut: Some have none within ``timeout`` seconds; the sends go on.
+        """
+        await self._here().flush(timeout)
+
+    async def close(self) -> None:
+        """Wait for the outcome of every message, then stop. May be called again."""
+        await self._here().close()
+        await self._exit.forget()
+
+    async def __aenter__(self) -> Self:
+        self._check_loop()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,297 @@
+"""The blocking consumer: reads, membership, and the end of its listeners' threads."""
+
+from types import TracebackType
+from typing import Self
+
+from vq import limits
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.delivery import Listener, Workers, ignore
+from vq.client.consumer.positions import Moment, Position
+from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.runtime import LoopThread
+from vq.errors import InvalidState, VqError
+from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition, check_timeout
+
+_GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
+_WORKERS_S = 5.0
+
+
+class MessageConsumer:
+    """Receives messages, by position or as a member of a group.
+
+    A member gives its messages to listeners, or to a thread that calls ``get_many``. Any thread may
+    call the methods, also a listener, except ``close``.
+    """
+
+    def __init__(
+        self, core: ConsumerCore, runtime: LoopThread, workers: Workers, pull: ThreadPull
+    ) -> None:
+        self._core = core
+        self._pull = pull
+        self._runtime = runtime
+        self._workers = workers
+        self._forget = runtime.on_loss(forked=workers.forsake, ended=lambda _: None)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """How this consumer fetches and commits."""
+        return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
+
+    @property
+    def last_error(self) -> VqError | None:
+        """The last error that stopped a partition, also if it goes on since; None: no error yet."""
+        return self._core.last_error
+
+    @property
+    def bad_reads(self) -> int:
+        """How often bytes failed a check and were fetched again on a new connection."""
+        return self._core.bad_reads
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return the partitions that do not go on now, each with the cause and the time.
+
+        Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
+        """
+        return self._core.troubles()
+
+    @property
+    def member(self) -> str:
+        """The name of this member inside its group."""
+        return self._core.member
+
+    def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
+
+        It needs no group and changes no committed offset. With ``timeout`` it waits so many seconds
+        for a first message; without, it returns an empty list at the end of the partition.
+        Compressed messages may be far larger than the bytes read: the list ends after 4 MiB of
+        them. Continue at ``next_offset`` of the last message.
+
+        Raises:
+            OffsetOutOfRange: The offset is not in the valid range, which is in ``details``.
+            OffsetNotBoundary: No record starts there; ``details["next"]`` is the next start.
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
+        """
+        bound = None if timeout is None else check_timeout(timeout)
+        return self._runtime.run(
+            self._core.reader.get(topic, partition, offset, length, bound), _GET_S + (bound or 0.0)
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        length: int = limits.MIB,
+        listener: Listener | None = None,
+        message_filter: str | None = None,
+    ) -> Self:
+        """Add a topic to consume and the listener of its messages. Call it before ``start``.
+
+        All topics of a consumer have listeners, or none has and ``get_many`` returns the messages.
+
+        Args:
+            topic: Must exist when ``start`` is called.
+            length: Bytes fetched at a time, 1 to 8 MiB.
+            listener: Called once per message, on a thread of this consumer. A message counts as
+                consumed when it returns; ``config.on_listener_error`` says what happens when it
+                raises. None: call ``get_many``.
+            message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
+                of them.
+
+        Returns:
+            This consumer.
+        """
+        self._pull.check_subscription(listener)
+        taken = ignore if listener is None else listener
+        self._core.subscribe(topic, length, taken, message_filter)
+        self._pull.subscribed(listener)
+        return self
+
+    def start(self) -> Self:
+        """Join the group and begin to receive.
+
+        Raises:
+            InvalidState: No topic was subscribed, or the configuration has no group.
+            UnknownTopic: A subscribed topic does not exist.
+        """
+        self._runtime.run(self._core.start())
+        return self
+
+    def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+        """Return up to ``max_messages`` messages that have arrived, waiting for a first one.
+
+        For topics that were subscribed without a listener. It waits ``timeout`` seconds, without
+        one as long as it takes, and returns an empty list if none came; 0 only looks. The first
+        call joins the group, which the time-out does not bound.
+
+        The messages of a call count as consumed when the same thread calls again, or by ``close``
+        in that thread: all of them or none. After an exception leaves ``with``, or if the thread
+        ends, they are delivered again. If a signal handler interrupts a call, the next one returns
+        what it would have returned. A partition that another member is to get waits for the next
+        call. Hand the messages of one thread to others, or make several consumers.
+
+        Args:
+            max_messages: 1 to 100,000.
+            timeout: Seconds.
+
+        Raises:
+            InvalidState: The consumer is closed, its topics have listeners, or another thread has
+                messages of a call, or waits for some.
+            CoordinationError: The session with ZooKeeper has ended for good; no message follows.
+        """
+        return self._pull.get_many(max_messages, timeout)
+
+    def get_offset(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the committed offset of the group in every partition that has one."""
+        return self._runtime.run(self._core.committed(topic))
+
+    def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """Ask the partition's broker for the range of offsets that can be read now.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
+        """
+        return self._runtime.run(self._core.reader.bounds(topic, partition))
+
+    def offset_at(self, topic: str, partition: int, moment: Moment) -> int:
+        """Return the offset where the messages of a time begin, or an end of what can be read.
+
+        With a time it is the first batch that the broker stored at that time or later, by
+        ``append_time``; the end of the partition if none is that young. Needs no group.
+
+        Args:
+            topic: Its name.
+            partition: Its number.
+            moment: A ``datetime`` with its zone, ``"earliest"`` or ``"latest"``.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
+            InvalidArgument: The time has no zone.
+        """
+        return self._runtime.run(self._core.reader.offset_at(topic, partition, moment), _GET_S)
+
+    def offsets_at(self, topic: str, moment: Moment) -> dict[TopicPartition, int]:
+        """Return ``offset_at`` of every partition of a topic."""
+        return self._runtime.run(self._core.reader.offsets_at(topic, moment), _GET_S)
+
+    def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+        """Return the last ``count`` messages of a partition, oldest first. Needs no group.
+
+        Without a partition: those of the topic, in the order of ``append_time``; messages of one
+        partition keep their order. There are fewer if no more are stored, or if more would take
+        over 64 MiB for a partition.
+
+        Args:
+            topic: Its name.
+            count: 1 to 10,000.
+            partition: Its number; None: all of the topic.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
+        """
+        return self._runtime.run(self._core.reader.last(topic, count, partition), _GET_S)
+
+    def seek(self, where: TopicPartition | str, position: Position) -> None:
+        """Let the group go on at another place, in a partition or all partitions of a topic.
+
+        This member must hold them. A listener that runs finishes its message; the next one comes
+        from the new place. Nothing is skipped or repeated besides. A listener may call it.
+
+        The new place is this member's progress from now on: the next commit writes it, as long as
+        no other member has claimed the partition. So after a seek back the group gets again what it
+        has handled, also in a later process.
+
+        Args:
+            where: A partition, or the name of a topic: what this member holds of it.
+            position: An offset where a message begins, such as ``Message.offset`` or
+                ``next_offset``; a ``datetime`` with its zone (see ``offset_at``); ``"earliest"`` or
+                ``"latest"``.
+
+        Raises:
+            InvalidState: This member does not hold that now; see ``assignment``.
+            OffsetOutOfRange: The valid range is in ``details``. Nothing was changed.
+            OffsetNotBoundary: No message begins there; ``details["next"]`` is the next start.
+            GroupStopped: Messages were lost there; only ``vq group reset`` lets the group go on.
+        """
+        self._runtime.run(self._core.steering.seek(where, position), _GET_S)
+
+    def pause(self, *where: TopicPartition | str) -> None:
+        """Deliver nothing of some partitions until ``resume``; without one, of all held now.
+
+        A listener that runs finishes its message. The member keeps the partitions and commits what
+        was handled. A partition that leaves this member, also because its session ended, is not
+        paused when it comes back: see ``paused``. A listener may call it.
+
+        Raises:
+            InvalidState: This member does not hold one of them now.
+        """
+        self._runtime.call(lambda: self._core.steering.pause(where))
+
+    def resume(self, *where: TopicPartition | str) -> None:
+        """Go on after ``pause``; without a partition, with all held now. See ``pause``."""
+        self._runtime.call(lambda: self._core.steering.resume(where))
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused now, sorted."""
+        return self._runtime.call(lambda: self._core.steering.paused())
+
+    def commit(self) -> None:
+        """Commit the handled messages now instead of at the next interval."""
+        self._runtime.run(self._core.commit())
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that this member holds now."""
+        return self._core.held()
+
+    def close(self) -> None:
+        """Wait for running listeners, commit, leave the group. May be called again.
+
+        Messages of ``get_many`` count as consumed if this thread has called it.
+
+        Raises:
+            InvalidState: A listener or a callback called it, which would wait for itself. The
+                consumer goes on.
+        """
+        if self._runtime.forked:
+            return
+        self.check_outside()
+        self._runtime.check_outside()  # raise in a callback before anything is closed
+        try:
+            if not self._runtime.gone:
+                self._runtime.finish(self._pull.closing(self._core.close))
+        finally:
+            self._workers.close(_WORKERS_S)
+            self._forget()
+
+    def check_outside(self) -> None:
+        """Raise ``InvalidState`` if one of this consumer's listeners calls it. For vq only."""
+        if self._workers.is_current:
+            raise InvalidState(
+                "closing a consumer inside its own listener would wait for itself; "
+                "close it from another thread"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self._put_down()
+        self.close()
+
+    def _put_down(self) -> None:
+        """Do not count the messages of ``get_many``: what handles them failed."""
+        self._pull.put_down()

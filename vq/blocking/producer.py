@@ -1,0 +1,300 @@
+"""The blocking producer: what waits for the core on the factory's loop."""
+
+import time
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from vq.client.config import ProducerConfig
+from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.producer.batch_send import BatchSend
+from vq.client.producer.core import ProducerCore, deleted_if_unpublished
+from vq.client.producer.metrics import ProducerMetrics
+from vq.client.runtime import LoopThread
+from vq.errors import BufferFull, CoordinationError, NotPublished, TimedOut, VqError
+from vq.model import Message, SendResult, check_timeout
+
+R = TypeVar("R")
+_SEND_SYNC_S = 3.0
+_ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
+
+
+class MessageProducer:
+    """Sends messages. ``MessageFactory.create_producer`` makes it; many threads may use it.
+
+    Messages that one thread sends to one partition keep their order, also sync and async ones
+    mixed.
+
+    Every ``timeout`` is in seconds. A negative one counts as 0, and one above 1,000,000 as
+    1,000,000. NaN, a ``bool`` and what is no number raise ``InvalidArgument``. With 0, a send waits
+    neither for routes nor for space: publish the topic first. An accepted message is sent if its
+    broker takes it at once, and has its outcome within about a second.
+    """
+
+    def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
+        self._core = core
+        self._checked: SendCallback | None = None  # the callback of the last send
+        self._append = core.append
+        self._interceptors = core.interceptors
+        self._runtime = runtime
+        self._forget = runtime.on_loss(
+            forked=core.abandon_in_child,
+            ended=core.abandon,
+            exiting=(core.flush_at_exit, core.config.exit_flush_s),
+        )
+
+    @property
+    def config(self) -> ProducerConfig:
+        """How this producer batches, waits and tries again."""
+        return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
+
+    def publish(self, topic: str) -> None:
+        """Fetch a topic's routes and watch them. The first send to a topic does it by itself.
+
+        A missing topic is created if an operator allowed it (``vq cluster settings``). A send also
+        creates it, if the new topic could take the message.
+
+        Raises:
+            UnknownTopic: There is no such topic, and the cluster does not let producers create it.
+            PermissionRefused: The topic is not writable.
+            CoordinationError: ZooKeeper does not answer, the connection to it ended
+                (``ConnectionLost``), or no broker group can take the partitions of the new topic.
+                Try again later. A send raises ``NotSent`` instead.
+        """
+        self._runtime.run(self._core.publish(topic))
+
+    def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
+        """Send one message and wait until it is stored as its topic's settings promise.
+
+        ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.
+
+        Raises:
+            Refused: The message is certainly not stored.
+            OutcomeUnknown: It may or may not be stored; sending it again may store it twice.
+            InvalidArgument: The message is invalid.
+        """
+        self._runtime.check()
+        try:
+            if self._interceptors is None:
+                return self._send_and_wait(message, timeout)
+            with self._interceptors.begin(message) as sending:
+                result = self._send_and_wait(sending.message, timeout)
+                sending.ended(result, None)
+        except BufferFull:
+            self._core.count_full()
+            raise
+        return result
+
+    def _send_and_wait(self, message: Message, timeout: float | None) -> SendResult:
+        future = None
+        try:
+            future = self._core.send_blocking(message, timeout)
+        except NotPublished:
+            pass  # it is published below: an error there has nothing to do with this one
+        if future is None:
+            left = self._publish_for(message, timeout)
+            with deleted_if_unpublished(message.topic):
+                future = self._core.send_blocking(message, left)
+        return future.result()
+
+    def send_async(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+    ) -> SendFuture:
+        """Accept one message and return at once.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says.
+
+        ``callback(result, error)`` runs on the factory's thread: it must be short, and may call
+        ``send_async`` but nothing that waits. Every exception that it raises is logged, also
+        ``SystemExit`` and ``KeyboardInterrupt``: it ends neither the sending nor the program.
+        ``timeout`` bounds all attempts together, by default ``config.send_timeout_s``.
+
+        Raises:
+            BufferFull: The buffer stayed full until the deadline, or is full with
+                ``when_full="raise"``.
+            NotSent: The topic could not be published until the deadline.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
+        """
+        if callback is not self._checked:
+            check_callback(callback)
+            self._checked = callback
+        return self._append(message, callback, timeout) or self._send(message, callback, timeout)
+
+    def _send(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture:
+        try:
+            if self._interceptors is None:
+                return self._accept(message, callback, timeout)
+            with self._interceptors.begin(message, callback) as sending:
+                return self._accept(sending.message, sending, timeout)
+        except BufferFull:
+            self._core.count_full()
+            raise
+
+    def _accept(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture:
+        try:
+            return self._core.append_any(message, callback, timeout)
+        except NotPublished:
+            pass
+        left = self._publish_for(message, timeout)
+        with deleted_if_unpublished(message.topic):
+            return self._core.append_any(message, callback, left)
+
+    def send_oneway(self, message: Message, timeout: float | None = None) -> None:
+        """Accept one message, and only count its outcome.
+
+        The message is batched and sent again until its deadline, as any other. If it is refused or
+        its outcome is unknown, the application is not told: ``metrics`` counts it as any other, and
+        a line at WARNING is logged for each topic and cause, with the number of messages, at most
+        every 10 s. What is accepted and not sent is lost without a trace when the process is
+        killed.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says.
+
+        Raises:
+            BufferFull, NotSent: The message was not accepted in time, see ``send_async``.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
+        """
+        topic = message.topic if isinstance(message, Message) else ""
+        ended = self._core.oneway.callback_for(topic)
+        if self._append(message, ended, timeout) is None:
+            self._send(message, ended, timeout)
+
+    def send_batch(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendResult]:
+        """Send messages together and wait until all of them are stored.
+
+        Messages to the same partition keep the order of the call. Those of one topic without a key
+        go to one partition, so that they make as few batches as possible; those with a key go
+        where their key says, and a partitioner function is asked for each message. A call may have
+        more messages than the buffer holds: it waits for space, also with ``when_full="raise"``.
+        One deadline bounds the whole call. A message that cannot be accepted does not stop the
+        others. If a signal handler interrupts the call, messages that were accepted are sent
+        nevertheless.
+
+        Args:
+            messages: Messages of any topics; all are read before the first one is sent.
+            timeout: Seconds until each message must have its outcome, by default
+                ``config.send_timeout_s``.
+
+        Returns:
+            The place of each message, in the order of the call.
+
+        Raises:
+            BatchFailed: Some messages are refused or unknown; its ``outcomes`` has each of them.
+            InvalidState: The producer is closed; nothing was sent.
+        """
+        self._runtime.check()
+        core = self._core
+        with core.batch_send(messages, timeout) as batch:
+            for topic in batch.topics:
+                try:
+                    if not core.is_published(topic):
+                        self._publish_for_batch(batch, topic)
+                    with deleted_if_unpublished(topic):
+                        while not batch.append(topic, block=True):
+                            pass
+                except VqError as error:
+                    count = batch.refuse(topic, error)
+                    if isinstance(error, BufferFull):
+                        core.count_full(count)
+        for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
+            future.exception()
+        return batch.results()
+
+    def _publish_for(self, message: Message, timeout: float | None) -> float:
+        """Publish as part of a send with this time-out; return the time left.
+
+        A message that a new topic could not take creates none.
+        """
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        deadline = time.monotonic() + bound
+        topic, core = message.topic, self._core
+        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
+        if settings is not None:
+            core.check(message, settings)
+            self._run_publish(core.publish(topic), topic, deadline, bound)
+        return deadline - time.monotonic()
+
+    def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
+        bound, core = self._core.time_left(batch), self._core
+        deadline = time.monotonic() + bound
+        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
+        if settings is not None and batch.check(topic, settings, core.check):
+            self._run_publish(core.publish(topic), topic, deadline, bound)
+
+    def _run_publish(
+        self, work: Coroutine[Any, Any, R], topic: str, deadline: float, bound: float
+    ) -> R:
+        try:
+            return self._runtime.run(work, max(0.0, deadline - time.monotonic()))
+        except TimedOut:
+            raise self._core.routes_late(topic, bound) from None
+        except CoordinationError as error:
+            raise self._core.not_published(topic, error) from error
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has stored, failed and sent so far, and what waits now.
+
+        The counts are made batch by batch, in any thread; two of one batch may differ by that batch
+        for a moment.
+        """
+        self._runtime.check_parent()
+        return self._core.metrics()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message accepted so far has its outcome.
+
+        With None it waits as long as it takes: each message has a deadline. With 0 it only looks.
+
+        Raises:
+            TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.
+        """
+        bound = None if timeout is None else check_timeout(timeout)
+        answer_s = None if bound is None else bound + _ANSWER_S
+        try:
+            self._runtime.run(self._core.flush(bound), answer_s)
+        except TimedOut as error:
+            if "open" in error.details:
+                raise
+            raise TimedOut(
+                f"a callback keeps the factory's thread busy for more than {bound:g} s",
+                hint="the sends go on; callbacks must be short",
+            ) from None
+
+    def close(self) -> None:
+        """Wait for the outcome of every message (each has a deadline), then stop.
+
+        It may be called again.
+
+        Raises:
+            InvalidState: A callback called it, which would wait for itself. The producer goes on.
+        """
+        if not self._runtime.gone:
+            self._runtime.finish(self._core.close)
+            self._forget()  # last: if ``close`` is interrupted, the end of the loop cleans up
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
