@@ -427,7 +427,7 @@ def check_exists(invocation: Invocation, factory: MessageFactory, topic: str) ->
     try:
         factory.get_partitions_for_topic(topic)
     except UnknownTopic:
-        invocation.check_cluster()
+        invocation.topic_names()
 
 
 def publish(
