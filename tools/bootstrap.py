@@ -120,22 +120,44 @@ class Progress:
         self.say(f"  {text} after {time.monotonic() - self._started:.1f} s")
 
 
+@contextlib.contextmanager
+def late_interrupts():
+    """Raise KeyboardInterrupt for ctrl-C and SIGTERM only after the block.
+
+    A signal that comes while a process is started would leave a process that nobody knows.
+    """
+    came = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def run_logged(command, progress):
     """Run `command` with its output in the log file; raises SetUpFailed with the log's end."""
     with open(LOG, "ab") as log:
         log.write(("\n$ " + " ".join(command) + "\n").encode())
         log.flush()
         start = log.tell()
-        shutil.rmtree(SCRATCH, ignore_errors=True)
-        os.makedirs(SCRATCH)
-        child = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": SCRATCH},
-        )
+        child = None
         try:
+            shutil.rmtree(SCRATCH, ignore_errors=True)
+            os.makedirs(SCRATCH)
+            with late_interrupts():
+                child = subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "TMPDIR": SCRATCH},
+                )
             while True:
                 try:
                     code = child.wait(timeout=0.5)
@@ -143,8 +165,9 @@ def run_logged(command, progress):
                 except subprocess.TimeoutExpired:
                     progress.tick(_working_at(start))
         except BaseException:
-            child.terminate()
-            child.wait()
+            if child is not None:
+                child.terminate()
+                child.wait()
             raise
         finally:
             shutil.rmtree(SCRATCH, ignore_errors=True)
