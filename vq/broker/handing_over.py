@@ -123,15 +123,24 @@ class HandOver:
                     told = ""
             except (CoordinationError, HandOverFailed, NotMaster) as error:
                 pause_s = _RETRY_S
-                text = "drained node leads on"
-                if not drained:
-                    text = "whether this node is drained cannot be read, trying again"
                 if told != str(error):
-                    logger.warning(text, group=self._role.group, node=self._node, why=error)
+                    self._tell(error, drained=drained)
                 told = str(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._drained.wait()
+
+    def _tell(self, error: VqError, *, drained: bool) -> None:
+        group = self._role.group
+        if drained:
+            logger.warning("drained node leads on", group=group, node=self._node, why=error)
+        else:
+            logger.warning(
+                "whether the node is drained cannot be read, trying again",
+                group=group,
+                node=self._node,
+                why=error,
+            )
 
     async def _is_drained(self) -> bool:
         """Whether an operator drained this node."""
