@@ -181,6 +181,8 @@ class CopySession:
 
     def add(self, channel: Channel) -> None:
         """Copy a partition whose log has nothing that the master's has not."""
+        if self.ended.done():
+            return  # this node follows another master by now, or leads
         self._handles += 1
         copy = self._copies[self._handles] = Copy(channel, self._handles, self)
         channel.follow(self._following.epoch, copy.watch)
