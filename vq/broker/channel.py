@@ -542,6 +542,8 @@ class Channel:
         for each in (*self.older, self):
             each.copies.epoch = epoch
         if self.log is not None:
+            # A master before may have told more that is lost since, by an operator's decision.
+            self.copies.told = min(self.copies.told, self.log.end_offset)
             self._show_what_was_told(self.log)
 
     def follow_no_more(self) -> None:

@@ -177,3 +177,46 @@ async def test_copying_goes_on_after_a_defect_behind_a_flush(cluster, monkeypatc
     await until(lambda: failed and has_all(copy, master))
     await client.put("t", 0, [message(b"c" * 100)])
     assert master._context.role.named == 2
+
+
+async def test_a_comparison_that_ends_when_this_node_leads_hides_nothing(cluster, monkeypatch):
+    """What the last master told is less than what this one shows by then."""
+    master, copy, client = await start_pair(cluster)
+    await until(lambda: has_all(copy, master))
+    fit, led, ours = following.Follower._fit, list[Channel](), channel(copy)
+    end = ours.log.end_offset
+
+    async def fit_and_lead(self, each, whom, connection):
+        await fit(self, each, whom, connection)
+        role = each.role  # as ``Mastership`` has it
+        role.epoch, role.follows, each.copies.told = 9, "", 0
+        each.begin_epoch()
+        self.follow(None)
+        led.append(each)
+
+    monkeypatch.setattr(following.Follower, "_fit", fit_and_lead)
+    client.close()
+    cluster.network.reset_connections("b1")
+    await until(lambda: led)
+    await asyncio.sleep(1)
+    assert ours.high_watermark == end
+    assert ours.copies.epoch == 0
+
+
+async def test_a_copy_shows_nothing_by_what_an_earlier_master_told(cluster):
+    """After an unclean election, the new master has less than that one told to be committed."""
+    master, copy, client = await start_pair(cluster)
+    slow = await cluster.start(node="n3")
+    await until(lambda: master._context.role.named == 3 and has_all(slow, master))
+    await until(lambda: has_all(copy, master))
+    channel(copy).copies.told = 1_000_000  # by a master that is lost; this log ended before that
+    cluster.flushers["b1-n3"].held = True
+    cluster.network.reset_connections("b1")
+    client = await Client.connect(cluster.network, master.address)
+    waiting = client.send_put("t", 0, [message(b"b" * 100)])
+    await until(lambda: has_all(copy, master))
+    await asyncio.sleep(0.5)
+    assert not waiting.done(), "a node in sync does not have it yet"
+    assert channel(copy).high_watermark <= channel(master).high_watermark
+    cluster.flushers["b1-n3"].release()
+    decode_reply(await asyncio.wait_for(waiting, WAIT_S))
