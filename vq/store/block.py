@@ -282,7 +282,13 @@ class Block:
                 window = self.view(
                     offset - self.start_offset, min(_WALK_BYTES, self.end_offset - offset)
                 )
-            header = decode_control(window, at)
+            try:
+                header = decode_control(window, at)
+            except CorruptData as error:
+                raise CorruptData(
+                    f"no intact batch at offset {offset} of {self.path.name}: {error}",
+                    details={"offset": offset},
+                ) from error
             if header is None or header.start_offset != offset or header.end_offset > end:
                 raise CorruptData(
                     f"no batch at offset {offset} of {self.path.name}", details={"offset": offset}
