@@ -27,6 +27,7 @@ from vq.coordination.leadership import Following
 from vq.errors import (
     Busy,
     ConnectionCut,
+    CorruptData,
     InternalError,
     NotMaster,
     OffsetOutOfRange,
@@ -320,6 +321,10 @@ class Follower:
             session.add(channel)
         except _ALL as error:
             session.end(error)
+        except CorruptData as error:  # perhaps nobody has read there before
+            offset = error.details.get("offset", channel.start_offset)
+            channel.context.suspect(channel, int(offset))
+            self._note(channel, error)
         except (VqError, OSError) as error:
             self._note(channel, error if isinstance(error, VqError) else StorageFailed(str(error)))
         except Exception as error:

@@ -7,7 +7,7 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import repairing
+from vq.broker import following, repairing
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
@@ -323,6 +323,30 @@ async def test_damage_is_repaired_from_another_node(cluster, where, batch):
     assert (repair.start, repair.source) == (starts[batch], "n2" if where == "master" else "n1")
     await put(cluster, master)
     await until(lambda: same(master, copy))
+
+
+@pytest.mark.parametrize("at", [0, 4])
+async def test_damage_that_hinders_the_comparison_with_the_master_is_repaired(
+    cluster, monkeypatch, at
+):
+    """The epochs of a log are looked up in its batches; nobody else may read there for days."""
+    master, copy, starts = await pair_with(cluster)
+    for node in (copy, master):  # so each log has batches of three epochs
+        await cluster.nodes["b1-n2" if node is master else "b1"]._hand_over.run()
+        await until(lambda n=node: n.epoch > 0 and n._context.role.named == 2)
+        await put(cluster, node)
+    await until(lambda: same(master, copy))
+    good, last = whole(copy), following.common_end
+
+    def lacks_the_newer_ones(last_epoch, own, other):
+        own(1)  # where the end of this epoch is, if the master has no newer one
+        return last(last_epoch, own, other)
+
+    monkeypatch.setattr(following, "common_end", lacks_the_newer_ones)
+    scratch(copy, starts[at] + 8, bytes(8))
+    cluster.network.reset_connections("b1")
+    await until(lambda: whole(copy) == good)
+    await until(lambda: not repairer(copy).damaged())
 
 
 async def test_batches_side_by_side_are_repaired_together(cluster):
