@@ -504,7 +504,7 @@ class BrokerNode:
         )
         await self._leadership.check()  # before waiting for a node that another directory left
         if await self._soundness.may_lack_messages():
-            directory.unflushed.lost = True  # what it lacks is gone, however that came
+            await self._doubt_logs(directory)
         self._registration = BrokerRegistration(
             self._coordinator,
             self._clock,
@@ -556,6 +556,13 @@ class BrokerNode:
         if self._directory.unflushed.lost:
             self._directory.unflushed.lost = False
             self._tasks.start(self._settle_unflushed())
+
+    async def _doubt_logs(self, directory: DataDirectory) -> None:
+        """Take that something is missing, however that came, until this node has caught up."""
+        try:
+            await self._runner.run(directory.unflushed.doubt)
+        except OSError as error:
+            logger.warning("next start may not know that messages are missing", error=error)
 
     async def _settle_unflushed(self) -> None:
         assert self._directory is not None

@@ -9,6 +9,7 @@ The words are: file type, version of this layout, id of the machine's boot, and 
 words before. A clean stop removes the file when everything is flushed. A start that finds it with
 another boot id was not preceded by a clean stop, and the page cache is gone. The file then keeps
 that id until the broker has caught up with its group (``settle``): another start must know, too.
+A start that finds damage, or that others have more of a log, writes ``-`` as the id (``doubt``).
 
 Threads: ``lost`` may be read anywhere; the methods block, and are called one at a time.
 """
@@ -27,6 +28,7 @@ logger = get_logger(__name__)
 UNFLUSHED_NAME: Final = "@unflushed"  # no topic can have this name
 _MARK: Final = "vq-unflushed"
 _VERSION: Final = "1"
+_DOUBT: Final = "-"  # in the place of the id: no boot has it
 
 
 class Unflushed:
@@ -34,7 +36,7 @@ class Unflushed:
 
     Attributes:
         lost: Since the directory was last up to date with its group, power was lost, and messages
-            that were written and not flushed may have gone with it.
+            that were written and not flushed may have gone with it; or a start found them missing.
     """
 
     def __init__(self, path: Path, disk: Disk, *, marked: bool, lost: bool) -> None:
@@ -59,7 +61,8 @@ class Unflushed:
         lost = not boot_id or disk.read_bytes(path) != _line(boot_id)
         if lost:
             logger.warning(
-                "power was lost before a clean stop, messages that were not flushed may be missing",
+                "messages may be missing: power was lost before a clean stop, or an earlier start "
+                "found a log damaged or too short",
                 path=path,
             )
         return cls(path, disk, marked=True, lost=lost)
@@ -73,6 +76,16 @@ class Unflushed:
         if not self._marked:
             self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
             self._marked = True
+
+    def doubt(self) -> None:
+        """Take that something is lost, however that came; later starts know it, until ``settle``.
+
+        Raises:
+            OSError: The next start may not know it.
+        """
+        self.lost = True
+        self._disk.write_atomic(self._path, _line(_DOUBT))
+        self._marked = True
 
     def settle(self) -> None:
         """Take that the directory is up to date with its group again; see ``lost``.

@@ -459,6 +459,31 @@ async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Gr
     assert group.nodes["n2"].epoch > 1
 
 
+async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(group: Group) -> None:
+    """A part of what it had may be gone without a trace; another one in sync knows."""
+    await group.begin("n1", "n2", "n3")
+    await group.nodes["n3"].stop()
+    await group.in_sync("n1", "n2")
+    await group.put("n1", 3)
+    end = group.end("n1")
+    for name in ("n2", "n1"):
+        await group.kill(name)
+    disk, path = group.cluster.disks["b1"], DATA / "t" / "0"
+    disk.unlink(path / CHECKPOINT_NAME)  # its next start reads everything
+    file = disk.open(path / next(each for each in disk.listdir(path) if "block" in each))
+    file.pwrite([b"damage"], group.starts[1] + 120)
+    file.close()
+    await group.start("n3")
+    await group.start("n1")
+    await until(lambda: group.repairer("n1").count == 1 and not group.repairer("n1").damaged())
+    await asyncio.sleep(HAND_OVER_AFTER_S)
+    assert "it waits for n2" in group.nodes["n1"]._mastership.waits
+    await group.start("n2")
+    await group.in_sync("n1", "n2", "n3")
+    assert group.nodes["n2"].epoch > 1
+    assert group.end("n1") == group.end("n2") == end
+
+
 # Defects -----------------------------------------------------------------------------------------
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
     """Have the next call of an asynchronous method fail as no call should; return what failed."""

@@ -9,6 +9,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker import following, repairing
 from vq.broker.channel import Channel
+from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
 from vq.broker.scrubbing import SCRUB_NAME, Position
@@ -469,6 +470,37 @@ async def test_a_master_that_starts_damaged_leads_after_another_node_only(cluste
     await kill(cluster, "b1-n2")
     await until(lambda: master.epoch > copy.epoch)
     await put(cluster, master)
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros"])
+async def test_a_node_that_learnt_of_a_loss_knows_it_after_the_next_start(
+    cluster, monkeypatch, how
+):
+    """It is killed before it has copied what it lacks, and the other one is down then."""
+    master, copy, starts = await pair_with(cluster)
+    end = channel(master).log.end_offset
+    await kill(cluster, "b1", "b1-n2")
+    cut(cluster.disks["b1"], how, starts)
+    with monkeypatch.context() as still:
+        still.setattr(following.Follower, "_copy", nothing)
+        still.setattr(InSyncSet, "look", nothing)  # its master has not put it out yet
+        copy = await cluster.start(node="n2")
+        await cluster.start()
+        await until(lambda: copy.epoch > 0)
+        await kill(cluster, "b1", "b1-n2")
+    master = await cluster.start()
+    await asyncio.sleep(5)
+    assert not master.epoch
+    assert "it waits for n2" in master._mastership.waits
+    copy = await cluster.start(node="n2")
+    await until(lambda: channel(master).log and channel(master).log.end_offset == end)
+    await until_named(cluster, master)
+    await kill(cluster, "b1-n2")
+    await until(lambda: master.epoch > copy.epoch)
+
+
+async def nothing(*_):
+    await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("how", ["cut", "zeros", "block"])

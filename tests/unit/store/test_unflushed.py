@@ -99,3 +99,28 @@ def test_the_mark_is_durable_before_anything_counts() -> None:
     load(data, disk).mark()
     assert load(data, disk.crash(keep_none)).lost
     assert not load(data, disk.crash(keep_all)).lost
+
+
+def test_a_doubt_lasts_until_the_node_has_caught_up(tmp_path: Path, disk: RebootingDisk) -> None:
+    """Whatever the machine did meanwhile: what a start found missing is missing still."""
+    mark = load(tmp_path, disk)
+    mark.doubt()
+    mark.mark()
+    mark.clear()
+    assert mark.lost
+    found = load(tmp_path, disk)
+    assert found.lost
+    found.settle()
+    assert not load(tmp_path, disk).lost
+    found.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_doubt_that_cannot_be_written_counts_for_this_start() -> None:
+    disk, data = MemoryDisk(), Path("/data")
+    disk.mkdir(data)
+    mark = load(data, disk)
+    disk.fail("pwrite")
+    with pytest.raises(OSError, match="told to fail"):
+        mark.doubt()
+    assert mark.lost
