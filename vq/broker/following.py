@@ -154,11 +154,6 @@ class Follower:
         """Whether a partition is copied: its log was compared with the master's, and is equal."""
         return self._session is not None and channel in self._session.channels
 
-    @property
-    def held(self) -> list[Channel]:
-        """The partitions that ``hold`` names."""
-        return list(self._held)
-
     def hold(self, channel: Channel) -> None:
         """Copy a partition no more, until ``release``, from no master: its log is given up."""
         self._held[channel] = None

@@ -171,6 +171,7 @@ class Repairer:
         self._node = node
         self._rng = rng
         self._retries: dict[Channel, _Retry] = {}
+        self._held: dict[Channel, bool] = {}  # to be given up; True: registered anew since
         self._connections: dict[Address, BrokerConnection] = {}
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
@@ -293,9 +294,11 @@ class Repairer:
             self._connections.clear()
             for channel in [each for each in self._retries if each.state is State.CLOSED]:
                 del self._retries[channel]
-            broken = set(self._to_repair())
-            for channel in [each for each in self._follower.held if each not in broken]:
-                self._follower.release(channel)
+            if self._held:
+                broken = set(self._to_repair())
+                for channel in [each for each in self._held if each not in broken]:
+                    del self._held[channel]
+                    self._follower.release(channel)
 
     def _channels(self) -> list[Channel]:
         return list(self._partitions.channels.values())
@@ -377,12 +380,18 @@ class Repairer:
         following = self._follower.following
         if following is None or following.address is None:
             raise PartitionQuarantined(f"{channel}: its master {role.follows} is not there")
-        self._follower.hold(channel)  # until ``run`` finds it whole; the node leaves the set by it
+        if channel not in self._held:
+            self._held[channel] = False
+            self._follower.hold(channel)  # if it is in sync, the node leaves the set by that
+            raise PartitionQuarantined(f"{channel} is given up, and copied anew in a moment")
         await self._check_not_in_sync(channel)
-        # A master may be about to name the node, by what it had. It cannot name this registration:
-        # by that one, nobody was told of this partition.
-        await self._renew()
-        await self._check_not_in_sync(channel)
+        if not self._held[channel]:
+            # A master may be about to name the node, by what it had. It cannot name the next
+            # registration: by that one, nobody is told of the partitions that are held.
+            held = list(self._held)
+            await self._renew()
+            self._held.update(dict.fromkeys(held, True))
+            await self._check_not_in_sync(channel)
         paths = await self._partitions.logs.give_up(channel)
         logger.warning(
             "damaged log is put aside and copied anew",

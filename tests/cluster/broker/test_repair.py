@@ -9,6 +9,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker import following, repairing
 from vq.broker.channel import Channel
+from vq.broker.channel_logs import ChannelLogs
 from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
@@ -161,33 +162,41 @@ async def last_node_keeps_all(cluster: MemoryCluster, master: BrokerNode, copy: 
     assert not copy.epoch or channel(copy).log.end_offset == end
 
 
-async def test_a_copy_that_joins_at_this_moment_gives_up_no_log(cluster, monkeypatch):
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_copy_that_joins_at_this_moment_gives_up_no_log(cluster, monkeypatch, late):
     """Its master asked ZooKeeper to name it before it knew that a log is given up."""
     master, copy = await copy_without_its_first_range(cluster)
     multi = cluster.coordinators[master.config.group].multi
-    heal, read = Repairer._heal, repairing.read_state
-    joining, reads = asyncio.Event(), list[str]()
+    heal, read, give_up = Repairer._heal, repairing.read_state, ChannelLogs.give_up
+    joining, reads, given_up = asyncio.Event(), list[str](), list[Channel]()
 
     async def join(operations):
         if not joining.is_set() and any("state" in each.path for each in operations):
             joining.set()
-            await until(lambda: reads)
+            await until(lambda: given_up if late else reads)
         return await multi(operations)
 
     async def heal_then(self, *arguments):
         await joining.wait()
         return await heal(self, *arguments)
 
-    async def stale(coordinator, group):
+    async def slow(coordinator, group):
         found = await read(coordinator, group)
         if not reads:
             reads.append(group)
             await asyncio.sleep(1)  # the answer takes its time
         return found
 
+    async def give(self, each):
+        paths = await give_up(self, each)
+        given_up.append(each)
+        await asyncio.sleep(1)
+        return paths
+
     monkeypatch.setattr(cluster.coordinators[master.config.group], "multi", join)
     monkeypatch.setattr(Repairer, "_heal", heal_then)
-    monkeypatch.setattr(repairing, "read_state", stale)
+    monkeypatch.setattr(repairing, "read_state", slow)
+    monkeypatch.setattr(ChannelLogs, "give_up", give)
     await copy.start()
     await until(lambda: reads)
     await asyncio.sleep(2)

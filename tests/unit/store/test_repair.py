@@ -95,7 +95,7 @@ def test_a_crash_leaves_the_old_bytes_or_the_new_ones() -> None:
     starts = fill(disk)
     fill(good)
     was = files(disk)
-    scratch(disk, starts[4] + 100)
+    scratch(disk, starts[4] + 100, b"damage" * 180)  # in several sectors: some could be written
     stage, running = disk.crash(keep_all), disk.crash(keep_all)
     scratched = files(disk)
     damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
@@ -125,6 +125,32 @@ def test_bytes_that_do_not_join_are_refused(other: dict[str, int]) -> None:
     with pytest.raises(CorruptData):
         heal(disk, good, damage)
     assert files(disk) == was
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_copy_that_goes_on_with_another_batch_is_refused(trusted: bool) -> None:
+    """Whatever is known of it: one of both is wrong."""
+    disk, good = memory_disk(), memory_disk()
+    starts = fill(disk)
+    fill(good, epoch=2)
+    damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
+    data, following = take(good, damage)
+    with pytest.raises(CorruptData, match="both copies differ"):
+        check_intact(disk, damage, int(damage.path.stem), data, following, trusted=trusted)
+
+
+def test_the_end_of_a_log_is_taken_only_from_a_copy_that_is_known_to_be_equal() -> None:
+    """Nothing that follows tells it."""
+    disk, good = memory_disk(), memory_disk()
+    starts = fill(disk)
+    fill(good, fills=7)
+    damage = Damage(starts[-2], starts[-1], DIRECTORY / block_name(block_of(disk, starts[-2])), "")
+    data, following = take(good, damage)
+    block_start = int(damage.path.stem)
+    with pytest.raises(CorruptData, match="cannot be told that both copies are equal"):
+        check_intact(disk, damage, block_start, data, following, trusted=False)
+    end = check_intact(disk, damage, block_start, data, following, trusted=True)
+    assert end == starts[-1]
 
 
 def test_damaged_bytes_of_the_other_copy_are_not_read() -> None:
