@@ -532,9 +532,15 @@ class BrokerNode:
         self._tasks.keep(self._soundness.run, "hand over when damaged")
 
     def _tell_damage(self) -> None:
-        """Have registration and leadership look at what has changed."""
+        """Have registration and leadership look at what has changed, and the next start know it."""
         assert self._registration is not None
         assert self._leadership is not None
+        assert self._directory is not None
+        if self._soundness.damaged:
+            self._directory.unflushed.lost = True  # at once: a repair may come before the disk
+            self._tasks.start(self._doubt_logs(self._directory))
+        elif self._context.role.epoch:
+            self._is_in_sync()
         self._registration.look()
         self._leadership.look()
 
@@ -551,9 +557,13 @@ class BrokerNode:
         await self._registration.renew()
 
     def _is_in_sync(self) -> None:
-        """Take that this node has all that counts, whatever a loss of power took before."""
+        """Take that this node has all that counts, whatever a loss of power took before.
+
+        Not while it has damage: its next start may not find that again, as it reads no more than
+        what follows a checkpoint.
+        """
         assert self._directory is not None
-        if self._directory.unflushed.lost:
+        if self._directory.unflushed.lost and not self._soundness.damaged:
             self._directory.unflushed.lost = False
             self._tasks.start(self._settle_unflushed())
 

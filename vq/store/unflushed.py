@@ -9,7 +9,7 @@ The words are: file type, version of this layout, id of the machine's boot, and 
 words before. A clean stop removes the file when everything is flushed. A start that finds it with
 another boot id was not preceded by a clean stop, and the page cache is gone. The file then keeps
 that id until the broker has caught up with its group (``settle``): another start must know, too.
-A start that finds damage, or that others have more of a log, writes ``-`` as the id (``doubt``).
+A broker that finds damage, or that others have more of a log, writes ``-`` as the id (``doubt``).
 
 Threads: ``lost`` may be read anywhere; the methods block, and are called one at a time.
 """

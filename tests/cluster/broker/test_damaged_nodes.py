@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
+from support.store import SMALL
 from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
@@ -38,6 +39,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
 from vq.store.identity import IDENTITY_NAME
+from vq.store.log_config import LogConfig
 from vq.store.memory_disk import keep_all
 from vq.store.scrub import Damage
 
@@ -55,7 +57,7 @@ class Group:
     async def begin(self, *names: str) -> None:
         """Start nodes, the first one leads; put some messages."""
         for name in names:
-            self.nodes[name] = await self.cluster.start(node=name, scrub_bytes_per_s=0)
+            await self.start(name)
             if len(self.nodes) == 1:
                 await self.cluster.create_topic("t", partitions=1)
                 channels = self.nodes[name]._partitions.channels
@@ -119,8 +121,10 @@ class Group:
         self.cluster.network.kill(key)
         self.cluster.disks[key] = self.cluster.disks[key].crash(keep_all)
 
-    async def start(self, name: str, **settings: object) -> None:
-        self.nodes[name] = await self.cluster.start(node=name, scrub_bytes_per_s=0, **settings)
+    async def start(self, name: str, log_config: LogConfig | None = None) -> None:
+        node = self.nodes[name] = self.cluster.node(node=name, scrub_bytes_per_s=0)
+        node._log_config = log_config or node._log_config
+        await node.start()
 
     def repairer(self, name: str) -> Repairer:
         found = self.nodes[name]._dispatcher.repairs
@@ -482,6 +486,53 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
     await group.in_sync("n1", "n2", "n3")
     assert group.nodes["n2"].epoch > 1
     assert group.end("n1") == group.end("n2") == end
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
+    group: Group, no_repair: Callable[[], None], repaired: bool
+) -> None:
+    """It reads no more than what follows its checkpoint, so it does not find the damage again."""
+    await group.begin("n1", "n2")
+    for _ in range(2):  # with blocks and checkpoints, and then with a clean stop behind them
+        await group.nodes["n2"].stop()
+        await group.start("n2", SMALL)
+        await group.in_sync("n1", "n2")
+        await group.put("n1", 50)
+        await until(lambda: group.end("n1") == group.end("n2"))
+    group.damage("n2", 10)
+    await group.until_told("n2", True)
+    if repaired:
+        no_repair()
+        await group.until_told("n2", False)
+        await asyncio.sleep(1)
+    for name in ("n1", "n2"):
+        await group.kill(name)
+    await group.start("n2", SMALL)
+    assert not group.repairer("n2").damaged()
+    if repaired:
+        await until(lambda: group.nodes["n2"].epoch > 1)
+        return
+    await until(lambda: group.nodes["n2"].epoch or group.nodes["n2"]._mastership.waits)
+    assert "it waits for n1" in group.nodes["n2"]._mastership.waits
+    await group.start("n1")
+    await until(lambda: group.nodes["n1"].epoch > 1)
+    await group.in_sync("n1", "n2")
+
+
+async def test_a_master_that_repaired_its_damage_leads_after_its_next_start(
+    group: Group, no_repair: Callable[[], None]
+) -> None:
+    await group.begin("n1", "n2")
+    group.damage("n1")
+    await group.until_told("n1", True)
+    no_repair()
+    await group.until_told("n1", False)
+    await asyncio.sleep(1)
+    for name in ("n2", "n1"):
+        await group.kill(name)
+    await group.start("n1")
+    await until(lambda: group.nodes["n1"].epoch > 1)
 
 
 # Defects -----------------------------------------------------------------------------------------

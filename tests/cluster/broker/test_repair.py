@@ -353,7 +353,8 @@ async def test_damage_that_hinders_the_comparison_with_the_master_is_repaired(
         return last(last_epoch, own, other)
 
     monkeypatch.setattr(following, "common_end", lacks_the_newer_ones)
-    scratch(copy, starts[at] + 8, bytes(8))
+    scratch(copy, starts[at] + 8, b"damage")
+    assert whole(copy) != good
     cluster.network.reset_connections("b1")
     await until(lambda: whole(copy) == good)
     await until(lambda: not repairer(copy).damaged())
