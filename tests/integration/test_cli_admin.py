@@ -153,6 +153,33 @@ def test_a_broker_group_is_taken_out_of_the_cluster(cluster: ProcessCluster) -> 
     assert cluster.vq_json("broker", "undrain", "b2")["draining"] is False
 
 
+def test_what_cannot_be_read_is_named_beside_a_list_and_can_be_deleted(
+    cluster: ProcessCluster,
+) -> None:
+    """The list is whole otherwise; exit code 1 tells a script that it is not."""
+    cluster.vq_json("topic", "create", "sound")
+    cluster.vq_json("topic", "create", "unsound")
+    assert lines(cluster, "sound", "--group", "sound", "--timeout", "0.5") == []
+    assert lines(cluster, "sound", "--group", "unsound", "--timeout", "0.5") == []
+    with admin(cluster.zookeeper) as client:
+        for kind in ("topics", "consumers"):
+            client.set(f"/vq/{cluster.name}/{kind}/unsound", b"{")
+    for kind in ("topic", "group"):
+        ended = cluster.vq(kind, "list", "--json")
+        assert ended.returncode == 1
+        found = [row[kind] for row in json.loads(ended.stdout)]
+        assert "sound" in found
+        assert "unsound" not in found
+        (told,) = (json.loads(line) for line in ended.stderr.splitlines() if b"left out" in line)
+        assert told["details"]["unreadable"] == ["unsound"]
+    planned = cluster.vq_json("topic", "delete", "unsound")
+    assert (planned["done"], planned["keeps_data"]) == (False, True)
+    assert cluster.vq_json("topic", "delete", "unsound", "--yes")["done"] is True
+    assert cluster.vq_json("group", "delete", "unsound", "--yes")["done"] is True
+    assert "unsound" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
+    assert "unsound" not in [row["group"] for row in cluster.vq_json("group", "list")]
+
+
 def completions(cluster: ProcessCluster, *words: str) -> list[str]:
     """Return what bash would offer behind these words."""
     environ = {

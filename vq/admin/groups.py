@@ -11,10 +11,10 @@ from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.coordinator import Coordinator, parent_of
 from vq.coordination.groups import MemberView, UnknownGroup
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner, Unreadable
-from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner, Unreadable
+from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
 from vq.errors import UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
@@ -47,17 +47,28 @@ async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
 
     A group whose znode cannot be read is left out, and a line at WARNING names the znode.
     """
-    names = await groups.list_groups(cluster.coordinator)
-    found = await gather_all(_readable_summary(cluster.coordinator, name) for name in names)
-    return [each for each in found if each is not None]
-
-
-async def _readable_summary(coordinator: Coordinator, name: str) -> GroupSummary | None:
-    try:
-        return await _group_summary(coordinator, name)
-    except Unreadable as error:
+    found, unreadable = await readable_groups(cluster)
+    for name, error in unreadable.items():
         logger.warning("group cannot be read and is left out", group=name, error=error)
-        return None
+    return found
+
+
+async def readable_groups(
+    cluster: ClusterClient,
+) -> tuple[list[GroupSummary], dict[str, Unreadable]]:
+    """Return all groups, sorted by name, and by name the errors of those that cannot be read."""
+    names = await groups.list_groups(cluster.coordinator)
+    unreadable: dict[str, Unreadable] = {}
+
+    async def read(name: str) -> GroupSummary | None:
+        try:
+            return await _group_summary(cluster.coordinator, name)
+        except Unreadable as error:
+            unreadable[name] = error
+            return None
+
+    found = await gather_all(read(name) for name in names)
+    return [each for each in found if each is not None], dict(sorted(unreadable.items()))
 
 
 async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
@@ -339,27 +350,40 @@ class GroupDeletion:
         topics: What it reads, sorted.
         partitions: In how many partitions it has a committed offset.
         members: Its live consumers; the group is not deleted while it has one.
+        unreadable: Why it cannot be read in ZooKeeper; None: it can.
     """
 
     group: str
     topics: tuple[str, ...]
     partitions: int
     members: tuple[str, ...]
+    unreadable: str | None = None
 
 
 async def plan_delete_group(cluster: ClusterClient, name: str) -> GroupDeletion:
-    """Return what deleting a group would take away; changes nothing.
+    """Return what deleting a group would take away, from the names of its nodes alone.
 
     Raises:
         UnknownGroup: There is none of this name.
     """
     coordinator = cluster.coordinator
-    contract = await groups.read_group(coordinator, name)
-    if contract is None:
-        raise UnknownGroup(f"there is no consumer group {name!r}")
-    names = tuple(sorted(contract.topics))
-    offsets = await commits.read_offsets(coordinator, name, names)
-    return GroupDeletion(name, names, len(offsets), tuple(await groups.members(coordinator, name)))
+    unreadable = None
+    topics_read: Iterable[str] = ()
+    try:
+        contract = await groups.read_group(coordinator, name)
+    except Unreadable as error:
+        unreadable = str(error)
+    else:
+        if contract is None:
+            raise UnknownGroup(f"there is no consumer group {name!r}")
+        topics_read = contract.topics
+    kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(name, "t")))
+    names = tuple(sorted({*topics_read, *kept}))
+    numbers = await gather_all(
+        numbered_children(coordinator, CommittedOffset.parent(name, each)) for each in names
+    )
+    members = await children_or_none(coordinator, Member.parent(name))
+    return GroupDeletion(name, names, sum(map(len, numbers)), tuple(members), unreadable)
 
 
 async def delete_group(cluster: ClusterClient, name: str) -> None:

@@ -15,11 +15,20 @@ from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import topics
+from vq.coordination.paths import Unreadable
 from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.remains import read_remains
 from vq.coordination.topics import TopicExists
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
-from vq.model import Address, PartitionPlacement, PartitionState, TopicOrigin, TopicSettings
+from vq.model import (
+    Address,
+    PartitionPlacement,
+    PartitionState,
+    TopicOrigin,
+    TopicSettings,
+    check_name,
+)
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
 
@@ -172,12 +181,16 @@ class Deletion:
         partitions: How many it has.
         bytes: What brokers keep of it, as far as they answer.
         exact: Every broker answered.
+        unreadable: Why it cannot be read in ZooKeeper; None: it can.
+        keeps_data: Its id cannot be read, either, so brokers keep its data.
     """
 
     topic: str
     partitions: int
     bytes: int
     exact: bool
+    unreadable: str | None = None
+    keeps_data: bool = False
 
 
 async def plan_delete(cluster: ClusterClient, name: str) -> Deletion:
@@ -186,11 +199,13 @@ async def plan_delete(cluster: ClusterClient, name: str) -> Deletion:
     Raises:
         UnknownTopic: There is none of this name.
     """
-    view = await topics.describe_topic(cluster.coordinator, name)
+    found = await read_remains(cluster.coordinator, check_name("topic", name))
+    if found.view is None:
+        return Deletion(name, found.partitions, 0, False, found.unreadable, not found.topic.id)
     inspector = Inspector(cluster)
-    ends = await gather_all(inspector.ends(each) for each in view.partitions)
+    ends = await gather_all(inspector.ends(each) for each in found.view.partitions)
     known = [each.latest - each.earliest for each in ends if each is not None]
-    return Deletion(name, len(view.partitions), sum(known), len(known) == len(ends))
+    return Deletion(name, found.partitions, sum(known), len(known) == len(ends))
 
 
 async def delete_topic(cluster: ClusterClient, name: str) -> None:
@@ -230,12 +245,21 @@ async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
 
     A topic whose znode cannot be read is left out, and a line at WARNING names the znode.
     """
-    found, unreadable = await topics.summarize_readable(cluster.coordinator)
-    for name, error in sorted(unreadable.items()):
+    found, unreadable = await readable_topics(cluster)
+    for name, error in unreadable.items():
         logger.warning("topic cannot be read and is left out", topic=name, error=error)
-    return [
+    return found
+
+
+async def readable_topics(
+    cluster: ClusterClient,
+) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
+    """Return all topics, sorted by name, and by name the errors of those that cannot be read."""
+    found, unreadable = await topics.summarize_readable(cluster.coordinator)
+    summaries = [
         TopicSummary(each.name, each.id, each.settings, each.open, each.origin) for each in found
     ]
+    return summaries, dict(sorted(unreadable.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,20 @@ class CommandFailed(VqError):
         self.facts = dict(facts or {})
 
 
+def check_readable(what: str, unreadable: Mapping[str, VqError]) -> None:
+    """Fail, after the others were shown, if some topics or groups cannot be read.
+
+    Raises:
+        CommandFailed: It names them, each with its reason.
+    """
+    if unreadable:
+        reasons = "; ".join(f"{name}: {error}" for name, error in unreadable.items())
+        raise CommandFailed(
+            f"{len(unreadable)} {what}(s) cannot be read and are left out: {reasons}",
+            facts={"unreadable": list(unreadable)},
+        )
+
+
 def outcome(error: VqError) -> str:
     """Return which of the three outcomes an error stands for."""
     if isinstance(error, CommandFailed):

@@ -1,5 +1,6 @@
 """``vq group``: consumer groups, their members, and how far behind they are."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,13 +15,15 @@ from vq.admin.groups import (
     GroupSummary,
     delete_group,
     describe_group,
-    list_groups,
     plan_delete_group,
+    readable_groups,
 )
 from vq.cli.completion import group_names
+from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
+from vq.coordination.paths import Unreadable
 
 _COLUMNS = (
     "topic",
@@ -46,13 +49,21 @@ group.add_command(reset)
 @group.command(name="list")
 @command_options
 def list_(invocation: Invocation) -> None:
-    """List consumer groups with their topics and live members."""
+    """List consumer groups with their topics and live members.
 
-    async def work() -> list[GroupSummary]:
+    Exit code 1 when a group cannot be read in ZooKeeper and is left out.
+    """
+
+    async def work() -> tuple[list[GroupSummary], dict[str, Unreadable]]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await list_groups(cluster)
+            return await readable_groups(cluster)
 
-    found = invocation.run(work())
+    found, unreadable = invocation.run(work())
+    _show_list(invocation, found)
+    check_readable("group", unreadable)
+
+
+def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
     if invocation.output.as_json:
         rows = [{**asdict(each), "topics": list(each.topics)} for each in found]
         invocation.output.document(rows)
@@ -90,6 +101,8 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
         lists = {"topics": list(planned.topics), "members": list(planned.members)}
         output.document({"done": yes, **asdict(planned), **lists})
     else:
+        if planned.unreadable:
+            output.remark(f"group {name} cannot be read: {planned.unreadable}")
         output.remark(
             f"plan: delete group {name}, with its progress in {planned.partitions} partition(s) of "
             f"{', '.join(planned.topics) or 'no topic'}; this cannot be undone"

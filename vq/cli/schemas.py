@@ -262,7 +262,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "topic move": record(done=TRUTH, moves=_MOVES),
-    "topic delete": record(done=TRUTH, topic=TEXT, partitions=WHOLE, bytes=WHOLE, exact=TRUTH),
+    "topic delete": record(
+        done=TRUTH,
+        topic=TEXT,
+        partitions=WHOLE,
+        bytes=WHOLE,
+        exact=TRUTH,
+        unreadable=maybe(TEXT),
+        keeps_data=TRUTH,
+    ),
     "produce": record(
         topic=TEXT,
         sent=WHOLE,
@@ -305,7 +313,12 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "group reset": record(done=TRUTH, group=TEXT, partitions=some(_RESET)),
     "group delete": record(
-        done=TRUTH, group=TEXT, topics=some(TEXT), partitions=WHOLE, members=some(TEXT)
+        done=TRUTH,
+        group=TEXT,
+        topics=some(TEXT),
+        partitions=WHOLE,
+        members=some(TEXT),
+        unreadable=maybe(TEXT),
     ),
     "cluster status": some(_NODE),
     "cluster scrub": some(

@@ -19,7 +19,7 @@ from vq.admin.topics import (
     TopicSummary,
 )
 from vq.cli.completion import broker_group_names, topic_names
-from vq.cli.errors import CommandFailed
+from vq.cli.errors import CommandFailed, check_readable
 from vq.cli.moves import show_moves
 from vq.cli.options import (
     Commands,
@@ -43,6 +43,7 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.verify import damage_json, verify
+from vq.coordination.paths import Unreadable
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 
@@ -135,13 +136,21 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 @topic.command(name="list")
 @command_options
 def list_(invocation: Invocation) -> None:
-    """List topics with their settings."""
+    """List topics with their settings.
 
-    async def work() -> list[TopicSummary]:
+    Exit code 1 when a topic cannot be read in ZooKeeper and is left out.
+    """
+
+    async def work() -> tuple[list[TopicSummary], dict[str, Unreadable]]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.list_topics(cluster)
+            return await topics.readable_topics(cluster)
 
-    found = invocation.run(work())
+    found, unreadable = invocation.run(work())
+    _show_list(invocation, found)
+    check_readable("topic", unreadable)
+
+
+def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
     rows: list[dict[str, Any]] = [
         {
             "topic": each.name,
@@ -354,6 +363,10 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
     if output.as_json:
         output.document({"done": yes, **asdict(planned)})
     else:
+        if planned.unreadable:
+            output.remark(f"{name} cannot be read: {planned.unreadable}")
+        if planned.keeps_data:
+            output.remark(f"the id of {name} is not known, so brokers keep its data")
         size = f"{planned.bytes} bytes" + ("" if planned.exact else ", and more unknown")
         output.remark(
             f"plan: delete {planned.topic} with {planned.partitions} partition(s), {size}, and the "
@@ -362,4 +375,5 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
     if not yes:
         invocation.only_planned()
     elif not output.as_json:
-        output.remark(f"deleted {name}; brokers remove its data in the background")
+        data = "" if planned.keeps_data else "; brokers remove its data in the background"
+        output.remark(f"deleted {name}{data}")

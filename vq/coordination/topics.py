@@ -43,7 +43,6 @@ from vq.coordination.open_counts import (
 from vq.coordination.paths import (
     CONSUMERS,
     CREATING,
-    DELETING,
     READY,
     TOPICS,
     CommittedOffset,
@@ -65,6 +64,7 @@ from vq.coordination.reading import (
     read_topic,
 )
 from vq.coordination.registry import counted_groups
+from vq.coordination.remains import read_remains
 from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
@@ -179,6 +179,9 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
     The topic is first added to the list of deleted topics. Brokers delete its data when the topic
     is gone and is in that list. The function may be repeated after any failure.
 
+    A topic that cannot be read is deleted, too. If not even its id can be read, it is not added to
+    that list, and brokers keep its data.
+
     The groups' generations are raised and not deleted. If they began at 0 again, a member that was
     suspended could commit the old topic's progress for a new topic of the same name.
 
@@ -188,12 +191,11 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
     path = Topic.path(check_name("topic", name))
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
-        view = await read_topic(coordinator, name, any_phase=True)
-        topic = Topic(id=view.id, settings=view.settings, phase=DELETING, origin=view.origin)
+        found = await read_remains(coordinator, name)
         operations = [
-            Set(path, topic.encode(), view.version),
-            *await _remember_deletion(coordinator, view),
-            *await _uncounted(coordinator, view),
+            Set(path, found.topic.encode(), found.version),
+            *await _remember_deletion(coordinator, found.topic.id, name),
+            *([] if found.view is None else await _uncounted(coordinator, found.view)),
         ]
         return Plan(operations, None)
 
@@ -205,17 +207,19 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
     await _delete_tree(coordinator, path)
 
 
-async def _remember_deletion(coordinator: Coordinator, view: TopicView) -> list[Operation]:
+async def _remember_deletion(coordinator: Coordinator, topic_id: str, name: str) -> list[Operation]:
     """Return the operations that add a topic to the list of deleted ones; none if it is in it."""
+    if not topic_id:
+        return []
     path = DeletedTopics.path()
     try:
         node = await coordinator.get(path)
     except NoNode:
-        return [Create(path, DeletedTopics().with_topic(view.id, view.name).encode())]
+        return [Create(path, DeletedTopics().with_topic(topic_id, name).encode())]
     known = DeletedTopics.decode(path, node.data)
-    if view.id in known.topics:
+    if topic_id in known.topics:
         return []
-    return [Set(path, known.with_topic(view.id, view.name).encode(), node.stat.version)]
+    return [Set(path, known.with_topic(topic_id, name).encode(), node.stat.version)]
 
 
 async def _uncounted(coordinator: Coordinator, view: TopicView) -> list[Operation]:

@@ -9,7 +9,16 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.coordination import topics as topic_tree
 from vq.coordination.groups import ensure_group
-from vq.coordination.paths import BrokerGroup, ConsumerGroup, GroupState, Topic, Unreadable
+from vq.coordination.paths import (
+    BrokerGroup,
+    ConsumerGroup,
+    GroupState,
+    Partition,
+    Topic,
+    Unreadable,
+)
+from vq.coordination.remains import read_remains
+from vq.errors import UnknownTopic
 from vq.model import TopicSettings
 
 #: What ZooKeeper's shell stores of JSON without quotes.
@@ -68,3 +77,44 @@ async def test_the_status_shows_the_other_groups_and_names_the_znode(
     assert kind.path("b2") in caplog.text
     if kind is GroupState:
         assert kind.path("b2") in str(by_group["b2"])
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "keeps_data"),
+    [
+        (Topic.path("t"), HALF, True),
+        (Topic.path("t"), b'{"v": 1, "id": "%s"}', False),
+        (Topic.path("t"), b'{"v": 99, "id": "%s"}', False),
+        (Partition.path("t", 1), HALF, False),
+        (Partition.path("t", 1), None, False),
+    ],
+    ids=["nothing", "only the id", "of a later version", "a partition", "a partition is missing"],
+)
+async def test_an_unreadable_topic_is_deleted(
+    cluster: MemoryCluster, client: ClusterClient, path: str, data: bytes | None, keeps_data: bool
+) -> None:
+    """Brokers delete its data if its id is known; a new topic of the name may follow."""
+    view = await topic_tree.describe_topic(client.coordinator, "t")
+    if data is None:
+        await client.coordinator.delete(path)
+    else:
+        await client.coordinator.set(path, data.replace(b"%s", view.id.encode()))
+    planned = await topics.plan_delete(client, "t")
+    assert planned.unreadable
+    assert (planned.exact, planned.keeps_data) == (False, keeps_data)
+    await topics.delete_topic(client, "t")
+    assert await topic_tree.was_deleted(client.coordinator, view.id) is not keeps_data
+    assert await topic_tree.list_topics(client.coordinator) == []
+    await cluster.create_topic("t", partitions=2)
+
+
+async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClient) -> None:
+    """As the error for its name advises."""
+    found = await read_remains(client.coordinator, "t")
+    await client.coordinator.set(Topic.path("t"), found.topic.encode())
+    with pytest.raises(UnknownTopic, match="it is deleting"):
+        await topics.describe_topic(client, "t")
+    assert (await topics.plan_delete(client, "t")).partitions == 2
+    await topics.delete_topic(client, "t")
+    with pytest.raises(UnknownTopic):
+        await topics.plan_delete(client, "t")
