@@ -7,10 +7,11 @@ answer of a broker, which is smaller the more partitions there are.
 import asyncio
 import contextlib
 import heapq
+import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vq import limits
 from vq.admin.offsets import Inspector, PartitionEnds, check_time
@@ -19,28 +20,26 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import chunk_of
+from vq.client.consumer.tail import merge_last, read_last
 from vq.coordination import topics
 from vq.errors import (
     ConnectionCut,
     CorruptData,
     InvalidArgument,
     NotMaster,
-    OffsetNotBoundary,
     OffsetOutOfRange,
     PartitionQuarantined,
     UnknownPartition,
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Message, PartitionPlacement, TopicPartition, time_ms_of
+from vq.model import Message, OffsetBounds, PartitionPlacement, TopicPartition, time_ms_of
 from vq.remoting.wire_pb2 import GetRequest
 
 logger = get_logger(__name__)
 #: Bytes of answers that all partitions together hold, and the least of one.
 _BYTES_MAX: Final = 16 * limits.MIB
 _BYTES_MIN: Final = 4 * limits.KIB
-_WINDOW_BYTES: Final = 64 * limits.KIB
-_WINDOW_GROWTH: Final = 4
 #: Partitions that are followed at once: each has a request that waits.
 FOLLOWED_MAX: Final = 256
 #: Messages that are yielded together at most.
@@ -297,56 +296,44 @@ async def _merged(
         yield ready
 
 
+class _Mark(NamedTuple):
+    """What is kept of a message while the last ones of several partitions are looked for."""
+
+    offset: int
+    sent_ms: int
+    part: int  # the index of its partition
+
+
 async def _last(parts: Sequence[_Part], count: int, tags: Sequence[str], size: int) -> list[_Part]:
     """Return the partitions with the places from which they have the last ``count`` messages.
 
     Two passes: this one keeps a time and an offset of each message, and no contents.
     """
-    newest: list[tuple[int, int, int]] = []  # time, index of the partition, offset
+    newest: list[_Mark] = []
     for index, part in enumerate(parts):
-        newest += [(ms, index, offset) for ms, offset in await _tail(part, count, tags, size)]
-        newest = sorted(newest)[-count:]
+        newest = merge_last([newest, await _tail(part, index, count, tags, size)], count, _sent_ms)
     starts = [part.end for part in parts]
-    for _, index, offset in newest:
-        starts[index] = min(starts[index], offset)
+    for mark in newest:
+        starts[mark.part] = min(starts[mark.part], mark.offset)
     return [_Part(part.source, start, part.end) for part, start in zip(parts, starts, strict=True)]
 
 
-async def _tail(
-    part: _Part, count: int, tags: Sequence[str], size: int
-) -> Sequence[tuple[int, int]]:
-    """Return times and offsets of the last messages of a partition; the times do not fall.
-
-    A message that was sent before the one in front of it counts with the time of that one: so the
-    newest of all partitions are the last ones of each.
-    """
-    window = _WINDOW_BYTES
-    while True:
-        start = max(part.start, part.end - window)
-        found: deque[tuple[int, int]] = deque(maxlen=count)
-        latest = 0
-        begin = await _boundary(part.source, start, part.end)
-        async for some in _read(_Part(part.source, begin, part.end), tags, size):
-            for message in some:
-                latest = max(latest, time_ms_of(message.id))
-                found.append((latest, message.offset))
-        if len(found) == count or start == part.start:
-            return found
-        window *= _WINDOW_GROWTH
+def _sent_ms(mark: _Mark) -> int:
+    return mark.sent_ms
 
 
-async def _boundary(source: Source, offset: int, end: int) -> int:
-    """Return ``offset`` if a record starts there, otherwise where the next one does."""
-    if offset >= end:
-        return end
-    try:
-        await source.get(GetRequest(offset=offset, max_bytes=1, validate=True))
-    except OffsetNotBoundary as error:
-        following = error.details.get("next")
-        if not isinstance(following, int):
-            raise
-        return following
-    return offset
+async def _tail(part: _Part, index: int, count: int, tags: Sequence[str], size: int) -> list[_Mark]:
+    """Return marks of the last messages of a partition; the times do not fall."""
+
+    async def get(offset: int, length: int) -> tuple[list[_Mark], int]:
+        end = min(offset + length, part.end)
+        some = _read(_Part(part.source, offset, end), tags, size)
+        found = [_Mark(each.offset, time_ms_of(each.id), index) async for x in some for each in x]
+        return found, end
+
+    found = await read_last(get, OffsetBounds(part.start, part.end), count)
+    latest = itertools.accumulate((mark.sent_ms for mark in found), max)
+    return [mark._replace(sent_ms=ms) for mark, ms in zip(found, latest, strict=True)]
 
 
 async def _followed(

@@ -16,6 +16,7 @@ from vq.admin.streams import Begin
 from vq.broker.channel import Channel
 from vq.broker.repairing import Repairer
 from vq.client.config import ProducerConfig
+from vq.client.consumer import tail
 from vq.errors import (
     CorruptData,
     InvalidArgument,
@@ -35,7 +36,7 @@ async def factory(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[aio.MessageFactory]:
     """Twelve messages, by turns in the two partitions of ``t``; those of 3, 6, 9 have a tag."""
-    monkeypatch.setattr(streams, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(tail, "_WINDOW_BYTES", 100)
     async with factory_of(cluster) as factory:
         await send(factory, range(COUNT))
         yield factory

@@ -5,7 +5,6 @@ member reads ahead with ``fetcher``.
 """
 
 import asyncio
-from functools import partial
 
 from vq import limits
 from vq.backoff import Backoff
@@ -16,7 +15,7 @@ from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import AGAIN_WAIT_S, Chunk, chunk_of
 from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.positions import AtTime, Moment, check_moment
-from vq.client.consumer.tail import check_count, merge_last, read_last
+from vq.client.consumer.tail import check_count, merge_last, read_last, stored_ms
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
@@ -298,12 +297,17 @@ class Reader:
             return await self._last_of(TopicPartition(topic, partition), count)
         partitions = await self._partitions(topic)
         found = await gather_all(self._last_of(each, count) for each in partitions)
-        return merge_last(found, count)
+        return merge_last(found, count, stored_ms)
 
     async def _last_of(self, partition: TopicPartition, count: int) -> list[Message]:
         topic, number = partition
         bounds = await self.bounds(topic, number)
-        return await read_last(partial(self.get, topic, number), bounds, count)
+
+        async def get(offset: int, length: int) -> tuple[list[Message], int]:
+            messages = await self.get(topic, number, offset, length)
+            return messages, messages[-1].next_offset if messages else offset
+
+        return await read_last(get, bounds, count, size_of=lambda message: len(message.content))
 
     async def _partitions(self, topic: str) -> list[TopicPartition]:
         routes = await self._cluster.track(topic)

@@ -9,8 +9,8 @@ messages are wanted, and the windows before the end at 1,000 hold 1 and 4 of the
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
 
 from vq import limits
 from vq.client.kinds import check_whole
@@ -22,8 +22,19 @@ LAST_MESSAGES_MAX: Final = 10_000
 LAST_BYTES_MAX: Final = 64 * limits.MIB
 _WINDOW_BYTES: Final = 64 * limits.KIB
 
-Get = Callable[[int, int], Awaitable[list[Message]]]
-"""``(offset, length)`` to the messages there."""
+
+class Stored(Protocol):
+    """A message, or what is kept of one."""
+
+    @property
+    def offset(self) -> int:
+        """Where its record starts."""
+        ...
+
+
+T = TypeVar("T", bound=Stored)
+Get = Callable[[int, int], Awaitable[tuple[Sequence[T], int]]]
+"""``(offset, length)`` to what begins there, at least one if there is any, and where to read on."""
 
 
 def check_count(count: int) -> None:
@@ -37,19 +48,21 @@ def check_count(count: int) -> None:
         raise InvalidArgument(f"count {count} is outside [1, {LAST_MESSAGES_MAX}]")
 
 
-async def read_last(get: Get, bounds: OffsetBounds, count: int) -> list[Message]:
+async def read_last(
+    get: Get[T], bounds: OffsetBounds, count: int, *, size_of: Callable[[T], int] = lambda _: 0
+) -> list[T]:
     """Return the last ``count`` messages of a partition, oldest first.
 
-    Fewer if it has no more, or if more would take over ``LAST_BYTES_MAX``.
+    Fewer if it has no more, or if more would take over ``LAST_BYTES_MAX`` by ``size_of``.
     """
-    found: deque[Message] = deque()
+    found: deque[T] = deque()
     size = 0
     end, window = bounds.latest, _WINDOW_BYTES
     while end > bounds.earliest and len(found) < count:
         start = max(bounds.earliest, end - window)
         first, messages = await _read_window(get, start, end, count - len(found))
         for message in reversed(messages):
-            size += len(message.content)
+            size += size_of(message)
             if size > LAST_BYTES_MAX and found:
                 return list(found)
             found.appendleft(message)
@@ -59,40 +72,48 @@ async def read_last(get: Get, bounds: OffsetBounds, count: int) -> list[Message]
     return list(found)
 
 
-async def _read_window(get: Get, start: int, end: int, count: int) -> tuple[int, deque[Message]]:
+async def _read_window(get: Get[T], start: int, end: int, count: int) -> tuple[int, deque[T]]:
     """Return where the first record begins in ``[start, end)``, and the last messages there."""
-    messages: deque[Message] = deque(maxlen=count)
+    messages: deque[T] = deque(maxlen=count)
     first: int | None = None
     offset = start
     while offset < end:
         try:
-            batch = await get(offset, min(limits.FETCH_BYTES_MAX, max(1, end - offset)))
+            batch, following = await get(offset, min(limits.FETCH_BYTES_MAX, max(1, end - offset)))
         except OffsetNotBoundary as error:
             if offset != start:
                 raise
             offset = int(error.details["next"])
             continue
         first = offset if first is None else first
-        if not batch:
-            break
         messages.extend(each for each in batch if each.offset < end)
-        offset = batch[-1].next_offset
+        if following <= offset:
+            break
+        offset = following
     return min(end, offset) if first is None else first, messages
 
 
-def merge_last(partitions: Iterable[list[Message]], count: int) -> list[Message]:
+def merge_last(
+    partitions: Iterable[Sequence[T]], count: int, time_of: Callable[[T], int]
+) -> list[T]:
     """Return the newest ``count`` messages of several partitions, oldest first.
 
-    By their append time, or birth where that is not known; those of a partition keep their order.
+    By their times; those of a partition keep their order: one with an earlier time than the one in
+    front of it counts with the time of that one.
     """
 
-    def with_times(messages: list[Message]) -> list[tuple[int, Message]]:
+    def with_times(messages: Sequence[T]) -> list[tuple[int, T]]:
         times, latest = [], 0
         for message in messages:
-            known = message.append_time_ms
-            latest = max(latest, time_ms_of(message.id) if known is None else known)
+            latest = max(latest, time_of(message))
             times.append((latest, message))
         return times
 
     merged = heapq.merge(*map(with_times, partitions), key=lambda each: each[0])
     return [message for _, message in deque(merged, maxlen=count)]
+
+
+def stored_ms(message: Message) -> int:
+    """Return when a message was stored, or born where that is not known."""
+    known = message.append_time_ms
+    return time_ms_of(message.id) if known is None else known

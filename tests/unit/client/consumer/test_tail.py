@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.client.consumer.tail import check_count, merge_last, read_last
+from vq.client.consumer.tail import check_count, merge_last, read_last, stored_ms
 from vq.errors import InvalidArgument, OffsetNotBoundary
 from vq.model import Message, OffsetBounds
 
@@ -20,7 +20,7 @@ class Log:
             end += size
         self.bounds = OffsetBounds(0, end)
 
-    async def get(self, offset: int, length: int) -> list[Message]:
+    async def get(self, offset: int, length: int) -> tuple[list[Message], int]:
         starts = [message.offset for message in self.messages]
         if offset not in starts:
             raise OffsetNotBoundary(
@@ -30,7 +30,8 @@ class Log:
         self.asked += length
         found = [each for each in self.messages if each.offset >= offset]
         whole = [each for each in found if each.next_offset <= offset + length]
-        return whole or found[:1]
+        batch = whole or found[:1]
+        return batch, batch[-1].next_offset if batch else offset
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
@@ -62,8 +63,14 @@ def test_partitions_are_merged_by_append_time() -> None:
 
     one = [at(2_000_000_000_000, b"a"), at(2_000_000_000_005, b"d")]
     two = [at(2_000_000_000_001, b"b"), at(None, b"c"), at(2_000_000_000_006, b"e")]
-    assert [each.content for each in merge_last([one, two], 10)] == [b"a", b"b", b"c", b"d", b"e"]
-    assert [each.content for each in merge_last([one, two], 2)] == [b"d", b"e"]
+    assert [each.content for each in merge_last([one, two], 10, stored_ms)] == [
+        b"a",
+        b"b",
+        b"c",
+        b"d",
+        b"e",
+    ]
+    assert [each.content for each in merge_last([one, two], 2, stored_ms)] == [b"d", b"e"]
 
 
 @pytest.mark.parametrize("count", [0, 10_001, "5"])
