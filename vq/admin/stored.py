@@ -104,12 +104,13 @@ async def read_range(
 
 
 class Source:
-    """One partition, to be read by position."""
+    """One partition, to be read by position: of the topic that has the name at the first read."""
 
     def __init__(self, cluster: ClusterClient, partition: TopicPartition) -> None:
         self.partition = partition
         self._cluster = cluster
         self._reader = Reader(cluster, Troubles("", "", cluster.clock))
+        self._topic_id = ""  # offsets mean nothing in another topic
 
     async def get(
         self, request: GetRequest, wait_s: float = 0.0, *, damaged: int = 0
@@ -120,12 +121,19 @@ class Source:
         """
         await self._cluster.track(self.partition.topic)
         self._cluster.routes.placement(self.partition)  # raises with the range of partitions
+        self._topic_id = self._topic_id or self._cluster.routes.topic(self.partition.topic).id
         request.topic, request.partition = self.partition
         request.max_wait_ms = int(wait_s * 1000)
         request.from_copy = damaged > 0
         offset = request.offset
         answer, body = await self._reader.request(
-            self.partition, offset, Command.GET, request, wait_s, damaged=damaged
+            self.partition,
+            offset,
+            Command.GET,
+            request,
+            wait_s,
+            damaged=damaged,
+            topic_id=self._topic_id,
         )
         assert isinstance(answer, GetResponse)
         return answer, bytes(body)

@@ -5,13 +5,12 @@ answer of a broker, which is smaller the more partitions there are.
 """
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vq import limits
 from vq.admin.offsets import Inspector, PartitionEnds, check_time
@@ -30,6 +29,7 @@ from vq.errors import (
     OffsetOutOfRange,
     PartitionQuarantined,
     UnknownPartition,
+    UnknownTopic,
     VqError,
 )
 from vq.log_lines import get_logger
@@ -105,7 +105,8 @@ async def messages(
     order within each partition allows it; later ones are in the order in which they come.
 
     Raises:
-        UnknownTopic, UnknownPartition: There is none.
+        UnknownTopic, UnknownPartition: There is none; or it was deleted meanwhile, also if another
+            one has its name now.
         InvalidArgument: An offset for several partitions, or too many partitions to follow.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
         NotMaster: A broker that must be asked does not answer.
@@ -203,7 +204,7 @@ async def _read(
                 await damaged.note(at, error)
                 continue
             passes = error.retriable or error.refresh_routes or isinstance(error, ConnectionCut)
-            if not (follow and passes):
+            if not (follow and passes) or isinstance(error, UnknownTopic):  # deleted meanwhile
                 raise
             tries += 1
             logger.warning(
@@ -339,27 +340,24 @@ async def _tail(part: _Part, index: int, count: int, tags: Sequence[str], size: 
 async def _followed(
     parts: Sequence[_Part], tags: Sequence[str], size: int
 ) -> AsyncIterator[list[Message]]:
-    """Yield what comes after the ends of partitions, for ever."""
-    arrived: asyncio.Queue[list[Message]] = asyncio.Queue(maxsize=len(parts))
+    """Yield what comes after the ends of partitions, until one of them cannot be read."""
+    arrived: asyncio.Queue[list[Message] | Exception] = asyncio.Queue(maxsize=len(parts))
 
     async def follow(part: _Part) -> None:
-        async for some in _read(part, tags, size, follow=True):
-            await arrived.put(some)
+        try:
+            async for some in _read(part, tags, size, follow=True):
+                await arrived.put(some)
+        except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
+            await arrived.put(error)
 
     tasks = [asyncio.create_task(follow(part)) for part in parts]
-    failed = asyncio.gather(*tasks)
     try:
         while True:
-            waits = asyncio.create_task(arrived.get())
-            both: set[asyncio.Future[Any]] = {waits, failed}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if failed.done():
-                waits.cancel()
-                await failed  # raises
-            yield await waits
+            found = await arrived.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
     finally:
-        failed.cancel()
         for task in tasks:
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, VqError):
-            await failed
+        await asyncio.gather(*tasks, return_exceptions=True)

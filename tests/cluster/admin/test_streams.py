@@ -23,6 +23,7 @@ from vq.errors import (
     OffsetOutOfRange,
     PartitionQuarantined,
     UnknownPartition,
+    UnknownTopic,
 )
 from vq.model import Message
 
@@ -119,6 +120,55 @@ async def test_what_comes_later_is_followed(factory: aio.MessageFactory) -> None
     await stream.aclose()
     assert found[0] == COUNT - 1
     assert sorted(found[1:]) == [20, 21, 22]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_following_ends_with_the_topic_also_if_another_one_has_its_name(
+    cluster: MemoryCluster, factory: aio.MessageFactory, again: bool
+) -> None:
+    """Its messages lie at the same offsets: going on there would leave out the first ones."""
+    stream = streams.messages(
+        factory.admin._client, "t", Begin(last=1), partitions=[0], follow=True
+    )
+    assert [int(each.content) for each in await anext(stream)] == [10]
+    await factory.admin.delete_topic("t")
+    if again:
+        await cluster.create_topic("t", partitions=2)
+        await send(factory, range(COUNT + 2))
+    with pytest.raises(UnknownTopic):
+        async with asyncio.timeout(WAIT_S):
+            await anext(stream)
+
+
+async def test_what_came_before_an_error_is_yielded_before_it(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where whoever reads is slow."""
+    read = streams._read
+
+    async def damaged(*arguments: Any, follow: bool = False) -> AsyncIterator[list[Message]]:
+        if not follow:
+            async for some in read(*arguments):
+                yield some
+            return
+        yield [Message("t", b"20")]
+        yield [Message("t", b"21")]
+        raise CorruptData("damaged")
+
+    monkeypatch.setattr(streams, "_read", damaged)
+    stream = streams.messages(
+        factory.admin._client, "t", Begin(latest=True), partitions=[0], follow=True
+    )
+    found: list[bytes] = []
+
+    async def read_slowly() -> None:
+        async for some in stream:
+            found.extend(each.content for each in some)
+            await asyncio.sleep(1.0)
+
+    with pytest.raises(CorruptData):
+        await read_slowly()
+    assert found == [b"20", b"21"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ from vq.client.consumer.tail import check_count, merge_last, read_last, stored_m
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
-from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
+from vq.errors import (
+    ConnectionCut,
+    InvalidArgument,
+    OffsetOutOfRange,
+    TimedOut,
+    UnknownTopic,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
@@ -165,9 +172,11 @@ class Reader:
         extra_s: float = 0.0,
         *,
         damaged: int = 0,
+        topic_id: str = "",
     ) -> tuple[object, bytes]:
         """Ask the broker that holds ``offset``, and the next one if it moved.
 
+        ``topic_id``: of the topic that the offset is one of; "": the one that has the name now.
         ``damaged``: so many readings before gave bytes that failed a check. Then it asks on a
         connection that is used for nothing else, the master and its copies in turn.
         """
@@ -184,6 +193,11 @@ class Reader:
                 else:
                     address, message.epoch = self._cluster.master_at(partition, offset)
                 message.topic_id = self._cluster.routes.topic(partition.topic).id
+                if topic_id not in {"", message.topic_id}:
+                    raise UnknownTopic(
+                        f"topic {partition.topic!r} was deleted and created again meanwhile: its "
+                        f"id was {topic_id} and is {message.topic_id}"
+                    )
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(
                     address, command, message, timeout=left + extra_s, anew=damaged > 0
