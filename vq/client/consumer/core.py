@@ -97,6 +97,7 @@ class ConsumerCore:
             self._holds,
             self.reader,
             group=config.group,
+            why_stopped=self._why_stopped,
             pause=self._pause,
             go_on=self._go_on_if_owned,
         )
@@ -262,6 +263,19 @@ class ConsumerCore:
             self._stop(reading, reason)
         else:
             self._deliver(reading)
+
+    async def _why_stopped(self, reading: Reading) -> str:
+        """See ``Steering``."""
+        progress, partition = reading.progress(), reading.hold.partition
+        if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
+            return reading.hold.stopped
+        tags = self._subscriptions[partition.topic].tags
+        try:
+            return await places.why_another(self.reader.request, partition, progress, tags)
+        except VqError as error:
+            if places.proves_a_loss(error, progress.position):
+                return str(error)
+            raise
 
     def _stop(self, reading: Reading, reason: str) -> None:
         """Stop the group here until a reset, for this member and every later one."""

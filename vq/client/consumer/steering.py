@@ -5,7 +5,7 @@ may call them itself. The message that it is at is handled as any other; what fo
 new place. All of it belongs to one hold: it ends when the partition is given up or lost.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from vq.client.consumer import places
 from vq.client.consumer.delivery import Progress
@@ -25,6 +25,9 @@ class Steering:
         holds: What the member has.
         reader: Asks brokers for offsets.
         group: Its name, for errors.
+        why_stopped: Asks the broker whether messages were lost where a reading is now, and returns
+            why the group is to be stopped there; "": it is not. The member's own question for that
+            may still be open, and a seek must not end it.
         pause: Begins to end a reading; when it has ended, ``go_on`` is called if it may.
         go_on: Begins a new reading, at the place that was sought or where the old one was, unless
             ownership is in doubt.
@@ -36,19 +39,26 @@ class Steering:
         reader: Reader,
         *,
         group: str,
+        why_stopped: Callable[[Reading], Awaitable[str]],
         pause: Callable[[Reading], None],
         go_on: Callable[[Reading], None],
     ) -> None:
         self._holds = holds
         self._reader = reader
         self._group = group
+        self._why_stopped = why_stopped
         self._pause = pause
         self._go_on = go_on
 
     async def seek(self, where: TopicPartition | str, position: Position) -> None:
         """See ``MessageConsumer.seek``."""
         wanted = check_position(position)
-        partitions = [each.hold.partition for each in self._readings([where])]
+        readings = self._readings([where])
+        partitions = [each.hold.partition for each in readings]
+        reasons = await gather_all(self._why_stopped(each) for each in readings)
+        for partition, reason in zip(partitions, reasons, strict=True):
+            if reason:
+                raise places.stopped_error(self._group, partition, reason)
         offsets = await gather_all(self._reader.place(each, wanted) for each in partitions)
         readings = self._readings(partitions)  # again: some may be given up by now
         for reading in readings:

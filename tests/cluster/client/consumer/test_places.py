@@ -17,6 +17,7 @@ from vq import aio
 from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
+from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.hold_states import State
 from vq.coordination import commits, topics
 from vq.coordination.paths import CommittedOffset
@@ -469,3 +470,29 @@ async def test_a_group_that_was_ahead_of_a_truncation_is_stopped(
         await send(cluster, "n", 3)
         value = await until_stopped(cluster, consumer)
         assert "is gone" in value.stopped
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_a_seek_at_the_start_hides_no_loss(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, pauses: bool
+) -> None:
+    """The member's own question is still open, or a pause has ended it."""
+    await consume(cluster, 3)
+    await crash(cluster, keep=1)
+    await send(cluster, "n", 4)
+    ask = ConsumerCore._check_place
+
+    async def late(*arguments: Any) -> None:
+        await asyncio.sleep(1.0)
+        await ask(*arguments)
+
+    monkeypatch.setattr(ConsumerCore, "_check_place", late)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(lambda: consumer.assignment() == [WHERE])
+        if pauses:
+            consumer.pause()
+        with pytest.raises(GroupStopped):
+            await consumer.seek(WHERE, "earliest")
+        consumer.resume()
+        await until_stopped(cluster, consumer)
+    assert (await committed(cluster)).offset == 3 * SIZE
