@@ -8,6 +8,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -250,11 +252,16 @@ def _stop_all() -> None:
     First they do their last work, all at the same time. A loop that runs after the end of the
     interpreter causes a segmentation fault.
     """
-    waits = [(runtime, runtime.begin_exit()) for runtime in list(_OPEN)]
-    for runtime, wait in waits:
-        with contextlib.suppress(KeyboardInterrupt, TimeoutError):
-            wait()
-        runtime.stop(_EXIT_S)
+    runtimes = list(_OPEN)
+    steps: list[Callable[[], Any]] = []
+    for runtime in runtimes:
+        with contextlib.suppress(InvalidState):  # another thread has just stopped it
+            steps.append(runtime.begin_exit())
+    steps += [partial(runtime.stop, _EXIT_S) for runtime in runtimes]
+    for step in steps:
+        # An interrupt, or another thread that stops a loop, ends the wait for that one only.
+        with contextlib.suppress(KeyboardInterrupt, TimeoutError, CancelledError):
+            step()
 
 
 os.register_at_fork(after_in_child=_mark_forked)

@@ -235,3 +235,38 @@ def test_a_callback_that_fails_ends_no_loop_whose_log_handler_raises(runtime: Lo
         runtime.loop.call_soon_threadsafe(fail)
         assert runtime.run(value(7), WAIT_S) == 7
     assert any("a bug" in line for line in handler.lines)
+
+
+def test_at_the_end_each_loop_is_stopped_whatever_becomes_of_the_others() -> None:
+    """Another thread stops one while its last work is waited for."""
+    program = """
+import asyncio, threading, time
+from vq.client import runtime
+
+first, second = runtime.LoopThread("first"), runtime.LoopThread("second")
+working, done = threading.Event(), []
+
+async def never() -> None:
+    working.set()
+    await asyncio.Event().wait()
+
+async def work() -> None:
+    await asyncio.sleep(0.2)
+    done.append("second")
+
+for each, what in ((first, never), (second, work)):
+    each.on_loss(forked=print, ended=lambda _: None, exiting=(what, 60.0))
+runtime._OPEN = [first, second]  # in this order
+
+def stop() -> None:
+    working.wait()
+    first.stop()
+
+threading.Thread(target=stop, daemon=True).start()
+runtime._stop_all()
+print(done, second.gone)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert (ended.stdout, ended.returncode) == (b"['second'] True\n", 0), ended.stderr.decode()
