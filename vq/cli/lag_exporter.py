@@ -45,6 +45,8 @@ class LagExporter:
         self._found = GroupLags()
         self._failed_looks = 0
         self._cause = ""
+        self._page: Page | None = None  # of the last look
+        self._making = asyncio.Lock()
         self._server = HttpServer(
             {"/metrics": self.metrics, "/healthz": self.health, "/readyz": self.readiness}
         )
@@ -67,6 +69,7 @@ class LagExporter:
                 self._failed_looks, self._cause = 0, ""
             except Exception as error:  # noqa: BLE001 - a task's outer edge
                 self._failed(error)
+            self._page = None
             await asyncio.sleep(self._interval_s)
 
     def _failed(self, error: Exception) -> None:
@@ -90,8 +93,14 @@ class LagExporter:
         return lag_families(self._found, failed_looks=self._failed_looks)
 
     async def metrics(self) -> Page:
-        """Return the page for Prometheus."""
-        return await metrics_page(self.families())
+        """Return the page for Prometheus; it is made once for each look, in a second or so."""
+        async with self._making:
+            while (page := self._page) is None:
+                found = self._found
+                page = await metrics_page(self.families())
+                if found is self._found:  # no look has ended meanwhile
+                    self._page = page
+            return page
 
     async def health(self) -> Page:
         """Return that the loop runs."""

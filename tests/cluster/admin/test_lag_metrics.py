@@ -13,6 +13,7 @@ from vq import aio
 from vq.admin.group_lags import GroupLags, look_at_groups
 from vq.admin.groups import GroupProgress
 from vq.admin.lag_metrics import lag_families
+from vq.cli import lag_exporter
 from vq.cli.lag_exporter import LagExporter
 from vq.client.cluster import ClusterClient
 from vq.coordination.coordinator import NotConnected
@@ -100,6 +101,31 @@ async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers
     groups.error = None
     await asyncio.sleep(30)
     assert (await http_get(network, HERE, "/readyz")).status == 200
+    running.cancel()
+    await exporter.close()
+
+
+@pytest.mark.virtual_time
+async def test_many_who_scrape_at_once_get_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once for each look: for 10,000 partitions that takes a second."""
+    made: list[Any] = []
+    make = lag_exporter.metrics_page
+
+    async def counted(families: Any) -> Any:
+        made.append(families)
+        return await make(families)
+
+    monkeypatch.setattr(lag_exporter, "metrics_page", counted)
+    groups = Groups()
+    exporter = LagExporter(groups.look, interval_s=30)
+    running = asyncio.ensure_future(exporter.run())
+    for look in (1, 2):
+        await until(lambda look=look: groups.looks == look)  # type: ignore[misc]
+        pages = await asyncio.gather(*(exporter.metrics() for _ in range(5)))
+        assert len({id(page) for page in pages}) == 1
+        assert f"look_timestamp_seconds {look / 1000}" in pages[0].body.decode()
+        assert len(made) == look
+        await asyncio.sleep(29)
     running.cancel()
     await exporter.close()
 
