@@ -115,8 +115,10 @@ async def _commit_step(
     the write. After the first failure, only the partition that failed is read again; after the
     second one, all are, because a member mostly loses many partitions at once.
     """
-    failures = 0
+    failures, session_id = 0, coordinator.session_id
     while step:
+        if coordinator.session_id != session_id:  # the claims have ended with it
+            raise SessionExpired(f"the session ended while {len(step)} commits were written")
         operations = [operation for each in step for operation in _commit_operations(*each)]
         try:
             await coordinator.multi(operations)

@@ -209,19 +209,30 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
     """Delete a group without members, with all its progress. May be repeated.
 
     Raises:
-        InvalidState: It has members; nothing was deleted.
+        InvalidState: It has members; nothing was deleted. Or one came meanwhile; the group is
+            there, without the progress that it had.
     """
-    parent = Member.parent(check_name("group", group))
+    path, parent = ConsumerGroup.path(check_name("group", group)), Member.parent(group)
     try:
         with contextlib.suppress(NoNode):
-            await coordinator.delete(parent)  # one that joins from here on makes the group anew
+            await coordinator.delete(parent)  # one that joins from here on keeps the group
     except NotEmpty:
         present = await children_or_none(coordinator, parent)
         raise InvalidState(
             f"group {group!r} has members, {len(present)} in all: {', '.join(present[:5])}; "
             "stop them first"
         ) from None
-    await _delete_below(coordinator, ConsumerGroup.path(group))
+    for name in await children_or_none(coordinator, path):
+        if f"{path}/{name}" != parent:
+            await _delete_below(coordinator, f"{path}/{name}")
+    try:
+        with contextlib.suppress(NoNode):
+            await coordinator.delete(path)
+    except NotEmpty:
+        raise InvalidState(
+            f"a member of group {group!r} came meanwhile; the group is there, its progress was "
+            "deleted"
+        ) from None
 
 
 async def _delete_below(coordinator: Coordinator, path: str) -> None:

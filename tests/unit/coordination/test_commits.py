@@ -1,6 +1,7 @@
 """Commits: fenced by the generation of the claim, never back but by a reset."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from support.coordination import FAULTS, at, client_of, disarm, expire, strike
@@ -77,6 +78,26 @@ async def test_a_commit_that_may_be_written_is_not_told_as_certainly_lost() -> N
             await commits.commit(owner, [(mine, at(5))])
         assert not isinstance(told.value, NotConnected)
         assert await commits.read_offsets(reader, "g", ["t"]) == {P0: at(5)}
+
+
+async def test_a_commit_is_not_tried_again_in_the_next_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim has ended: what its generation fences is not known any more."""
+    ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+    async with client_of(ensemble) as owner, client_of(ensemble) as reader:
+        mine = await claims.claim(owner, "g", "m1", P0)
+        multi = owner.multi
+
+        async def lost(operations: Any) -> Any:
+            monkeypatch.setattr(owner, "multi", multi)
+            await expire(ensemble, owner)
+            raise ConnectionLost("no answer")
+
+        monkeypatch.setattr(owner, "multi", lost)
+        with pytest.raises(ConnectionLost):
+            await commits.commit(owner, [(mine, at(5))])
+        assert await commits.read_offsets(reader, "g", ["t"]) == {}
 
 
 async def test_many_partitions_are_committed_in_bounded_steps(client) -> None:

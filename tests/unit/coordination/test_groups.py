@@ -1,6 +1,8 @@
 """Consumer groups in the tree: the contract, members, the end of a group."""
 
 import asyncio
+import contextlib
+from typing import Any
 
 import pytest
 from support.coordination import FAULTS, at, client_of, disarm, strike
@@ -11,6 +13,7 @@ from vq.coordination.claims import Claim
 from vq.coordination.coordinator import (
     ConnectionLost,
     NodeExists,
+    NoNode,
     SessionExpired,
     SessionState,
     WatchEvent,
@@ -125,6 +128,29 @@ async def test_a_group_is_deleted_only_without_members(client) -> None:
     await groups.leave_group(client, "g", "m1", "n1")
     await groups.delete_group(client, "g")
     assert await groups.list_groups(client) == []
+
+
+async def test_a_member_that_comes_while_its_group_is_deleted_stays_in_it(
+    client: MemoryCoordinator, other: MemoryCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its node, and the group with its contract."""
+    contract = ConsumerGroup(topics={"t": ""})
+    await groups.ensure_group(client, "g", contract)
+    await commits.reset_offset(client, "g", P0, at(7))
+    delete = client.delete
+
+    async def late(path: str, **options: Any) -> None:
+        with contextlib.suppress(NoNode):
+            await delete(path, **options)
+        if path == Member.parent("g"):
+            await groups.join_group(other, "g", "m1", Member(nonce="n1"))
+
+    monkeypatch.setattr(client, "delete", late)
+    with pytest.raises(InvalidState, match="came meanwhile"):
+        await groups.delete_group(client, "g")
+    assert list(await groups.members(client, "g")) == ["m1"]
+    assert await groups.read_group(client, "g") == contract
+    assert await commits.read_offsets(client, "g", ["t"]) == {}
 
 
 # Faults at every call -----------------------------------------------------------------------------

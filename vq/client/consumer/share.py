@@ -394,9 +394,15 @@ class Share:
         return outcome
 
     async def _commit_together(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:
-        """Commit what this member still owns; of two commits of one partition, the later one."""
+        """Commit what this member still owns; of two commits of one partition, the later one.
+
+        A claim ends with its session, also before a round has noticed that. Its generation is no
+        fence any more: if the group was deleted meanwhile, generations began anew.
+        """
         now = self._cluster.clock.wall_ms()
-        current = [each.is_current for each in wanted]
+        current = [
+            each.is_current and not self._went_with_its_session(each.hold) for each in wanted
+        ]
         ours = zip(wanted, current, strict=True)
         latest = {each.hold.partition: each for each, is_ours in ours if is_ours}
         step = []

@@ -16,7 +16,7 @@ from support.consumers import consumer_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
-from vq.coordination import commits
+from vq.coordination import commits, groups
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionState
 from vq.coordination.paths import CommittedOffset
 from vq.model import TopicPartition
@@ -83,6 +83,31 @@ async def test_a_place_that_was_sought_outlasts_the_session(
     assert await take(consumer, 1) == [b"3"]
     await consumer.commit()
     assert (await consumer.get_offset("t"))[WHERE] < sent[2].offset, "under the new claim"
+
+
+async def test_nothing_is_committed_under_a_claim_of_an_earlier_session(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """No round has noticed the new session yet, and the group was deleted and made anew: the
+    generation of another member's claim may be the same."""
+    await send(factory, *texts(1, 2, 3, 4))
+    consumer = await consumer_of(factory, commit_interval_s=600.0)
+    assert await take(consumer, 4) == [b"1", b"2", b"3", b"4"]
+    coordinator = coordinator_of(factory)
+    async with cluster.admin() as operator:
+        cluster.ensemble.disconnect(coordinator)
+        await until(lambda: not cluster.ensemble.is_live(coordinator.session_id))
+        await groups.delete_group(operator, "g")
+        async with factory_of(cluster, seed=12) as others:
+            other = await consumer_of(others, commit_interval_s=600.0)
+            assert await take(other, 1) == [b"1"]
+            session = coordinator.session_id
+            cluster.ensemble.reconnect(coordinator)
+            while coordinator.session_id in {0, session}:
+                await asyncio.sleep(0)
+            await consumer.commit()
+            found = await commits.read_offsets(operator, "g", ["t"])
+            assert found[WHERE].offset == 0, "the other member has committed where it began"
 
 
 @pytest.mark.virtual_time
