@@ -15,7 +15,7 @@ from vq.coordination.coordinator import Coordinator, parent_of
 from vq.coordination.groups import MemberView, UnknownGroup
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner, Unreadable
 from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
-from vq.errors import UnknownTopic
+from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
 
@@ -55,15 +55,15 @@ async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
 
 async def readable_groups(
     cluster: ClusterClient,
-) -> tuple[list[GroupSummary], dict[str, Unreadable]]:
+) -> tuple[list[GroupSummary], dict[str, VqError]]:
     """Return all groups, sorted by name, and by name the errors of those that cannot be read."""
     names = await groups.list_groups(cluster.coordinator)
-    unreadable: dict[str, Unreadable] = {}
+    unreadable: dict[str, VqError] = {}
 
     async def read(name: str) -> GroupSummary | None:
         try:
             return await _group_summary(cluster.coordinator, name)
-        except Unreadable as error:
+        except (Unreadable, InvalidArgument) as error:  # or no group can have the name
             unreadable[name] = error
             return None
 
@@ -374,9 +374,10 @@ async def plan_delete_group(cluster: ClusterClient, name: str) -> GroupDeletion:
     except Unreadable as error:
         unreadable = str(error)
     else:
-        if contract is None:
+        if contract is not None:
+            topics_read = contract.topics
+        elif await coordinator.exists(ConsumerGroup.path(name)) is None:
             raise UnknownGroup(f"there is no consumer group {name!r}")
-        topics_read = contract.topics
     kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(name, "t")))
     names = tuple(sorted({*topics_read, *kept}))
     numbers = await gather_all(

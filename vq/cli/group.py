@@ -23,7 +23,7 @@ from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
-from vq.coordination.paths import Unreadable
+from vq.errors import VqError
 
 _COLUMNS = (
     "topic",
@@ -54,7 +54,7 @@ def list_(invocation: Invocation) -> None:
     Exit code 1 when a group cannot be read in ZooKeeper and is left out.
     """
 
-    async def work() -> tuple[list[GroupSummary], dict[str, Unreadable]]:
+    async def work() -> tuple[list[GroupSummary], dict[str, VqError]]:
         async with cluster_client(invocation.client_config()) as cluster:
             return await readable_groups(cluster)
 

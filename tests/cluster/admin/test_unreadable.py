@@ -46,6 +46,26 @@ async def test_a_list_of_groups_leaves_out_the_unreadable_one_and_names_its_znod
     assert "consumers/bad" in caplog.text
 
 
+async def test_a_group_of_an_impossible_name_is_named_beside_the_others(
+    client: ClusterClient,
+) -> None:
+    """Somebody made its node by hand."""
+    await ensure_group(client.coordinator, "good", ConsumerGroup(topics={"t": ""}))
+    await client.coordinator.create(ConsumerGroup.path("a b"), HALF)
+    found, unreadable = await groups.readable_groups(client)
+    assert [each.group for each in found] == ["good"]
+    assert list(unreadable) == ["a b"]
+
+
+async def test_a_group_without_a_contract_can_be_deleted(client: ClusterClient) -> None:
+    """It is listed: its node was made as a parent."""
+    await client.coordinator.create(ConsumerGroup.path("bare"), parents=True)
+    assert [each.group for each in await groups.list_groups(client)] == ["bare"]
+    assert (await groups.plan_delete_group(client, "bare")).partitions == 0
+    await groups.delete_group(client, "bare")
+    assert await groups.list_groups(client) == []
+
+
 @pytest.mark.parametrize("kind", [BrokerGroup, GroupState])
 async def test_a_topic_is_placed_while_a_broker_group_cannot_be_read(
     cluster: MemoryCluster,
