@@ -75,4 +75,4 @@ class Pull:
     def take_back(self, received: int) -> None:
         """Have messages delivered again that did not reach anybody: see ``get_many``."""
         if self._in_hand > received:
-            self._inbox.put_back("it did not reach the thread that called get_many")
+            self._inbox.put_back("its call of get_many was interrupted, or what handles it failed")
