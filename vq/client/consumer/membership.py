@@ -145,8 +145,7 @@ class Membership:
                 earlier one of this factory did not leave in time.
             CoordinationError: A call of ZooKeeper failed.
         """
-        wanted = ConsumerGroup(start=str(self._config.start_position), topics=self._filters)
-        self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
+        await self._ensure_contract()
         try:
             await self._join_when_free()
         except BaseException:
@@ -294,7 +293,13 @@ class Membership:
         elif not self.is_paused:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
+    async def _ensure_contract(self) -> None:
+        wanted = ConsumerGroup(start=str(self._config.start_position), topics=self._filters)
+        self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
+
     async def _join(self) -> None:
+        if self._session:  # the group may have been deleted since the last time
+            await self._ensure_contract()
         value = Member(
             host=socket.gethostname(),
             pid=os.getpid(),

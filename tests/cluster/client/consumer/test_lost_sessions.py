@@ -13,7 +13,7 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import HOST, factory_of
 from support.consumers import consumer_of, send, take, texts
-from support.waiting import until
+from support.waiting import until, until_true
 
 from vq import aio
 from vq.coordination import commits, groups
@@ -190,3 +190,29 @@ async def test_a_broker_that_is_away_is_told_once_and_its_return_once(
 
 def _attempts(factory: aio.MessageFactory) -> int:
     return max(each.attempts for each in factory._opened().unreachable.values())
+
+
+async def test_a_member_that_comes_back_to_a_deleted_group_makes_its_contract_anew(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Otherwise it consumes in a group that no command and no monitoring knows."""
+    await send(factory, *texts(1))
+    consumer = await consumer_of(factory, member="m")
+    assert await take(consumer, 1) == [b"1"]
+    coordinator = coordinator_of(factory)
+    async with cluster.admin() as operator:
+        cluster.ensemble.disconnect(coordinator)
+        await until(lambda: not cluster.ensemble.is_live(coordinator.session_id))
+        await groups.delete_group(operator, "g")
+        assert await groups.list_groups(operator) == []
+        session = coordinator.session_id
+        cluster.ensemble.reconnect(coordinator)
+        await until(lambda: coordinator.session_id not in {0, session})
+
+        async def is_back() -> bool:
+            return "m" in await groups.members(operator, "g")
+
+        await until_true(is_back)
+        contract = await groups.read_group(operator, "g")
+    assert contract is not None
+    assert contract.topics == {"t": ""}
