@@ -7,7 +7,7 @@ The position is a text file of one line, ``<data>/@scrub``, written about once a
 node stops:
 
     {"v": 2, "begun_ms": "1763800000000", "ended_ms": "0", "read_bytes": "123456789",
-     "topic": "orders", "partition": "3", "offset": "134217728", "crc": "0a1b2c3d"}
+     "topic": "orders", "partition": "3", "offset": "134217728", "since_ms": "0", "crc": "0a1b2c3d"}
 
 A file that cannot be read costs a pass from the beginning.
 """
@@ -47,6 +47,7 @@ class Position:
         ended_ms: When it ended; 0: it goes on.
         read_bytes: What it has read.
         topic, partition, offset: Everything before this was read.
+        since_ms: Since when the directory waits for its first pass; 0: not known, or it had one.
     """
 
     begun_ms: int = 0
@@ -55,6 +56,7 @@ class Position:
     topic: str = ""
     partition: int = -1
     offset: int = 0
+    since_ms: int = 0
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Position":
@@ -114,12 +116,11 @@ class Scrubber:
         self._bytes_per_s = bytes_per_s
         self._interval_s = interval_s
         self.position = Position()
-        self._first_ms = 0  # when this process began to wait for a pass; 0: not yet
 
     def next_ms(self) -> int:
         """Return when the next pass begins; 0: not known, or a pass goes on, or there are none."""
-        since_ms = self.position.begun_ms or self._first_ms
-        if not self._first_ms or self._is_running():
+        since_ms = self.position.begun_ms or self.position.since_ms
+        if not since_ms or self._is_running():
             return 0
         return since_ms + int(self._interval_s * 1000)
 
@@ -131,20 +132,25 @@ class Scrubber:
         if not self._bytes_per_s:
             return
         await self._load()
-        self._first_ms = self._clock.wall_ms()
+        is_new = not self.position.begun_ms and not self.position.since_ms
+        if is_new:
+            self.position.since_ms = self._clock.wall_ms()
         saving = asyncio.create_task(self._keep_saved())
         try:
-            await self._run_passes()
+            await self._run_passes(is_new=is_new)
         finally:
             saving.cancel()
             if self._is_running():  # the node stops: the next start goes on here
                 await self._save()
 
-    async def _run_passes(self) -> None:
+    async def _run_passes(self, *, is_new: bool) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
+            if is_new:  # or a node that is restarted within each interval would never begin
+                await self._save()
+                is_new = False
             position, now_ms = self.position, self._clock.wall_ms()
-            since_ms = position.begun_ms or self._first_ms
+            since_ms = position.begun_ms or position.since_ms
             if not self._is_running():
                 # After a clock that was set back, too, a pass comes within the interval.
                 if abs(now_ms - since_ms) < self._interval_s * 1000:

@@ -102,6 +102,24 @@ async def test_it_is_told_when_the_next_pass_begins(cluster: MemoryCluster) -> N
     assert (await client.status()).scrub_next_ms == due_ms
 
 
+async def test_the_first_pass_comes_although_the_node_is_restarted_within_each_interval(
+    cluster: MemoryCluster,
+) -> None:
+    """Which is usual: a machine is patched more often than once a week."""
+    node, client = await start(cluster)
+    await until(lambda: saved(cluster).since_ms, timeout_s=SAVE_S)
+    due_ms = (await client.status()).scrub_next_ms
+    for _ in range(3):
+        await asyncio.sleep(INTERVAL_S / 4)
+        await node.stop()
+        node, client = await start(cluster)
+        await until(lambda: saved(cluster).since_ms)
+        assert abs((await client.status()).scrub_next_ms - due_ms) < 1_000
+    await wait_for_pass(client, ended=True)
+    assert (await client.status()).scrub_begun_ms - due_ms < 60_000
+    assert saved(cluster).since_ms == 0
+
+
 async def test_a_node_without_passes_tells_of_none(cluster: MemoryCluster) -> None:
     _, client = await start(cluster, bytes_per_s=0)
     told = await client.status()
