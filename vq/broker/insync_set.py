@@ -99,6 +99,7 @@ class InSyncSet:
         self._members: dict[str, _Member] = {}
         self._ends: dict[Channel, int] = {}  # of the logs, at the last look
         self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
+        self._refused = ""  # why the last change was, as it was logged
         self._awaited: dict[str, float] = {}  # since when; it was not asked yet
         self._leaves = ""  # the node that is to leave, or may have left
         self._leave_asked = False  # ZooKeeper was asked to have it leave
@@ -390,7 +391,9 @@ class InSyncSet:
         except (ChangeRefused, BadVersion) as error:
             if lost is not None and isinstance(error, BadVersion):
                 raise lost from error  # perhaps that try was applied
-            logger.info("in-sync set is not changed", group=self._role.group, error=error)
+            if self._refused != str(error):  # asked again four times a second
+                logger.info("in-sync set is not changed", group=self._role.group, error=error)
+            self._refused = str(error)
             return None
 
     def _agree(self, state: GroupState) -> None:

@@ -271,7 +271,8 @@ class BrokerRegistration:
                 ) from None
             raise NameTaken(
                 f"node {self.node!r} of group {self.group!r} is registered by {holder}, which is "
-                f"still alive after {timeout_s:g} s; stop it or give this node another name"
+                f"still alive after {timeout_s:g} s; stop it or give this node another name, and "
+                "an empty data directory if this one is a copy"
             ) from None
 
     async def _create_or_find(self, gone: asyncio.Event) -> Node | None:
@@ -321,10 +322,29 @@ class BrokerRegistration:
         directory = bool(value.directory) and value.directory == self._value.directory
         if not ours and not directory:
             return False
+        if not ours and self._is_of_a_later_process(value):
+            logger.error(
+                "another process runs with a copy of this data directory, waiting until it ends",
+                path=self._path,
+                holder=f"{value.host}:{value.port}",
+                pid=value.pid,
+            )
+            return False
         logger.info("deleting a node of a dead process or session", path=self._path)
         with contextlib.suppress(NoNode, BadVersion, ConnectionLost, SessionExpired):
             await self._coordinator.delete(self._path, version=found.stat.version)
         return True
+
+    def _is_of_a_later_process(self, value: BrokerNode) -> bool:
+        """Whether a node with the identity of our directory is of a process that came after us.
+
+        We hold the directory's lock since we started, so that process has a copy of it. Without an
+        order both would take the name from each other for ever.
+        """
+        if not self._keeper.started or value.nonce == self._value.nonce:
+            return False
+        own = self._value
+        return (value.started_ms, value.nonce) > (own.started_ms, own.nonce)
 
     async def _withdraw(self) -> None:
         """Delete our own node if it exists and ZooKeeper can be reached."""

@@ -1,6 +1,7 @@
 """Broker registration: create-only nodes, lost sessions, the list of groups."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,28 @@ async def test_a_restart_on_the_same_directory_need_not_wait(ensemble, client, o
     again = broker(other, directory="d1")
     assert (await again.start(timeout_s=WAIT_S)).epoch == 2
     await again.stop()
+
+
+async def test_two_processes_with_copies_of_a_directory_do_not_fight(
+    ensemble, client, other, caplog
+) -> None:
+    """A copy that was made as a backup and started by mistake: the later process has the name."""
+    first = broker(client, directory="d1")
+    await first.start()
+    later = broker(other, directory="d1")
+    later.registration._value = replace(
+        later.registration._value, started_ms=first.registration._value.started_ms + 1
+    )
+    await later.start()
+    await until(lambda: "with a copy of this data directory" in caplog.text)
+    parent = BrokerNode.parent("b1")
+    registrations = (await client.get(parent)).stat.version
+    for _ in range(50):  # as long as a fight of some rounds takes
+        assert (await client.get(parent)).stat.version == registrations
+    assert later.registration.incarnation is not None
+    assert first.registration.incarnation is None
+    await later.stop()
+    await until(lambda: first.registration.incarnation is not None)
 
 
 async def test_another_directory_has_to_wait(ensemble, client, other) -> None:
