@@ -333,8 +333,15 @@ def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "plain")
     ended = cluster.vq("topic", "list")
     header, *rows = ended.stdout.decode().splitlines()
-    assert header.split("\t") == ["topic", "partitions", "flush", "retention", "broker_groups"]
-    assert any(row.split("\t")[:2] == ["plain", "1"] for row in rows)
+    assert header.split("\t")[:4] == ["topic", "partitions", "flush", "replication"]
+    assert header.split("\t")[4:] == ["retention", "broker_groups"]
+    assert any(row.split("\t")[:4] == ["plain", "1", "sync", "sync, min 1"] for row in rows)
+
+
+def test_a_list_of_topics_says_which_may_lose_messages(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "loose", "--replication", "async", "--min-insync", "2")
+    (row,) = [each for each in cluster.vq_json("topic", "list") if each["topic"] == "loose"]
+    assert (row["flush"], row["replication"], row["min_insync"]) == ("sync", "async", 2)
 
 
 def test_nodes_say_when_they_verify_all_that_they_store(cluster: ProcessCluster) -> None:

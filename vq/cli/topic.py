@@ -133,11 +133,15 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 
 
 # list -----------------------------------------------------------------------------------------
+_LIST_COLUMNS = ("topic", "partitions", "flush", "replication", "retention", "broker_groups")
+
+
 @topic.command(name="list")
 @command_options
 def list_(invocation: Invocation) -> None:
     """List topics with their settings.
 
+    The column `replication` also has the least number of nodes in sync (min_insync).
     Exit code 1 when a topic cannot be read in ZooKeeper and is left out.
     """
 
@@ -156,6 +160,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
             "topic": each.name,
             "partitions": each.settings.partitions,
             "flush": str(each.settings.flush),
+            "replication": f"{each.settings.replication}, min {each.settings.min_insync}",
             "retention": shown_retention(each.settings),
             "broker_groups": ",".join(sorted(group or "-" for group in each.open)),
         }
@@ -164,8 +169,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
     if invocation.output.as_json:
         invocation.output.document([_summary_json(each) for each in found])
         return
-    columns = ("topic", "partitions", "flush", "retention", "broker_groups")
-    invocation.output.table(rows, columns=columns)
+    invocation.output.table(rows, columns=_LIST_COLUMNS)
     if not rows:
         invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
 
@@ -176,6 +180,8 @@ def _summary_json(found: TopicSummary) -> dict[str, Any]:
         "id": found.id,
         "partitions": found.settings.partitions,
         "flush": str(found.settings.flush),
+        "replication": str(found.settings.replication),
+        "min_insync": found.settings.min_insync,
         "retention_s": retention_s(found.settings),
         "broker_groups": sorted(group for group in found.open if group),
         "closed_partitions": found.open.get("", 0),
