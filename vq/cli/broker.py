@@ -8,10 +8,15 @@ from pathlib import Path
 import click
 
 from vq.cli.broker_groups import drain, remove, undrain
+from vq.cli.errors import exit_code_of
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
-from vq.cli.settings import build
+from vq.cli.settings import Sources, build
 from vq.devtools.processes import die_with
+from vq.errors import VqError
+from vq.log_lines import get_logger
 from vq.model import Address
+
+logger = get_logger(__name__)
 
 
 @click.group(
@@ -75,9 +80,6 @@ def broker(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from vq.broker.config import BrokerConfig
-    from vq.broker.main import run_broker
-
     _tie_to_parent(die_with)
     sources = invocation.sources.with_flags(
         data=data,
@@ -92,6 +94,21 @@ def broker(
         rack=rack,
         accept_data_loss=accept_data_loss,
     )
+    try:
+        _run(invocation, sources)
+    except (VqError, OSError) as error:
+        if invocation.logs.form != "json" or invocation.output.as_json:
+            raise
+        # The last line says why it ended: a program that reads the log gets it as any other line.
+        hint = error.hint if isinstance(error, VqError) else ""
+        logger.error("broker ended", error=error, hint=hint)
+        raise click.exceptions.Exit(exit_code_of(error)) from error
+
+
+def _run(invocation: Invocation, sources: Sources) -> None:
+    from vq.broker.config import BrokerConfig
+    from vq.broker.main import run_broker
+
     config = build(BrokerConfig, "broker", sources)
     invocation.logs.start("info", broker=f"{config.group}/{config.node}")
     run_broker(config)

@@ -136,6 +136,11 @@ def name_nearest_topic(error: VqError, topic: str, known: Sequence[str]) -> None
         error.hint = f"did you mean {nearest!r}? `vq topic list` shows all topics"
 
 
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code of a command that ended with this error."""
+    return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
+
+
 def run(
     command: Callable[[], object], *, as_json: bool = False, stderr: TextIO | None = None
 ) -> int:
@@ -159,7 +164,7 @@ def run(
         return EXIT_BROKEN_PIPE
     except VqError as error:
         print(describe(error, as_json=as_json), file=target)
-        return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
+        return exit_code_of(error)
     except OSError as error:
         print(
             as_json_text(error, str(error)) if as_json else f"error: {text.safe(str(error))}",

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,28 @@ def test_a_variable_that_is_no_setting_is_named(
     remark, error = map(json.loads, capsys.readouterr().err.splitlines())
     assert remark == {"remark": "the variable VQ_FOO is no setting of vq; it is ignored"}
     assert "zookeeper = 'nowhere'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["--node", "n1"], 2, "data is not set"),
+        (["--data", "{file}/below", "--group", "g", "--node", "n1"], 1, "cannot be used"),
+    ],
+)
+def test_the_last_line_of_a_broker_that_logs_json_is_json(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    why: str,
+) -> None:
+    """It says why the broker ended, which is what a reader of logs looks for."""
+    file = tmp_path / "file"
+    file.touch()
+    arguments = [each.format(file=file) for each in arguments]
+    assert main.run(["broker", "--log-format", "json", *arguments]) == code
+    said = capsys.readouterr().err.splitlines()
+    last = [json.loads(line) for line in said][-1]
+    assert (last["level"], last["message"]) == ("error", "broker ended")
+    assert why in last["fields"]["error"]
