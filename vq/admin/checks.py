@@ -186,6 +186,7 @@ class BrokerAnswer:
 _UNSAFE_REMEDIES: Final = {
     UnsafeKind.NO_MASTER: "start one of the nodes that are in sync: they have all messages",
     UnsafeKind.NOT_REGISTERED: "wait a moment; if it stays in the set, look at the master's log",
+    UnsafeKind.AWAY: "start it; if it does not come back, take it away with `vq broker remove`",
     UnsafeKind.NOT_IN_SYNC: "wait while its lag falls (`vq cluster status`); else see its log",
     UnsafeKind.ALONE: "start the other nodes of the group, and wait until they are in sync",
     UnsafeKind.MIN_INSYNC: "start the missing nodes, or `vq topic alter NAME --min-insync N`",

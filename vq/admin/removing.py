@@ -13,9 +13,20 @@ from vq.admin.changes import unknown_when_cut
 from vq.admin.draining import DrainUnknown, check_group
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
-from vq.coordination.coordinator import BadVersion, Coordinator, Delete, NoNode, NotEmpty
-from vq.coordination.paths import BrokerGroup
+from vq.coordination.coordinator import (
+    BadVersion,
+    Coordinator,
+    Delete,
+    Node,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Set,
+)
+from vq.coordination.insync import forgotten
+from vq.coordination.paths import BrokerGroup, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all
+from vq.coordination.update import update
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
@@ -119,7 +130,8 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
     if not node:
         return _removal(group, tuple(registered), await _all_topics(cluster))
     insync = () if state is None else state.insync
-    known = {*registered, *insync, *value.drained}
+    left = () if state is None else state.left
+    known = {*registered, *insync, *left, *value.drained}
     if node not in known:
         raise InvalidArgument(
             f"group {group!r} has no node {node!r}; known: {', '.join(sorted(known)) or 'none'}"
@@ -161,10 +173,25 @@ async def remove_broker(
                     value, drained=tuple(each for each in value.drained if each != node)
                 ),
             )
+            await _forget(cluster.coordinator, group, node)
         else:
             await _give_up(cluster, planned)
             await _delete_group(cluster.coordinator, group, before)
     return planned
+
+
+async def _forget(coordinator: Coordinator, group: str, node: str) -> None:
+    """Have the record of a group not miss a node that left the set."""
+
+    def change(found: Node | None) -> list[Operation]:
+        if found is None:
+            return []
+        state = GroupState.decode(path, found.data)
+        changed = forgotten(state, node)
+        return [] if changed == state else [Set(path, changed.encode(), found.stat.version)]
+
+    path = GroupState.path(group)
+    await update(coordinator, path, change, what=f"the state of group {group!r}")
 
 
 async def _give_up(cluster: ClusterClient, planned: Removal) -> None:

@@ -23,6 +23,7 @@ class UnsafeKind(StrEnum):
         NO_MASTER: No node leads the group.
         NOT_REGISTERED: A node that is in sync is not registered: it does not run, or has lost
             ZooKeeper. Sends wait until it leaves the set.
+        AWAY: A node was in sync once, and does not run.
         NOT_IN_SYNC: A node runs and could not take over.
         ALONE: One node is in sync although the group has others.
         MIN_INSYNC: Topics refuse messages, since too few nodes are in sync.
@@ -34,6 +35,7 @@ class UnsafeKind(StrEnum):
 
     NO_MASTER = "no_master"
     NOT_REGISTERED = "not_registered"
+    AWAY = "away"
     NOT_IN_SYNC = "not_in_sync"
     ALONE = "alone"
     MIN_INSYNC = "min_insync"
@@ -129,6 +131,13 @@ def unsafe(
                 UnsafeKind.NOT_REGISTERED,
                 "is in sync and not registered; sends wait until it leaves the set",
                 node,
+            )
+    for node in sorted({*state.left} - {*nodes} - {*state.insync}):
+        if leads:  # else others have to be started first
+            found.add(
+                UnsafeKind.AWAY,
+                f"{node} was in sync and does not run: start it, or take it away for good with "
+                f"`vq broker remove {group}/{node}`",
             )
     for node in sorted(set(nodes) - set(state.insync)):
         found.add(UnsafeKind.NOT_IN_SYNC, _behind_text(nodes[node]), node)

@@ -45,9 +45,10 @@ def status(invocation: Invocation) -> None:
     `lag` is what a node lacks of the logs that it copies: bytes, and the age of the oldest message.
 
     Exit code 1 if a group has no master, a broker does not answer or reports a problem, a partition
-    is failed, quarantined or damaged, or something is unsafe: a node is not in sync, or cannot copy
-    a partition; topics refuse messages since too few nodes are in sync. Topics that may lose
-    acknowledged messages, and kept messages of `vq cluster diverged`, are remarks.
+    is failed, quarantined or damaged, or something is unsafe: a node is not in sync, was so and
+    does not run, or cannot copy a partition; topics refuse messages since too few nodes are in
+    sync. Topics that may lose acknowledged messages, and kept messages of `vq cluster diverged`,
+    are remarks.
     """
 
     async def work() -> ClusterStatus:

@@ -22,7 +22,7 @@ returns the one to write. The caller writes it by compare-and-set on the version
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import NODES_LEFT_MAX, GroupState
 from vq.errors import CoordinationError
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "check_directory",
     "elected",
     "follows",
+    "forgotten",
     "goes_first",
     "joined",
     "keeps_leading",
@@ -211,6 +212,7 @@ def named_uncleanly(
         incarnations={},  # it has none in this set before it claims the group
         directories={node: directory} if directory else {},
         unclean=True,
+        left=_remembered({*state.left, *state.insync} - {node}),
     )
 
 
@@ -433,7 +435,17 @@ def _without(state: GroupState, node: str) -> GroupState:
         insync=tuple(each for each in state.insync if each != node),
         incarnations={name: at for name, at in state.incarnations.items() if name != node},
         directories={name: at for name, at in state.directories.items() if name != node},
+        left=_remembered({*state.left, node}),
     )
+
+
+def _remembered(nodes: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(nodes)[-NODES_LEFT_MAX:])
+
+
+def forgotten(state: GroupState, node: str) -> GroupState:
+    """Return the record without what it knows of a node that left the set."""
+    return replace(state, left=_remembered({*state.left} - {node}))
 
 
 def _check_leads(state: GroupState, epoch: int) -> None:
@@ -451,4 +463,5 @@ def _with(state: GroupState, candidate: Candidate) -> GroupState:
         insync=state.insync if node in state.insync else (*state.insync, node),
         incarnations={**state.incarnations, node: candidate.incarnation},
         directories={**state.directories, **({node: directory} if directory else {})},
+        left=_remembered({*state.left} - {node}),
     )

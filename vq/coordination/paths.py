@@ -53,6 +53,8 @@ BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 DELETED: Final = "deleted"
 AUDIT: Final = "audit"
+#: Nodes of a group that are remembered after they left the set of those in sync.
+NODES_LEFT_MAX: Final = 16
 #: Unclean elections of a group that are remembered.
 UNCLEAN_ELECTIONS_MAX: Final = 20
 CONSUMERS: Final = "consumers"
@@ -292,6 +294,8 @@ class GroupState(Value):
         resigns: The master leaves the in-sync set when its successor claims the group.
         unclean: An operator named ``master``, which may lack acknowledged messages, and it has not
             claimed the group yet.
+        left: Nodes that were in sync once and are not, sorted: an operator hears of those that do
+            not run. The last ``NODES_LEFT_MAX``; nothing else rests on it.
     """
 
     _what = "group state"
@@ -303,6 +307,7 @@ class GroupState(Value):
     successor: str = ""
     resigns: bool = False
     unclean: bool = False
+    left: tuple[str, ...] = ()
 
     @staticmethod
     def path(group: str) -> str:
@@ -315,6 +320,8 @@ class GroupState(Value):
             del values["successor"], values["resigns"]
         if not self.unclean:
             del values["unclean"]
+        if not self.left:
+            del values["left"]
         return values
 
     @classmethod
@@ -336,6 +343,9 @@ class GroupState(Value):
         offer = document.get("successor", ""), document.get("resigns", False)
         if not isinstance(offer[0], str) or not isinstance(offer[1], bool):
             raise TypeError(f"successor, resigns = {offer!r} are not a string and a bool")
+        left = document.get("left", [])
+        if not isinstance(left, list) or not all(isinstance(node, str) for node in left):
+            raise TypeError(f"left = {left!r} is not a list of nodes")
         return cls(
             epoch=document["epoch"],
             master=document["master"],
@@ -345,6 +355,7 @@ class GroupState(Value):
             successor=offer[0],
             resigns=offer[1],
             unclean=unclean,
+            left=tuple(left),
         )
 
 

@@ -118,6 +118,37 @@ async def test_a_node_that_left_is_removed(
     assert (await registry.read_group(coordinator, "b1") or BrokerGroup()).drained == ()
 
 
+async def test_a_node_that_stopped_is_missed_until_it_is_removed(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its group would be down to one copy, and nobody would hear of it."""
+    operator = factory.admin
+
+    async def unsafe() -> list[str]:
+        return [each.kind for each in (await operator.cluster_status()).unsafe]
+
+    async def in_sync() -> bool:
+        state = await registry.read_state(cluster.coordinators["b1"], "b1")
+        return state is not None and set(state.insync) == {"n1", "n2"}
+
+    async def missed() -> bool:
+        return await unsafe() == ["away"]
+
+    await cluster.create_topic("t", partitions=2)
+    node = await cluster.start(node="n2")
+    await until_true(in_sync)
+    assert await unsafe() == []
+    await node.stop()
+    await until_true(missed)
+    node = await cluster.start(node="n2")
+    await until_true(in_sync)
+    assert await unsafe() == []
+    await node.stop()
+    await until_true(missed)
+    await operator.remove_broker("b1", "n2")
+    assert await unsafe() == []
+
+
 async def test_a_drain_is_taken_back(factory: aio.MessageFactory) -> None:
     operator = factory.admin
     await operator.drain_group("b1")

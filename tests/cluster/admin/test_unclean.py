@@ -156,7 +156,8 @@ async def test_the_decision_is_written_down_and_shown(lost: Lost) -> None:
     [election] = (await read_unclean(lost.operator.coordinator, "b1")).elections
     assert (election.node, election.insync, election.topics) == ("n2", ("n1",), ("t",))
     assert "@" in election.who
-    [told] = (await cluster_status(lost.operator)).unsafe
+    away, told = (await cluster_status(lost.operator)).unsafe
+    assert away.text.startswith("b1: n1 was in sync and does not run")
     assert (told.kind, told.wrong, told.topics) == ("unclean", False, ("t",))
     assert f"{election.who} had n2 lead after epoch {election.epoch}" in told.text
 

@@ -8,8 +8,8 @@ from vq.admin.safety import NodeFacts, UnsafeKind, unsafe
 from vq.coordination.paths import GroupState, UncleanElection
 
 
-def state(*insync: str, master: str = "n1") -> GroupState:
-    return GroupState(epoch=3, master=master, insync=insync, incarnations={})
+def state(*insync: str, master: str = "n1", left: tuple[str, ...] = ()) -> GroupState:
+    return GroupState(epoch=3, master=master, insync=insync, incarnations={}, left=left)
 
 
 def topic(name: str = "t", **more: Any) -> dict[str, Any]:
@@ -82,6 +82,17 @@ KINDS = UnsafeKind
             {
                 KINDS.NOT_REGISTERED: "b1/n2 is in sync and not registered; sends wait until it "
                 "leaves the set"
+            },
+        ),
+        (
+            state("n1", left=("n2", "n3")),
+            {"n1": MASTER, "n3": SLAVE},
+            {
+                KINDS.AWAY: "b1: n2 was in sync and does not run: start it, or take it away for "
+                "good with `vq broker remove b1/n2`",
+                KINDS.NOT_IN_SYNC: "b1/n3 is not in sync and cannot take over; it lacks "
+                "0 B, 12.3 s",
+                KINDS.ALONE: "b1: only n1 is in sync; nothing takes over from it",
             },
         ),
         (

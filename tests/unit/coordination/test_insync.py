@@ -11,6 +11,7 @@ from vq.coordination.insync import (
     MayLackMessages,
     elected,
     follows,
+    forgotten,
     goes_first,
     joined,
     keeps_leading,
@@ -21,7 +22,7 @@ from vq.coordination.insync import (
     successor,
     withdrawn,
 )
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import NODES_LEFT_MAX, GroupState
 
 STATE = GroupState(
     epoch=7,
@@ -44,6 +45,20 @@ def test_a_member_of_the_set_follows_a_dead_master_in_a_new_epoch() -> None:
     after = elected(STATE, Candidate("b1", "n2", 20, "d2"), master_is_alive=False)
     assert (after.epoch, after.master, after.insync) == (8, "n2", ("n1", "n2"))
     assert after.incarnations == {"n1": 11, "n2": 20}
+
+
+def test_a_node_that_left_is_remembered_until_it_is_back_or_forgotten() -> None:
+    """Not more of them than a bound: their names are data of whoever starts brokers."""
+    alone = left(STATE, 7, "n2")
+    assert alone.left == ("n2",)
+    n2 = Candidate("b1", "n2", 20, "d2")
+    assert joined(alone, 7, n2, incarnation_now=20).left == ()
+    assert forgotten(alone, "n2") == replace(alone, left=())
+    assert forgotten(alone, "n9") == alone
+    unclean = named_uncleanly(STATE, Candidate("b1", "n3", 30, "d3"), able=())
+    assert unclean.left == ("n1", "n2")
+    many = replace(STATE, left=tuple(f"a{number:02}" for number in range(NODES_LEFT_MAX)))
+    assert left(many, 7, "n2").left == (*many.left[1:], "n2")
 
 
 def test_nobody_follows_a_living_master_but_itself() -> None:

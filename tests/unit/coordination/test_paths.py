@@ -62,9 +62,11 @@ GOLDEN: list[tuple[Value, str]] = [
         '"incarnations": {"n1": 5, "n2": 6}, "directories": {"n1": "8f"}}',
     ),
     (
-        GroupState(epoch=8, master="n3", insync=("n3",), incarnations={}, unclean=True),
+        GroupState(
+            epoch=8, master="n3", insync=("n3",), incarnations={}, unclean=True, left=("n1",)
+        ),
         '{"v": 1, "epoch": 8, "master": "n3", "insync": ["n3"], "incarnations": {}, '
-        '"directories": {}, "unclean": true}',
+        '"directories": {}, "unclean": true, "left": ["n1"]}',
     ),
     (
         UncleanElections(
