@@ -139,9 +139,13 @@ def unsafe(
                 f"{node} was in sync and does not run: start it, or take it away for good with "
                 f"`vq broker remove {group}/{node}`",
             )
+    # A group without partitions has nothing to copy: its nodes join with the first one.
+    empty = master is not None and leads and not master["partitions"]
     for node in sorted(set(nodes) - set(state.insync)):
-        found.add(UnsafeKind.NOT_IN_SYNC, _behind_text(nodes[node]), node)
-    if len(state.insync) == 1 and state.insync[0] in nodes and len(nodes) > 1:
+        if not empty:
+            found.add(UnsafeKind.NOT_IN_SYNC, _behind_text(nodes[node]), node)
+    alone = len(state.insync) == 1 and state.insync[0] in nodes and len(nodes) > 1
+    if alone and not empty:
         found.add(
             UnsafeKind.ALONE, f"only {state.insync[0]} is in sync; nothing takes over from it"
         )

@@ -41,6 +41,7 @@ def node(
 
 
 MASTER, SLAVE, SILENT = node(master=True), node(lag=0), NodeFacts()
+EMPTY = NodeFacts(raw={**(MASTER.raw or {}), "partitions": ()})
 KINDS = UnsafeKind
 
 
@@ -58,6 +59,7 @@ KINDS = UnsafeKind
         ),
         (state("n1"), {"n1": MASTER}, {}),
         (state("n1", "n2"), {"n1": MASTER, "n2": SLAVE}, {}),
+        (state("n1"), {"n1": EMPTY, "n2": NodeFacts(raw=SLAVE.raw)}, {}),  # nothing to copy yet
         (state("n1", "n2"), {"n1": SILENT, "n2": SLAVE}, {}),  # the silence is told elsewhere
         (
             state("n1"),
