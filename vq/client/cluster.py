@@ -7,21 +7,20 @@ be used by any thread.
 import asyncio
 import contextlib
 import itertools
-import logging
 import random
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from vq.backoff import Backoff
+from vq.client.broker_connections import BrokerConnections, Failures
 from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
-from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.client.outages import Outages
+from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
 from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -30,7 +29,6 @@ from vq.coordination.secret import read_secret
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import (
-    ConnectionCut,
     CoordinationError,
     InvalidArgument,
     InvalidState,
@@ -51,7 +49,6 @@ from vq.model import (
     check_host,
     check_name,
 )
-from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import ACCESS, Access, Command
 from vq.remoting.frames import Buffer
@@ -59,16 +56,6 @@ from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
 
 logger = get_logger(__name__)
-T = TypeVar("T")
-_SHUT_DOWN = "the factory is shut down"
-_RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
-
-
-class Failures(NamedTuple):
-    """Consecutive failures to connect to one broker, and the cause of the last one."""
-
-    attempts: int
-    cause: str
 
 
 class ClusterClient:
@@ -115,13 +102,11 @@ class ClusterClient:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
-        self._connections: dict[Address, BrokerConnection] = {}
-        self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
-        self._pauses: dict[Address, asyncio.Event] = {}  # before the next try; set: try now
-        self.unreachable: dict[Address, Failures] = {}
+        self._connections = BrokerConnections(config, network, rng, on_change=self._changed)
+        self.unreachable: Mapping[Address, Failures] = self._connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
-        self._calls = _SharedCalls()
+        self._calls = SharedCalls()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
@@ -169,7 +154,7 @@ class ClusterClient:
 
     async def _close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [
-            *self._connecting.values(),
+            *self._connections.attempts(),
             *self._calls.tasks(),
             *self._refreshing.values(),
         ]
@@ -179,8 +164,7 @@ class ClusterClient:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.departures.close()
-        for connection in list(self._connections.values()):
-            connection.close()
+        self._connections.close()
         await self._watcher.close()
         if self._slot_task is not None:
             await self._slot.stop()
@@ -309,10 +293,8 @@ class ClusterClient:
         """Try a broker that leads now at once: earlier failures say nothing of it."""
         for group, master in routes.masters.items():
             if master != self._masters.get(group):
-                for address in (master.address, *(copy.address for copy in master.copies)):
-                    self.unreachable.pop(address, None)
-                    if address in self._pauses:
-                        self._pauses[address].set()
+                copies = (copy.address for copy in master.copies)
+                self._connections.try_now((master.address, *copies))
         self._masters = routes.masters
         self._changed()
 
@@ -328,7 +310,7 @@ class ClusterClient:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
             self._slot_task = asyncio.create_task(self._slot.start())
-        await _shared(self._slot_task)
+        await shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:
         """After the coordinator gave up, let senders fail their messages at once."""
@@ -394,9 +376,9 @@ class ClusterClient:
 
         The listeners are called when the attempt has ended.
         """
-        connection = self._connections.get(address)
+        connection = self._connections.live(address)
         if connection is None and not self._closed:
-            self._begin_connect(address)
+            self._connections.begin(address)
         return connection
 
     async def connection(self, address: Address) -> BrokerConnection:
@@ -407,11 +389,11 @@ class ClusterClient:
             ConnectionCut, TimedOut, VqError: See ``connection.connect``.
         """
         if self._closed:
-            raise InvalidState(_SHUT_DOWN)
-        connection = self._connections.get(address)
+            raise InvalidState(SHUT_DOWN)
+        connection = self._connections.live(address)
         if connection is not None:
             return connection
-        return await _shared(self._begin_connect(address))
+        return await shared(self._connections.begin(address))
 
     async def new_connection(self, address: Address) -> BrokerConnection:
         """Return a connection for the caller alone; the caller closes it.
@@ -421,70 +403,8 @@ class ClusterClient:
             ConnectionCut, TimedOut, VqError: See ``connection.connect``.
         """
         if self._closed:
-            raise InvalidState(_SHUT_DOWN)
-        return await self._open(address, lambda _: None)
-
-    def _begin_connect(self, address: Address) -> asyncio.Task[BrokerConnection]:
-        task = self._connecting.get(address)
-        if task is None:
-            task = asyncio.create_task(self._connect(address))
-            self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connect_ended(address, done))
-        return task
-
-    async def _connect(self, address: Address) -> BrokerConnection:
-        failures = self.unreachable.get(address)
-        if failures is not None:
-            pause = self._pauses[address] = asyncio.Event()
-            try:
-                async with asyncio.timeout(_RECONNECT.pause_s(failures.attempts, self.rng)):
-                    await pause.wait()
-            except TimeoutError:
-                pass
-            finally:
-                del self._pauses[address]
-        connection = await self._open(address, self._connection_closed)
-        if connection.closed:
-            raise ConnectionCut(f"{address} closed the connection at once")
-        self._connections[address] = connection
-        return connection
-
-    async def _open(
-        self, address: Address, on_close: Callable[[BrokerConnection], None]
-    ) -> BrokerConnection:
-        return await connections.connect(
-            self.network,
-            address,
-            client_id=self.config.client_id,
-            cluster=self.config.cluster,
-            timeout=self.config.connect_timeout_s,
-            on_close=on_close,
-            report=report,
-        )
-
-    def _connect_ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:
-        self._connecting.pop(address, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
-            if self.unreachable.pop(address, None) is not None:
-                logger.warning("reconnected to a broker", broker=address)
-        else:
-            attempts, cause = self.unreachable.get(address, Failures(0, ""))
-            self.unreachable[address] = Failures(attempts + 1, str(error))
-            logger.log(
-                logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
-                "cannot connect to a broker, trying again",
-                broker=address,
-                error=error,
-            )
-        self._changed()
-
-    def _connection_closed(self, connection: BrokerConnection) -> None:
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
-        self._changed()
+            raise InvalidState(SHUT_DOWN)
+        return await self._connections.open(address)
 
     async def request(
         self,
@@ -531,52 +451,6 @@ class ClusterClient:
             await connection.prove(secret, OPERATOR, nonce, timeout=timeout)
         except OutcomeUnknown as error:  # of the proof; the request was not sent
             raise Unreachable(f"{connection.address} answered no proof: {error}") from error
-
-
-class _SharedCalls:
-    """Calls under way: callers with the same function and arguments share one."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[tuple[object, ...], asyncio.Task[Any]] = {}
-
-    async def share(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
-        """Return the result of ``call(*arguments)``; see ``_shared``."""
-        key = (call, *arguments)
-        task = self._tasks.get(key)
-        if task is None:
-            task = self._tasks[key] = asyncio.create_task(self._run(key, call, arguments))
-        return await _shared(task)
-
-    async def _run(
-        self,
-        key: tuple[object, ...],
-        call: Callable[..., Coroutine[Any, Any, T]],
-        arguments: tuple[object, ...],
-    ) -> T:
-        try:
-            return await call(*arguments)
-        finally:
-            del self._tasks[key]
-
-    def tasks(self) -> list[asyncio.Task[Any]]:
-        """Return the tasks of all calls under way."""
-        return list(self._tasks.values())
-
-
-async def _shared(task: "asyncio.Task[T]") -> T:
-    """Return the result of a task that several callers may wait for and that ``close`` cancels.
-
-    Raises:
-        InvalidState: The task was cancelled; the caller was not.
-    """
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise InvalidState(_SHUT_DOWN) from None
-        # The caller was cancelled: retrieve the task's error, which no other caller may do.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        raise
 
 
 async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:

@@ -155,7 +155,7 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     assert client.unreachable[nowhere].attempts == 3
     for _ in range(5):
         assert client.live_connection(nowhere) is None
-    assert len(client._connecting) == 1
+    assert len(client._connections.attempts()) == 1
 
 
 async def test_a_broker_that_does_not_lead_names_the_master(client: ClusterClient) -> None:
@@ -184,9 +184,11 @@ async def test_a_broker_that_leads_again_is_tried_at_once(
     listener = cluster.network._listeners.pop(address)
     with pytest.raises(Unreachable):
         await client.connection(address)
-    monkeypatch.setattr("vq.client.cluster._RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0))
+    monkeypatch.setattr(
+        "vq.client.broker_connections._RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0)
+    )
     assert client.live_connection(address) is None
-    await until(lambda: address in client._pauses)
+    await until(lambda: address in client._connections._pauses)
     cluster.network._listeners[address] = listener
     ensemble = cluster.ensemble
     ensemble.expire(cluster.coordinators["b1"])  # it leads in a new epoch then
@@ -198,7 +200,7 @@ async def test_a_broker_that_cannot_be_reached_is_a_warning_once_for_each_cause(
     cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody waits for it. Further attempts are told at DEBUG, its return at WARNING."""
-    caplog.set_level(logging.DEBUG, "vq.client.cluster")
+    caplog.set_level(logging.DEBUG, "vq.client.broker_connections")
     address = await master(client)
     listener = cluster.network._listeners.pop(address)
     for _ in range(2):
@@ -258,10 +260,10 @@ async def test_the_end_of_another_connection_to_a_broker_leaves_the_one_in_use(
     ended = asyncio.Event()
 
     def closed(connection: connections.BrokerConnection) -> None:
-        client._connection_closed(connection)
+        client._connections._lost(connection)
         ended.set()
 
-    (await client._open(address, closed)).close()
+    (await client._connections.open(address, closed)).close()
     await ended.wait()
     assert await client.connection(address) is in_use
 
@@ -452,7 +454,7 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
         asyncio.create_task(client.track("t")),
     ]
     cluster.network.cut(HOST, "nowhere")
-    await until(lambda: client._calls.tasks() and client._connecting)
+    await until(lambda: client._calls.tasks() and client._connections.attempts())
     waiting.pop().cancel()
     await client.close()
     for each in waiting:
