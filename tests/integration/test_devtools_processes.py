@@ -104,6 +104,7 @@ def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
     assert ended.returncode == 1
     findings = {each["check"]: each for each in json.loads(ended.stdout)}
     assert findings["zookeeper"]["level"] == "fail"
+    assert findings["zookeeper"]["detail"] == f"{address} refused the connection"
     assert "vq standalone" in findings["zookeeper"]["remedy"]
     assert findings["data directory"]["level"] == "ok"
 

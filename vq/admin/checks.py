@@ -131,14 +131,17 @@ def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
 
 
 # ZooKeeper and the brokers --------------------------------------------------------------------
-def zookeeper_servers(versions: Mapping[str, str | None]) -> Finding:
-    """Judge the servers: ``address -> version``, None for one that does not answer."""
+def zookeeper_servers(versions: Mapping[str, str | None], causes: str = "") -> Finding:
+    """Judge the servers: ``address -> version``, None for one that does not answer.
+
+    ``causes`` says why, if none of them answers.
+    """
     shown = ", ".join(f"{a} {v or 'does not answer'}" for a, v in versions.items())
     silent = [address for address, version in versions.items() if version is None]
     if len(silent) == len(versions):
         return fail(
             "zookeeper",
-            shown,
+            causes or shown,
             "start it there, or name the right servers with --zookeeper; for development "
             "`vq standalone` starts one",
         )

@@ -24,6 +24,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
 from vq.coordination.four_letter import four_letter_word
+from vq.coordination.probe import why_no_session
 from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address, NodeInfo, is_host
@@ -113,7 +114,8 @@ async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
     versions = await asyncio.gather(
         *(asyncio.to_thread(server_version, server) for server in servers)
     )
-    found = checks.zookeeper_servers(dict(zip(servers, versions, strict=True)))
+    causes = "" if any(versions) else await why_no_session(",".join(servers))
+    found = checks.zookeeper_servers(dict(zip(servers, versions, strict=True)), causes)
     if found.level is Level.FAIL:
         return [found]
     try:

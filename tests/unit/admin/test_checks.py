@@ -67,6 +67,12 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
     assert all(finding.level is not Level.OK for finding in findings)
 
 
+def test_the_cause_is_shown_when_no_server_answers() -> None:
+    """An error that says why sends its reader to the doctor, who must not say less."""
+    found = checks.zookeeper_servers({"a:1": None, "b:1": None}, "a:1 refused the connection")
+    assert found.detail == "a:1 refused the connection"
+
+
 def test_damage_hides_no_other_problem_of_its_broker() -> None:
     findings = checks.brokers(
         {"b1": True},
