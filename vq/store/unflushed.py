@@ -43,7 +43,8 @@ class Unflushed:
         """Use ``Unflushed.load``."""
         self._path = path
         self._disk = disk
-        self._marked = marked
+        self._marked = marked  # the file is there
+        self._counts = False  # this process counts what is not flushed
         self.lost = lost
 
     @classmethod
@@ -73,6 +74,7 @@ class Unflushed:
         Raises:
             OSError: It is not durable.
         """
+        self._counts = True
         if not self._marked:
             self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
             self._marked = True
@@ -94,9 +96,9 @@ class Unflushed:
             OSError: The next start may not know that.
         """
         self.lost = False
-        if self._marked and self._disk.read_bytes(self._path) != (
-            line := _line(self._disk.boot_id())
-        ):
+        if not self._counts:  # all topics have flush ``sync``: a loss of power takes nothing
+            self.clear()
+        elif self._disk.read_bytes(self._path) != (line := _line(self._disk.boot_id())):
             self._disk.write_atomic(self._path, line)
 
     def clear(self) -> None:

@@ -110,10 +110,21 @@ def test_a_doubt_lasts_until_the_node_has_caught_up(tmp_path: Path, disk: Reboot
     assert mark.lost
     found = load(tmp_path, disk)
     assert found.lost
+    found.mark()
     found.settle()
     assert not load(tmp_path, disk).lost
-    found.clear()
+    disk.boot = "second"
+    assert load(tmp_path, disk).lost, "messages are counted that are not flushed"
+
+
+def test_a_doubt_leaves_no_mark_where_all_is_flushed(tmp_path: Path, disk: RebootingDisk) -> None:
+    """So a loss of power after it takes nothing, and nobody is waited for."""
+    load(tmp_path, disk).doubt()
+    found = load(tmp_path, disk)
+    found.settle()
     assert list(tmp_path.iterdir()) == []
+    disk.boot = "second"
+    assert not load(tmp_path, disk).lost
 
 
 def test_a_doubt_that_cannot_be_written_counts_for_this_start() -> None:
