@@ -381,6 +381,9 @@ class ChannelLogs:
         """Put all logs of a copy out of the way, damaged as they are; return where they are now.
 
         The copy begins anew. This node must not be in sync.
+
+        Raises:
+            NotMaster: This node leads by now.
         """
         paths: list[Path] = []
         await self._whole(self._give_up(channel, paths))
@@ -391,8 +394,8 @@ class ChannelLogs:
             if channel.state is State.CLOSED:
                 return
             await self.settle(channel)
-            if channel.role.epoch:  # an operator named it meanwhile
-                raise NotMaster(f"the log of {channel} is not given up: this node leads")
+            if channel.role.epoch:
+                raise NotMaster(f"the logs of {channel} are not given up: this node leads by now")
             logs = [each.log for each in (*channel.older, channel) if each.log is not None]
             for older in channel.older:
                 older.close(Busy(f"the log of {channel} is copied anew"))

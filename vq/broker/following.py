@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vq.backoff import Backoff, Draws
 from vq.broker.channel import Channel
@@ -24,6 +24,7 @@ from vq.broker.partition_state import State
 from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
 from vq.coordination.leadership import Following
+from vq.coordination.paths import EPOCH_MAX
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -338,7 +339,6 @@ class Follower:
         Raises:
             VqError, OSError: It does not.
         """
-        answers: dict[int, EpochEnd | None] = {}
 
         async def ask(**question: Any) -> Any:
             topic, number = channel.partition
@@ -373,35 +373,93 @@ class Follower:
         log = channel.log
         if log is None or channel.failed:
             raise Busy(f"the log of {channel} is not open: {channel.told[1]}")
+        common = await self._compare(log, ask)
+        answer, begin = common.answer, common.answer.log_start_offset
+        if common.shared and max(begin, log.start_offset) <= common.end:
+            # Retention works block by block, so each log may begin before the other one does.
+            if common.end < log.end_offset:
+                await self._logs.cut_log(channel, common.end)
+            elif answer.next_start and common.has_all:  # of an earlier range
+                answer = await ask(end=answer.next_start)
+                begin = answer.log_start_offset
+                await self._logs.renew_log(channel, begin, answer.producers)
+        elif log.end_offset <= begin:  # the master keeps nothing of what is here
+            await self._logs.renew_log(channel, begin, answer.producers)
+        elif begin == log.start_offset:  # no batch here is one of the master's
+            await self._logs.cut_log(channel, begin)
+        else:
+            await self._begin_anew(channel, log, begin)
+
+    async def _compare(self, log: Log, ask: Callable[..., Awaitable[Any]]) -> "_Common":
+        """Ask the master until it is known how far both logs are equal."""
+        if log.start_offset == log.end_offset:
+            # No batch that could be another one than the master's; the epoch of one that retention
+            # took here may be unknown there.
+            answer = await ask(of_epoch=EPOCH_MAX, end=log.end_offset)
+            end = log.end_offset
+            is_whole = answer.damaged and end >= answer.whole_end
+            return _Common(
+                answer,
+                end,
+                shared=is_whole or (answer.found and answer.end_offset >= end),
+                has_all=is_whole or (answer.found and answer.end_offset == end),
+            )
+        answers: dict[int, EpochEnd | None] = {}
         asked = log.epoch
         while True:
             answer = await ask(of_epoch=asked, end=log.end_offset)
             found = EpochEnd(answer.end_epoch, answer.end_offset)
             answers[asked] = found if answer.found else None
             try:
-                end = _where_to_cut(log, answers)
+                parts_at = _where_to_cut(log, answers)
                 break
             except _NotKnown as missing:
                 asked = missing.epoch
-        begin = answer.log_start_offset
-        has_all = answer.found and end == found.offset  # not found: there are newer epochs only
+        end = log.start_offset if parts_at is None else parts_at
         if answer.damaged and end >= answer.whole_end:
-            end, has_all = log.end_offset, True  # the peer cannot tell what is wrong behind that
-        if log.start_offset <= begin <= end:
-            if end < log.end_offset:
-                await self._logs.cut_log(channel, end)
-            elif answer.next_start and has_all:  # of an earlier range
-                answer = await ask(end=answer.next_start)
-                begin = answer.log_start_offset
-                await self._logs.renew_log(channel, begin, answer.producers)
-        elif log.end_offset <= begin:  # the master keeps nothing of what is here
-            await self._logs.renew_log(channel, begin, answer.producers)
-        else:
-            raise StorageFailed(
-                f"the log of {channel} is [{log.start_offset}, {log.end_offset}) here, and has "
-                f"nothing in common with that of the master, which begins at {begin}. Stop this "
-                f"node, move {log.directory} away, and start it again: then it copies all"
-            )
+            # The peer cannot tell what is wrong behind that.
+            return _Common(answer, log.end_offset, shared=True, has_all=True)
+        has_all = answer.found and end == found.offset  # not found: there are newer epochs only
+        return _Common(answer, end, shared=parts_at is not None, has_all=has_all)
+
+    async def _begin_anew(self, channel: Channel, log: Log, begin: int) -> None:
+        """Put a log out of the way that no common batch joins to the master's, and copy all.
+
+        Nothing that was committed is in one of them alone: retention drops only what is committed,
+        so the master began with other messages (an operator had it lead without those here), or the
+        place where both part is among what retention took.
+
+        Raises:
+            Busy: Always; the next try finds no log.
+        """
+        start, end = log.start_offset, log.end_offset
+        paths = await self._logs.give_up(channel)
+        logger.warning(
+            "copy has nothing in common with its master, put aside and copied anew",
+            partition=channel,
+            start=start,
+            end=end,
+            master_start=begin,
+            path=", ".join(map(str, paths)) or None,
+        )
+        raise Busy(f"the log of {channel} is copied anew")
+
+
+class _Common(NamedTuple):
+    """How far the log of a copy is that of its master.
+
+    Attributes:
+        answer: The last one of the master.
+        end: Up to which offset.
+        shared: The master has the batch before that, or the copy has no batch. Otherwise no batch
+            of the copy is known to be the master's.
+        has_all: The master has nothing behind that, of this range.
+    """
+
+    answer: Any
+    end: int
+    shared: bool
+    has_all: bool
 
 
 def _check_answer(answer: Any, of_epoch: int | None) -> None:
@@ -439,8 +497,8 @@ def _can_be_copied(channel: Channel) -> bool:
     )
 
 
-def _where_to_cut(log: Log, answers: Mapping[int, EpochEnd | None]) -> int:
-    """Return where the log has to end.
+def _where_to_cut(log: Log, answers: Mapping[int, EpochEnd | None]) -> int | None:
+    """Return where the log has to end; None: none of its batches is known to be the master's.
 
     Raises:
         _NotKnown: The master's answer about another epoch is needed.
@@ -451,5 +509,4 @@ def _where_to_cut(log: Log, answers: Mapping[int, EpochEnd | None]) -> int:
             raise _NotKnown(epoch)
         return answers[epoch]
 
-    end = common_end(log.epoch, log.reader.epoch_end, other)
-    return log.start_offset if end is None else end
+    return common_end(log.epoch, log.reader.epoch_end, other)
