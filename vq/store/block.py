@@ -20,6 +20,7 @@ from typing import Final
 
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
+from vq.store.block_facts import BlockFacts
 from vq.store.disk import Disk, File
 from vq.store.format import (
     BATCH_ON_DISK_BYTES_MAX,
@@ -131,12 +132,14 @@ class Block:
         messages: Messages in the block; -1 until the index was loaded.
         index: The sparse index, or None until it is needed.
         index_saved: Whether ``index`` may be forgotten: it is beside the block, or can be built.
+        facts: Of a block that takes no more appends, once they are known.
     """
 
     __slots__ = (
         "_disk",
         "allocated",
         "cache",
+        "facts",
         "file",
         "index",
         "index_saved",
@@ -167,6 +170,7 @@ class Block:
         self.messages = -1
         self.index: OffsetIndex | None = None
         self.index_saved = True
+        self.facts: BlockFacts | None = None
         self.file: File | None = None
         self.cache = cache
         self._disk = disk

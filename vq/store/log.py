@@ -9,6 +9,7 @@ Threads: every method is called on one thread (the broker's event loop), except 
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
+from vq.store.block_facts import BlockFacts
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Buffer, Disk
@@ -469,6 +471,8 @@ class Log:
         """End appends to a block: free its unused space, and have its index saved."""
         self._blocks.active = None
         block.cut_allocation()
+        first = block.load_index().at_offset(block.start_offset)
+        block.facts = BlockFacts(first.append_time_ms, self.last_append_time_ms, block.messages)
         self.flushing.note_ended(block)
         self._rolled = True
 
@@ -573,35 +577,52 @@ class Log:
             except OSError as error:
                 raise self._allocation_failed(error) from error
 
+    @property
+    def closed_blocks(self) -> Sequence[Block]:
+        """The blocks that take no more appends, in rising order."""
+        blocks = list(self._blocks)
+        return blocks if self.open_block is None else blocks[:-1]
+
+    @property
+    def open_block(self) -> Block | None:
+        """The last block, which takes the next append; None: a new one does, or none."""
+        ended = self._rolled or self.status.state is LogState.SEALED
+        return None if ended else self._blocks.last
+
     def drop_before(self, offset: int) -> int:
         """Drop the blocks that end at or before ``offset``; return how many bytes that frees.
 
         Whole durable blocks only, and not the one that takes appends (``roll`` ends it). The log's
         start moves at once; the files go with the next ``begin_sync`` ticket. A crash before that
-        brings them back.
+        brings them back. Reads an index, or all headers of a block, if a block's facts are unknown.
 
         Raises:
             PartitionFailed: The log has failed, or an index it needs cannot be read.
         """
         if not self.status.can_flush:
             raise self.status.refusal()
-        blocks = self._blocks
         bound = min(offset, self.synced_offset)
         freed = 0
-        while len(blocks) and blocks[0].length and blocks[0].end_offset <= bound:
-            block = blocks[0]
-            if block is blocks.active or (len(blocks) == 1 and not self._rolled):
+        for block in self.closed_blocks:
+            if not block.length or block.end_offset > bound:
                 break
             try:
-                before = self.reader.messages_before(block.end_offset)
+                messages = self._messages_up_to(block)
             except (CorruptData, OSError) as error:
                 raise PartitionFailed(f"retention in {self.directory} failed: {error}") from error
-            blocks.drop_first()
+            if self._blocks.drop_first() is self._blocks.active:  # of a sealed log
+                self._blocks.active = None
             block.close()
             self.flushing.note_dropped(block)
-            self.status.start_offset, self.status.start_messages = block.end_offset, before
+            self.status.start_offset, self.status.start_messages = block.end_offset, messages
             freed += block.length
         return freed
+
+    def _messages_up_to(self, block: Block) -> int:
+        """Return the messages before the end of the first block, since the log's first byte."""
+        if block.facts is not None:
+            return self.status.start_messages + block.facts.messages
+        return self.reader.messages_before(block.end_offset)
 
     def seal(self) -> int:
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""

@@ -2,6 +2,7 @@
 
 import errno
 
+import pytest
 from support.store import (
     DIRECTORY,
     append,
@@ -12,6 +13,9 @@ from support.store import (
     records,
 )
 
+from vq.clock import ManualClock
+from vq.errors import CorruptData
+from vq.store.block_facts import read_facts
 from vq.store.memory_disk import MemoryDisk, keep_none
 
 
@@ -79,3 +83,61 @@ def test_retention_makes_room_on_a_full_disk() -> None:
     disk.capacity_bytes = None
     assert len([n for n in disk.listdir(DIRECTORY) if n.endswith(".block")]) == 1
     assert open_log(disk).messages == log.messages
+
+
+def test_the_last_block_of_a_sealed_log_goes_too() -> None:
+    """Nothing is appended any more: a move that is abandoned begins a new block."""
+    log, _ = filled(memory_disk())
+    log.seal()
+    flush(log)
+    end = log.end_offset
+    assert log.drop_before(end) == end
+    assert (log.start_offset, log.messages) == (end, 0)
+    log.unseal()
+    assert append(log, b"on") == end
+    flush(log)
+    assert payloads(log) == [b"on"]
+
+
+def test_facts_of_blocks_are_the_same_from_memory_and_from_files() -> None:
+    disk, clock = memory_disk(), ManualClock(wall_ms=1_000)
+    log = open_log(disk, clock=clock)
+    for number in range(30):
+        append(log, b"%04d" % number + bytes(400), b"second")
+        clock.advance(1.0)
+    log.roll()
+    flush(log)
+    assert log.open_block is None
+    known = [block.facts for block in log.closed_blocks]
+    assert known[0].first_ms == 1_000
+    assert known[-1].last_ms == log.last_append_time_ms
+    assert sum(each.messages for each in known) == log.messages == 60
+    pieces = log.reader.pieces(0, log.end_offset)
+    assert [read_facts(disk, piece) for piece in pieces] == known
+    for piece in pieces:
+        disk.unlink(piece.path.with_suffix(".index"))
+    assert [read_facts(disk, piece) for piece in pieces] == known
+
+
+def test_counts_are_right_whether_facts_are_known_or_not() -> None:
+    disk = memory_disk()
+    log, starts = filled(disk)
+    log.roll()
+    flush(log)
+    log.close()
+    one, other = open_log(disk.crash(keep_none)), open_log(disk.crash(keep_none))
+    for piece, block in zip(one.reader.pieces(0, one.end_offset), one.closed_blocks, strict=False):
+        block.facts = read_facts(disk, piece)
+    for log in (one, other):
+        log.drop_before(starts[20])
+        assert log.messages == sum(1 for start in starts if start >= log.start_offset)
+
+
+def test_a_damaged_batch_has_no_facts() -> None:
+    disk = memory_disk()
+    log, _ = filled(disk)
+    piece = log.reader.pieces(0, log.end_offset)[0]
+    file = disk.open(piece.path)
+    file.pwrite([b"damage!!"], 30)
+    with pytest.raises(CorruptData):
+        read_facts(disk, piece)

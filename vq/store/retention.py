@@ -1,0 +1,154 @@
+"""Which blocks of a log retention deletes, and what keeps the others; without I/O.
+
+Blocks go in rising order and as a whole, so the answer is an offset: what lies before it goes. A
+block goes when it is too old or too much, and nobody needs it.
+
+*Age.* A block is as old as its last batch. Append times never fall along a log, so a clock that was
+set back makes blocks look younger than they are, never older. A time that cannot be read is taken
+from the next block that has one.
+
+*Size.* Blocks go while at least ``size_bytes`` are left: the newest bytes stay.
+
+*Example*: blocks [0, 100), [100, 200), [200, 300), appended up to 01:00, 02:00 and 03:00, and an
+open block [300, 330). At 05:30, with an age of 3 hours, [0, 200) goes. With the policy ``keep`` and
+a group that has committed 150, [0, 100) goes, and that group holds back [100, 200).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll"]
+
+
+class Kept(NamedTuple):
+    """A block that takes no more appends.
+
+    Attributes:
+        start, end: Its offsets, ``[start, end)``; the next block starts at ``end``.
+        last_ms: Append time of its last batch; None: not known.
+    """
+
+    start: int
+    end: int
+    last_ms: int | None
+
+
+class OpenBlock(NamedTuple):
+    """The block that takes appends.
+
+    Attributes:
+        start, end: Its offsets.
+        first_ms: Append time of its first batch; None: not known.
+    """
+
+    start: int
+    end: int
+    first_ms: int | None
+
+
+class Limits(NamedTuple):
+    """What a topic keeps.
+
+    Attributes:
+        age_ms: Blocks older than this go; None: no block is too old.
+        size_bytes: So many bytes stay; None: nothing is too much.
+    """
+
+    age_ms: int | None = None
+    size_bytes: int | None = None
+
+
+class Cut(NamedTuple):
+    """What goes.
+
+    Attributes:
+        offset: Everything before it goes. Where the log begins: nothing does.
+        wanted: What would go if nobody needed it. Invariant: ``offset <= wanted``.
+        holder: Who needs what lies behind ``offset`` and is not wanted any more; "": nobody.
+    """
+
+    offset: int
+    wanted: int
+    holder: str = ""
+
+
+def decide(
+    blocks: Sequence[Kept],
+    limits: Limits,
+    *,
+    start: int,
+    size_bytes: int,
+    now_ms: int,
+    committed: int,
+    needed: Mapping[str, int] | None = None,
+) -> Cut:
+    """Return what goes of a partition.
+
+    Args:
+        blocks: Its closed blocks, in rising order. There may be gaps: ranges that others hold.
+        limits: What its topic keeps.
+        start: Where the first of them starts.
+        size_bytes: Of all its blocks, with the open one.
+        now_ms: The time now.
+        committed: Nothing from here on goes.
+        needed: By name of who needs it: from which offset on.
+    """
+    wanted = max(start, _aged(blocks, limits, now_ms), _excess(blocks, limits, size_bytes))
+    wanted = _last_end(blocks, start, min(wanted, committed))
+    if not needed or wanted == start:
+        return Cut(wanted, wanted)
+    holder, first = min(needed.items(), key=lambda each: (each[1], each[0]))
+    if first >= wanted:
+        return Cut(wanted, wanted)
+    return Cut(_last_end(blocks, start, first), wanted, holder)
+
+
+def _last_end(blocks: Sequence[Kept], start: int, offset: int) -> int:
+    """Return where the last block ends that ends at or before ``offset``; ``start``: none does."""
+    return max((block.end for block in blocks if block.end <= offset), default=start)
+
+
+def _aged(blocks: Sequence[Kept], limits: Limits, now_ms: int) -> int:
+    """Return where the blocks end that are too old; 0 if none is."""
+    if limits.age_ms is None:
+        return 0
+    before_ms = now_ms - limits.age_ms
+    offset, latest_ms = 0, 0
+    for at, block in enumerate(blocks):
+        following = (each.last_ms for each in blocks[at:] if each.last_ms is not None)
+        time_ms = next(following, None)
+        if time_ms is None:
+            break
+        latest_ms = max(latest_ms, time_ms)
+        if latest_ms > before_ms:
+            break
+        offset = block.end
+    return offset
+
+
+def _excess(blocks: Sequence[Kept], limits: Limits, size_bytes: int) -> int:
+    """Return where the blocks end without which enough bytes are left; 0 if there are none."""
+    if limits.size_bytes is None:
+        return 0
+    offset, left = 0, size_bytes
+    for block in blocks:
+        left -= block.end - block.start
+        if left < limits.size_bytes:
+            break
+        offset = block.end
+    return offset
+
+
+def must_roll(block: OpenBlock, limits: Limits, *, now_ms: int) -> bool:
+    """Return whether the open block must end, so that it can go one day.
+
+    Otherwise a block that takes years to fill would keep its first message for years. Its first
+    batch is too old, or the block alone has as much as is to stay.
+    """
+    if block.end == block.start:
+        return False
+    if limits.size_bytes is not None and block.end - block.start >= limits.size_bytes:
+        return True
+    if limits.age_ms is None or block.first_ms is None:
+        return False
+    return block.first_ms <= now_ms - limits.age_ms
