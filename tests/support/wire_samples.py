@@ -323,7 +323,12 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         wire.FetchResponse(
             results=[
                 wire.FetchResult(
-                    handle=5, next_offset=34, high_watermark=30, epoch=3, size=len(RECORD)
+                    handle=5,
+                    next_offset=34,
+                    high_watermark=30,
+                    epoch=3,
+                    size=len(RECORD),
+                    deleted_before=17,
                 )
             ]
         ),

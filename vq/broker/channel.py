@@ -539,6 +539,7 @@ class Channel:
     def follow(self, epoch: int, watch: Callable[[], None]) -> None:
         """The log is being copied from the master of ``epoch`` from now on; see ``Copies``."""
         self.copies.watch = watch
+        self.copies.deleted = 0  # another master may have had another log
         for each in (*self.older, self):
             each.copies.epoch = epoch
         if self.log is not None:
@@ -557,6 +558,17 @@ class Channel:
         """Show readers what the master told to be committed, and is here."""
         if self.log is not None and self.role.follows:
             self._move_high_watermark(self._committed(self.log))
+
+    def take_start(self, log: Log) -> None:
+        """Take that retention has moved the start of the log."""
+        self.start_offset = log.start_offset
+        _wake_all(self, self.parked)
+
+    def tell_deleted(self, offset: int) -> None:
+        """Have the copies delete what lies before ``offset``: retention has decided that."""
+        if offset > self.copies.deleted:
+            self.copies.deleted = offset
+            _wake_all(self, self.copies.parked)
 
     def detach(self) -> None:
         """Give up the log, which is to be changed on disk; ``attach`` gives it back."""

@@ -8,7 +8,7 @@ Not in here: which channels exist (``partitions``), when a partition moves (``mo
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from vq.broker.channel import Channel
@@ -45,11 +45,19 @@ class _Wait:
             self.done.set()
 
 
+class Freed(NamedTuple):
+    """What retention has deleted."""
+
+    size_bytes: int
+    blocks: int
+
+
 class ChannelLogs:
     """Changes the logs of channels.
 
     Attributes:
         on_cut: Called when something of a log was cut and kept.
+        on_freed: Called when a copy has deleted what its master had deleted.
         closed_unflushed: A log was closed, of which something may not be durable.
         story: What was opened while the node started.
     """
@@ -63,6 +71,8 @@ class ChannelLogs:
         self.closed_unflushed = False
         self.story = StartStory()
         self.on_cut: Callable[[], None] = lambda: None
+        self.on_freed: Callable[[Freed], None] = lambda freed: None
+        self._dropping: set[Channel] = set()
 
     def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
         """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
@@ -168,6 +178,10 @@ class ChannelLogs:
             channel.add_older(start_of(path), error)
         else:
             channel.add_older(start_of(path), log, cut)
+            older = channel.older[-1]
+            if _has_nothing(older, log):  # bytes beside it are an operator's
+                channel.older.remove(older)
+                await self._runner.run(lambda: self._logs.remove_aside(channel.partition, log))
 
     # Moving -------------------------------------------------------------------------------------
     async def adopt_log(
@@ -411,6 +425,61 @@ class ChannelLogs:
             )
             channel.apply(channel.settings, channel.placement, channel.placement_version)
 
+    # Retention ----------------------------------------------------------------------------------
+    def drop_soon(self, channel: Channel, offset: int) -> None:
+        """Drop what the master has dropped; a drop that fails is tried again with the next call."""
+        if channel not in self._dropping:
+            self._dropping.add(channel)
+            self._tasks.start(self._drop_like_master(channel, offset))
+
+    async def _drop_like_master(self, channel: Channel, offset: int) -> None:
+        copies = channel.copies
+        try:
+            epoch = copies.epoch
+            freed = await self.drop_before(channel, offset)
+            if epoch == copies.epoch and channel.high_watermark >= offset:
+                channel.tell_deleted(offset)
+            self.on_freed(freed)
+        except (OSError, VqError) as error:
+            logger.warning(
+                "copy cannot drop what its master has dropped, trying again",
+                partition=channel,
+                offset=offset,
+                error=error,
+            )
+        finally:
+            self._dropping.discard(channel)
+
+    async def drop_before(self, channel: Channel, offset: int) -> Freed:
+        """Drop the blocks of all ranges that end at or before ``offset``; return what that frees.
+
+        Nothing goes that is not committed, or not durable. A block that takes appends ends if
+        ``offset`` lies in it, so that it can go later. Ranges of which nothing is left are removed.
+
+        Raises:
+            VqError, OSError: Not all of it could be dropped.
+        """
+        found: list[Freed] = []
+        await self._whole(self._drop_before(channel, offset, found))
+        return Freed(sum(each.size_bytes for each in found), sum(each.blocks for each in found))
+
+    async def _drop_before(self, channel: Channel, offset: int, found: list[Freed]) -> None:
+        async with self.lock(channel.partition):
+            if channel.state is State.CLOSED:
+                return
+            parts = [*channel.older, channel]
+            found.extend(_drop(part, min(offset, part.high_watermark)) for part in parts)
+            for older in list(channel.older):
+                log = older.log
+                if log is not None and _has_nothing(older, log) and log.end_offset <= offset:
+                    await self.settle(older)
+                    channel.older.remove(older)
+                    older.close(Busy(f"an earlier range of {channel} was deleted"))
+                    await self._runner.run(
+                        lambda log=log: self._logs.remove_aside(channel.partition, log),  # type: ignore[misc]
+                        Lane.PURGE,
+                    )
+
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
         """Return once everything appended is durable, or given up, and no flush runs."""
@@ -434,6 +503,28 @@ class ChannelLogs:
                 except (OSError, VqError) as failure:
                     self.closed_unflushed = True
                     logger.warning("log was not closed cleanly", partition=channel, error=failure)
+
+
+def _drop(part: Channel, offset: int) -> Freed:
+    """Drop what lies before ``offset`` of one range."""
+    log = part.log
+    if log is None or not log.status.can_flush:
+        return Freed(0, 0)
+    block = log.open_block
+    if block is not None and block.start_offset < offset:
+        log.roll()
+    blocks = len(log.closed_blocks)
+    size = log.drop_before(offset)
+    if size:
+        part.take_start(log)
+    if log.flushing.checkpoint_wanted:
+        part.flush_now()
+    return Freed(size, blocks - len(log.closed_blocks))
+
+
+def _has_nothing(older: Channel, log: Log) -> bool:
+    """Whether nothing is left of an earlier range, and nothing of it was lost."""
+    return log.status.can_flush and not log.size_bytes and not older.is_cut_short
 
 
 def _tell_cut(channel: Channel, file: Diverged) -> None:

@@ -32,11 +32,13 @@ class Copies:
         epoch: On a node that copies: the epoch of the master from which the log is copied now;
             0: from none. With it, what lies below ``told`` may be shown.
         watch: On such a node: has the master tell its high watermark as soon as that moves.
+        deleted: Retention has deleted what lies before it, as this node has decided, or the master
+            told from which the log is copied now; 0: nothing is known to be.
         cut: What was cut from the log because a newer master did not have it. Files that somebody
             removed meanwhile may be among it.
     """
 
-    __slots__ = ("cut", "epoch", "parked", "positions", "told", "watch")
+    __slots__ = ("cut", "deleted", "epoch", "parked", "positions", "told", "watch")
 
     def __init__(self) -> None:
         self.parked: dict[Woken, None] = {}
@@ -44,6 +46,7 @@ class Copies:
         self.told = 0
         self.epoch = 0
         self.watch: Callable[[], None] | None = None
+        self.deleted = 0
         self.cut: list[Diverged] = []
 
     def note(self, node: str, position: CopyPosition) -> None:

@@ -9,6 +9,7 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from vq import limits
@@ -151,9 +152,17 @@ class CopySession:
         connection: To the master.
         following: Whom this node follows.
         node: This node's name.
+        on_deleted: Called with a channel and an offset: its master has deleted what lies before.
     """
 
-    def __init__(self, connection: BrokerConnection, following: Following, node: str) -> None:
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        following: Following,
+        node: str,
+        on_deleted: Callable[[Channel, int], None],
+    ) -> None:
+        self._on_deleted = on_deleted
         self._connection = connection
         self._following = following
         self._node = node
@@ -315,6 +324,8 @@ class CopySession:
             copies = copy.channel.copies
             copies.told = max(copies.told, result.high_watermark)
             copy.channel.show_copied()
+            if result.deleted_before > copies.deleted:
+                self._on_deleted(copy.channel, result.deleted_before)
             if result.offset != copy.asked_at:
                 continue  # it was asked for twice, see ``Copy.watch``, and came before
             copy.asked_at = -1

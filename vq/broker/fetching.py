@@ -174,6 +174,7 @@ class FetchedPartition:
         validate, last_epoch: The offset, and the epoch of what was read before it, are still to be
             checked, before an answer.
         size: What it counts for in the bounds of its session.
+        told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
         warm: The bytes from this offset on were brought into memory; -1: none were.
         watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
             not.
@@ -193,6 +194,7 @@ class FetchedPartition:
         "session",
         "size",
         "tags",
+        "told_deleted",
         "validate",
         "warm",
         "watch_above",
@@ -205,6 +207,7 @@ class FetchedPartition:
         self.handle = handle
         self.tags = tags
         self.size = size
+        self.told_deleted = 0
         self.channel: Channel | None = None
         self.failure: VqError | None = None
         self._parked_in: tuple[dict[Woken, None], ...] = ()
@@ -248,17 +251,20 @@ class FetchedPartition:
             reach = self.session.reach
             if part is self.channel:  # not of an earlier range, which ended long ago
                 reach.asked(part, self.offset)
-            is_due = self.at_once or self.unchecked or self.is_high_watermark_due
+            is_due = self.at_once or self.unchecked or self.is_news_due
             if reach.limit(part) <= self.position and not is_due:
                 self._parked_in = reach.park(part, self, watches=self.watch_above > 0)
                 return
         self.session.ready(self)
 
     @property
-    def is_high_watermark_due(self) -> bool:
-        """Whether the high watermark alone is worth an answer."""
+    def is_news_due(self) -> bool:
+        """Whether the high watermark alone is worth an answer, or what was deleted."""
         channel = self.channel
-        return channel is not None and 0 < self.watch_above < channel.high_watermark
+        return channel is not None and (
+            0 < self.watch_above < channel.high_watermark
+            or self.session.reach.deleted(channel) > self.told_deleted
+        )
 
     @property
     def unchecked(self) -> bool:
@@ -561,7 +567,7 @@ class FetchSession:
             if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
             if part.log is None or wanted <= 0:
-                if fetched.at_once or fetched.is_high_watermark_due:
+                if fetched.at_once or fetched.is_news_due:
                     self._tell(fetched, fetched.position, [])
                 else:
                     del self._ready[fetched]
@@ -658,6 +664,7 @@ class FetchSession:
         self._unready(fetched)
         offsets = offsets or []
         answer = self._answer
+        fetched.told_deleted = self.reach.deleted(channel)
         result = answer.response.results.add(
             handle=fetched.handle,
             offset=fetched.offset,
@@ -669,6 +676,7 @@ class FetchSession:
             size=sum(map(len, slices)),
             filtered=bool(fetched.tags),
             offsets=offsets,
+            deleted_before=fetched.told_deleted,
         )
         answer.add(result, slices, offsets)
 

@@ -219,7 +219,9 @@ class Follower:
             on_close=lambda _: self._look.set(),
         )
         tasks = Tasks()
-        session = self._session = CopySession(connection, following, self._node)
+        session = self._session = CopySession(
+            connection, following, self._node, self._logs.drop_soon
+        )
         try:
             hello: Any = connection.opened.result()
             if (hello.group, hello.node) != (self._group, following.master):

@@ -58,7 +58,8 @@ class LagSum:
         self.total += log.size_bytes if log is not None else 0
         for node, position in channel.copies.positions.items():
             partitions, size = self.nodes.get(node, (0, 0))
-            self.nodes[node] = partitions + 1, size + position.offset - channel.start_offset
+            stored = max(0, position.offset - channel.start_offset)
+            self.nodes[node] = partitions + 1, size + stored
 
 
 class Lags:

@@ -25,6 +25,7 @@ from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
+from vq.store.format import CHECKPOINT_NAME
 from vq.store.log import Log, LogConfig, LogState
 from vq.store.repair import DAMAGED_MARK
 
@@ -34,6 +35,7 @@ logger = get_logger(__name__)
 Holds = Callable[[int], bool]
 
 _ASIDE = ".from-"
+_GONE = ".gone"
 
 
 def _everything(offset: int) -> bool:
@@ -119,6 +121,9 @@ class Logs:
                 aside = {}
                 parent = self._directory.log_directory(*partition).parent
                 for name in self._disk.listdir(parent):
+                    if name.endswith(_GONE):  # ``remove_aside`` was interrupted
+                        self._disk.rmtree(parent / name)
+                        continue
                     number, mark, start = name.partition(_ASIDE)
                     if mark and start.isdecimal():
                         aside.setdefault(number, set()).add(int(start))
@@ -208,6 +213,27 @@ class Logs:
         except OSError as error:
             logger.warning("files of cut bytes cannot be read", path=log.directory, error=error)
             return []
+
+    def remove_aside(self, partition: TopicPartition, log: Log) -> None:
+        """Close the log of an earlier range of which retention has left nothing; remove its place.
+
+        Unless there are bytes beside it that were cut from it, or damaged: they are an operator's.
+        """
+        path = log.directory
+        log.close()
+        if not self._disk.exists(path) or set(self._disk.listdir(path)) - {CHECKPOINT_NAME}:
+            return
+        self._begun.note_gone(log.topic_id, path.name)
+        self._begun.save()
+        # Renamed first: without its checkpoint it would be an earlier range that is lost.
+        gone = path.with_name(path.name + _GONE)
+        self._disk.rename(path, gone)
+        self._disk.sync_directory(path.parent)
+        self._disk.rmtree(gone)
+        with self._aside_lock:
+            starts = self._aside.get(partition.topic, {}).get(str(partition.partition))
+            if starts is not None:
+                starts.discard(start_of(path))
 
     def give_up(self, partition: TopicPartition, topic_id: str) -> list[Path]:
         """Put all directories of a partition out of the way; return where they are now.

@@ -51,6 +51,10 @@ class Reach(Protocol):
         """Note that the peer asks for what follows ``offset``."""
         ...
 
+    def deleted(self, channel: Channel) -> int:
+        """Return before which offset the peer is to delete, too; 0: nothing."""
+        ...
+
     def gone(self, channel: Channel) -> None:
         """Note that the peer does not read the partition any more."""
         ...
@@ -79,6 +83,9 @@ class _Readers:
 
     def asked(self, channel: Channel, offset: int) -> None:
         pass
+
+    def deleted(self, channel: Channel) -> int:
+        return 0
 
     def gone(self, channel: Channel) -> None:
         pass
@@ -137,6 +144,10 @@ class CopyReach:
         channel.copies.note(self._node, CopyPosition(offset, self._incarnation, self))
         if channel.role.insync:
             channel.commit()
+
+    def deleted(self, channel: Channel) -> int:
+        """See ``Reach.deleted``."""
+        return channel.copies.deleted
 
     def gone(self, channel: Channel) -> None:
         """See ``Reach.gone``."""

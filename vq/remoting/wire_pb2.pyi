@@ -347,7 +347,7 @@ class FetchRequest(_message.Message):
     def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., close: _Optional[bool] = ..., from_copy: _Optional[bool] = ...) -> None: ...
 
 class FetchResult(_message.Message):
-    __slots__ = ("handle", "offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "size", "filtered", "offsets", "status", "message", "numbers", "texts", "last_epoch")
+    __slots__ = ("handle", "offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "size", "filtered", "offsets", "status", "message", "numbers", "texts", "last_epoch", "deleted_before")
     class NumbersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,7 @@ class FetchResult(_message.Message):
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     offset: int
     next_offset: int
@@ -390,7 +391,8 @@ class FetchResult(_message.Message):
     numbers: _containers.ScalarMap[str, int]
     texts: _containers.ScalarMap[str, str]
     last_epoch: int
-    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., status: _Optional[int] = ..., message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    deleted_before: int
+    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., status: _Optional[int] = ..., message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ..., last_epoch: _Optional[int] = ..., deleted_before: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("results",)

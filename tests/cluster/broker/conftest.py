@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster
+from support.node_pair import NodePair
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
@@ -48,3 +49,17 @@ async def served(cluster: MemoryCluster) -> Served:
     await cluster.create_topic("t", partitions=2)
     await until(lambda: len(node._partitions.channels) == 2)
     return Served(cluster, node, await Client.connect(cluster.network, node.address))
+
+
+@pytest.fixture
+async def node_pair(cluster: MemoryCluster) -> NodePair:
+    """Both nodes have five messages and are in sync."""
+    found = NodePair(cluster)
+    await found.start("n1")
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in found.nodes["n1"]._partitions.channels)
+    await found.start("n2")
+    await found.put(5)
+    await until(found.same)
+    await found.in_sync()
+    return found
