@@ -150,6 +150,13 @@ class Replication(enum.StrEnum):
     ASYNC = "async"  # not: a take-over may lose messages that only the last master had
 
 
+class RetentionPolicy(enum.StrEnum):
+    """What happens to messages beyond the age or the size that a topic keeps."""
+
+    DELETE = "delete"  # they are deleted, whoever has read them
+    KEEP = "keep"  # they are deleted once every consumer group of the topic has read them
+
+
 class Compression(enum.StrEnum):
     """How a producer compresses the content of a message; readers know each kind."""
 
@@ -205,8 +212,12 @@ class TopicSettings:
             ``zlib``, ``zstd`` or ``lz4``. None is ``none``.
         compression_threshold: Least bytes of a message that such a producer compresses, 0 to 1 MiB.
             None: 128 KiB.
-        retention_hours: Age at which closed blocks may be deleted, >= 1; None keeps them for ever.
-            Stored and shown; no broker deletes by age yet.
+        retention_hours: Messages older than this are deleted, >= 1; None: no message is too old.
+            A broker deletes whole blocks, the youngest message of which is that old.
+        retention_bytes: So many bytes of each partition stay on a broker group, >= 1: what is older
+            is deleted, block by block. None: nothing is too much.
+        retention_policy: ``delete``: what is too old or too much goes. ``keep``: it goes once every
+            consumer group of the topic has read it; without any group, it stays.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
             groups without a pool. ``common`` names it, too, and becomes None.
         replication: ``sync``: a message is acknowledged when every node in sync has it. ``async``:
@@ -226,6 +237,8 @@ class TopicSettings:
     compression: Compression | str | None = None
     compression_threshold: int | None = None
     retention_hours: int | None = 72
+    retention_bytes: int | None = None
+    retention_policy: RetentionPolicy | Literal["delete", "keep"] = RetentionPolicy.DELETE
     pool: str | None = None
     replication: Replication | Literal["sync", "async"] = Replication.SYNC
     min_insync: int = 1
@@ -242,6 +255,10 @@ class TopicSettings:
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
+        if self.retention_bytes is not None:
+            _bound("retention_bytes", self.retention_bytes, 1, 2**63)
+        policy = choice_of(RetentionPolicy, "retention_policy", self.retention_policy)
+        object.__setattr__(self, "retention_policy", policy)
         object.__setattr__(self, "flush", choice_of(FlushMode, "flush", self.flush))
         replication = choice_of(Replication, "replication", self.replication)
         object.__setattr__(self, "replication", replication)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vq.admin.switching import Switched
     from vq.admin.topics import (
         Deletion,
+        HeldBack,
         PartitionDescription,
         Topic,
         TopicDescription,
@@ -70,6 +71,7 @@ _HOMES = {
     "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
         "Deletion",
+        "HeldBack",
         "PartitionDescription",
         "Topic",
         "TopicDescription",
@@ -108,6 +110,7 @@ __all__ = [
     "GroupProgress",
     "GroupSummary",
     "GroupView",
+    "HeldBack",
     "Level",
     "Move",
     "Moved",

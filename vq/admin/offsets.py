@@ -102,12 +102,15 @@ class Inspector:
         if not placement.spans:
             return None
         newest = await self._offsets(placement, placement.spans[-1])
-        oldest = newest
-        if len(placement.spans) > 1:
-            oldest = await self._offsets(placement, placement.spans[0])
-        if newest is None or oldest is None:
+        if newest is None:
             return None
-        return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
+        for span in placement.spans[:-1]:
+            answer = await self._offsets(placement, span)
+            if answer is None:
+                return None
+            if span.end is None or answer.earliest < span.end:  # else all of it was deleted
+                return PartitionEnds(answer.earliest, newest.latest, newest.log_end_offset)
+        return PartitionEnds(newest.earliest, newest.latest, newest.log_end_offset)
 
     async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
         """Return the first batch stored at or after ``time_ms``, the end when none is that young.

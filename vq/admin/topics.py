@@ -263,6 +263,24 @@ async def readable_topics(
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Messages beyond the limits of a topic that are kept because somebody needs them.
+
+    Attributes:
+        by: Who: a consumer group, or that there is none.
+        start: Offset of the first of them.
+        size_bytes: How much they are.
+        since_ms: When the oldest would have been deleted for its age, in milliseconds since 1970;
+            None: they are too much, and not too old.
+    """
+
+    by: str
+    start: int
+    size_bytes: int
+    since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """One partition: its place, and what the brokers that hold it say.
 
@@ -274,6 +292,7 @@ class PartitionDescription:
         damaged: How many damaged ranges brokers know of; None: unknown.
         damage: The first few of them.
         reasons: Why brokers say nothing of it, or why it takes no messages.
+        held: What the topic's ``retention_policy`` keeps beyond its limits; None: nothing.
     """
 
     placement: PartitionPlacement
@@ -282,6 +301,7 @@ class PartitionDescription:
     damaged: int | None
     damage: tuple[Damage, ...]
     reasons: tuple[str, ...]
+    held: HeldBack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +349,7 @@ class _Answer:
         states: State and reason of its partitions, by number.
         ranges: How many damaged ranges it knows of in each.
         damage: The ranges that it tells of in each.
+        held: What it keeps of each because somebody needs it.
         silent: Why it says nothing of a partition; "": it says something of each.
         refuses: It answers, and refuses to serve one.
     """
@@ -336,6 +357,7 @@ class _Answer:
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     ranges: Mapping[int, int] = field(default_factory=dict)
     damage: Sequence[Damage] = ()
+    held: Mapping[int, HeldBack] = field(default_factory=dict)
     silent: str = ""
     refuses: bool = False
 
@@ -355,8 +377,18 @@ async def _ask_group(cluster: ClusterClient, view: TopicView, group: str) -> _An
         states=states,
         ranges={each["partition"]: each["damaged_ranges"] for each in own},
         damage=[each for each in brokers.damage(status) if each.topic == view.name],
+        held={each["partition"]: _held(each) for each in own if each.get("held_by")},
         silent=f"group {group} refuses {view.name}: {why}" if why else "",
         refuses=bool(why),
+    )
+
+
+def _held(told: Mapping[str, Any]) -> HeldBack:
+    return HeldBack(
+        by=told["held_by"],
+        start=told["held_from"],
+        size_bytes=told["held_bytes"],
+        since_ms=told["held_since_ms"] or None,
     )
 
 
@@ -398,4 +430,5 @@ def _partition(
         damaged=None if not ranges and reasons else ranges,
         damage=tuple(d for each in holders for d in each.damage if d.partition == number),
         reasons=tuple(reasons),
+        held=next((each.held[number] for each in holders if number in each.held), None),
     )

@@ -20,6 +20,7 @@ from vq.broker.tasks import Tasks
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.store.block import Block
 from vq.store.divergence import Diverged
 from vq.store.log import Log, LogState
 
@@ -57,7 +58,6 @@ class ChannelLogs:
 
     Attributes:
         on_cut: Called when something of a log was cut and kept.
-        on_freed: Called when a copy has deleted what its master had deleted.
         closed_unflushed: A log was closed, of which something may not be durable.
         story: What was opened while the node started.
     """
@@ -71,7 +71,6 @@ class ChannelLogs:
         self.closed_unflushed = False
         self.story = StartStory()
         self.on_cut: Callable[[], None] = lambda: None
-        self.on_freed: Callable[[Freed], None] = lambda freed: None
         self._dropping: set[Channel] = set()
 
     def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
@@ -436,10 +435,9 @@ class ChannelLogs:
         copies = channel.copies
         try:
             epoch = copies.epoch
-            freed = await self.drop_before(channel, offset)
+            await self.drop_before(channel, offset)
             if epoch == copies.epoch and channel.high_watermark >= offset:
                 channel.tell_deleted(offset)
-            self.on_freed(freed)
         except (OSError, VqError) as error:
             logger.warning(
                 "copy cannot drop what its master has dropped, trying again",
@@ -449,6 +447,18 @@ class ChannelLogs:
             )
         finally:
             self._dropping.discard(channel)
+
+    async def roll(self, channel: Channel, block: Block) -> None:
+        """End the block of a log that takes appends, if it is still that one.
+
+        Raises:
+            PartitionFailed: An I/O error.
+        """
+        async with self.lock(channel.partition):
+            log = channel.log
+            if log is not None and log.open_block is block:
+                log.roll()
+                channel.flush_now()
 
     async def drop_before(self, channel: Channel, offset: int) -> Freed:
         """Drop the blocks of all ranges that end at or before ``offset``; return what that frees.
@@ -460,8 +470,16 @@ class ChannelLogs:
             VqError, OSError: Not all of it could be dropped.
         """
         found: list[Freed] = []
-        await self._whole(self._drop_before(channel, offset, found))
-        return Freed(sum(each.size_bytes for each in found), sum(each.blocks for each in found))
+        try:
+            await self._whole(self._drop_before(channel, offset, found))
+        finally:
+            freed = Freed(
+                sum(each.size_bytes for each in found), sum(each.blocks for each in found)
+            )
+            counters = channel.context.counters
+            counters.deleted_bytes += freed.size_bytes
+            counters.deleted_blocks += freed.blocks
+        return freed
 
     async def _drop_before(self, channel: Channel, offset: int, found: list[Freed]) -> None:
         async with self.lock(channel.partition):

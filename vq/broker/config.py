@@ -112,6 +112,8 @@ class BrokerConfig:
         scrub_bytes_per_s: How fast all that is stored is verified beside other work, at most; 0: it
             is not.
         scrub_interval_s: From the begin of such a pass to that of the next one, at least.
+        retention_interval_s: How often the master of a group looks for messages that its topics
+            keep no longer.
         trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
         connections: Bounds of connections.
     """
@@ -146,6 +148,7 @@ class BrokerConfig:
     verify_bytes_per_s: int = 32 * limits.MIB
     scrub_bytes_per_s: int = 4 * limits.MIB
     scrub_interval_s: float = 604_800.0
+    retention_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -191,6 +194,7 @@ class BrokerConfig:
             "stop_timeout_s",
             "verify_bytes_per_s",
             "scrub_interval_s",
+            "retention_interval_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -27,6 +27,8 @@ class Counters:
     batches_in: int = 0
     duplicates: int = 0
     refused: int = 0
+    deleted_bytes: int = 0
+    deleted_blocks: int = 0
 
 
 def _fetch_at_once(session: object, read: Any) -> None:

@@ -221,6 +221,11 @@ class BrokerMetrics:
                 {name: each.stored_bytes for name, each in topics.items()},
             ),
             (
+                "vq_topic_start_offset_bytes",
+                "Starts of the logs of a topic on this node, added up: it grows by deletions.",
+                {name: each.start_bytes for name, each in topics.items()},
+            ),
+            (
                 "vq_topic_end_offset_bytes",
                 "Ends of the logs of a topic on this node, added up: it grows by what is appended.",
                 {name: each.end_bytes for name, each in topics.items()},
@@ -282,6 +287,19 @@ class BrokerMetrics:
             "vq_damaged_ranges",
             "Ranges of offsets that are known to be damaged.",
             totals.damaged_ranges,
+        )
+        counters, held = self._context.counters, self._status.held()
+        yield _counter(
+            "vq_deleted_bytes", "Bytes of logs that retention deleted.", counters.deleted_bytes
+        )
+        yield _counter(
+            "vq_deleted_blocks", "Blocks that retention deleted.", counters.deleted_blocks
+        )
+        yield _gauge(
+            "vq_held_bytes",
+            "Bytes of topics with the retention policy keep that are kept only because a consumer "
+            "group has not read them, on the node that leads.",
+            sum(each.size_bytes for each in held.values()),
         )
         yield _counter(
             "vq_repairs",

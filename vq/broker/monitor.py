@@ -21,6 +21,7 @@ from vq.broker.config import BrokerConfig
 from vq.broker.histogram import Histogram
 from vq.broker.lag import Lags
 from vq.broker.metrics import BrokerMetrics, Facts
+from vq.broker.retaining import Retainer
 from vq.broker.survey import survey
 from vq.broker.tasks import Tasks
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -49,6 +50,7 @@ class Watched:
         channels: All partitions of the node.
         count_damage: Returns how many ranges of a partition are damaged.
         lags: Knows the copies.
+        retainer: Deletes what topics keep no longer.
         registered: Returns whether the process is registered in ZooKeeper.
         not_ready: Returns why the started node does not do its work, apart from ZooKeeper.
     """
@@ -57,6 +59,7 @@ class Watched:
     channels: Mapping[tuple[str, int], Channel]
     count_damage: Callable[[Channel], int]
     lags: Lags
+    retainer: Retainer
     registered: Callable[[], bool]
     not_ready: Callable[[], list[str]]
 

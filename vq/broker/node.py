@@ -47,6 +47,7 @@ from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.repairing import Repairer
 from vq.broker.reserve import Reserve
+from vq.broker.retaining import Retainer
 from vq.broker.runner import Lane, Runner, ThreadRunner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.server import Server
@@ -384,6 +385,17 @@ class BrokerNode:
             interval_s=config.scrub_interval_s,
         )
         self._tasks.keep(scrubber.run, "scrub")
+        retainer = Retainer(
+            self._partitions.channels.values,
+            self._partitions.logs,
+            self._coordinator,
+            disk=self._disk,
+            runner=self._runner,
+            clock=clock,
+            interval_s=config.retention_interval_s,
+        )
+        self._tasks.keep(retainer.run, "retention")
+        status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
         self._context.suspect = verifier.suspect
@@ -420,6 +432,7 @@ class BrokerNode:
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
             lags=lags,
+            retainer=retainer,
             registered=lambda: bool(self._registration and self._registration.incarnation),
             not_ready=self._not_ready,
         )

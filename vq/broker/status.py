@@ -1,6 +1,6 @@
 """The answer to STATUS. Every number is read where it is counted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from vq import limits
@@ -11,6 +11,7 @@ from vq.broker.disk_watch import DiskWatch
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.lag import Lag
 from vq.broker.partitions import Partitions
+from vq.broker.retaining import Held
 from vq.broker.scrubbing import Position
 from vq.broker.server import Server
 from vq.model import Replication
@@ -50,6 +51,7 @@ class StatusReport:
         lags: Tells how far the nodes that copy are behind.
         diverged: What this node cut from its logs.
         not_copied: Tells which partitions this node cannot copy, and why.
+        held: Tells what is kept only because somebody needs it.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class StatusReport:
         self.problems: Callable[[], list[str]] = list
         self.lags: Callable[[], dict[str, Lag]] = dict
         self.not_copied: Callable[[], dict[Channel, str]] = dict
+        self.held: Callable[[], Mapping[Channel, Held]] = dict
         self.diverged: DivergedFiles | None = None
         self.scrub: Callable[[], Position] = Position
         self.next_scrub_ms: Callable[[], int] = int
@@ -137,6 +140,10 @@ class StatusReport:
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
             told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
+            held = self.held().get(channel)
+            if held is not None:
+                told.held_by, told.held_from = held.by[:_REASON_CHARS_MAX], held.offset
+                told.held_bytes, told.held_since_ms = held.size_bytes, held.since_ms
             told.damaged_ranges = self._known.count_damage(channel)
             damage = self._known.damage(channel, at_most=min(ranges, RANGES_PER_PARTITION))
             told.damage.extend(damage)

@@ -26,6 +26,7 @@ class TopicSum:
 
     partitions: int = 0
     stored_bytes: int = 0
+    start_bytes: int = 0
     end_bytes: int = 0
 
 
@@ -85,6 +86,7 @@ def _add(totals: Totals, channel: Channel, named: set[str]) -> None:
         of_topic = totals.topics[name] = TopicSum()
     log = channel.log
     size = log.size_bytes if log is not None else 0
+    of_topic.start_bytes += channel.start_offset
     of_topic.end_bytes += log.end_offset if log is not None else channel.high_watermark
     totals.lag.add(channel)
     totals.lost_messages += sum(file.messages for file in channel.lost)

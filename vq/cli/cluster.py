@@ -176,7 +176,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
             return await change_settings(client, change)
 
     found = invocation.run(work())
-    remark_retention(invocation.output, options)
+    remark_retention(invocation.output, options, found.new_topics)
     remark_threshold(invocation.output, options, found.new_topics)
     on: bool | str = found.may_create
     if not invocation.output.as_json:

@@ -6,6 +6,7 @@ client nor ZooKeeper's library, so that help stays fast.
 """
 
 import asyncio
+import contextlib
 import functools
 import math
 import os
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-_SIZE_UNITS: Final = {"K": limits.KIB, "M": limits.MIB}
+_SIZE_UNITS: Final = {
+    "K": limits.KIB,
+    "M": limits.MIB,
+    "G": limits.GIB,
+    "T": 1024 * limits.GIB,
+}
 
 
 class Commands(click.Group):
@@ -68,8 +74,21 @@ class Seconds(click.FloatRange):
         return number
 
 
+def size_of(text: str) -> int:
+    """Return a number of bytes that is given as it is, or in KiB (``64K``), MiB, GiB or TiB.
+
+    Raises:
+        ValueError: It is none.
+    """
+    unit = _SIZE_UNITS.get(text[-1:].upper())
+    digits = text if unit is None else text[:-1]
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{text!r} is no number of bytes")
+    return int(digits) * (unit or 1)
+
+
 class Size(WholeNumber):
-    """A number of bytes within bounds, as it is or in KiB (``64K``) or MiB (``1M``)."""
+    """A number of bytes within bounds, as it is or in KiB (``64K``), MiB (``1M``) and so on."""
 
     name = "size"
 
@@ -79,9 +98,8 @@ class Size(WholeNumber):
         Raises:
             click.BadParameter: It is no such number, or out of bounds.
         """
-        digits, unit = str(value)[:-1], _SIZE_UNITS.get(str(value)[-1:].upper())
-        if unit is not None and digits.isascii() and digits.isdigit():
-            value = int(digits) * unit
+        with contextlib.suppress(ValueError):
+            value = size_of(str(value))
         return int(super().convert(value, param, ctx))
 
 

@@ -55,6 +55,8 @@ _SETTINGS: Final = record(
     flush_interval_messages=WHOLE,
     flush_interval_s=NUMBER,
     retention_s=maybe(WHOLE),
+    retention_bytes=maybe(WHOLE),
+    retention_policy=TEXT,
     max_message_bytes=WHOLE,
     compression=TEXT,
     compression_threshold_bytes=WHOLE,
@@ -247,6 +249,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
                 damage=some(_DAMAGE),
                 reasons=some(TEXT),
+                held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
             )
         ),
     ),

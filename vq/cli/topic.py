@@ -13,6 +13,7 @@ from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
 from vq.admin.topics import (
     Deletion,
+    HeldBack,
     PartitionDescription,
     Topic,
     TopicDescription,
@@ -80,7 +81,7 @@ def create(invocation: Invocation, name: str, if_not_exists: bool, **options: An
         return
     if is_new:
         invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
-    remark_retention(invocation.output, options)
+    remark_retention(invocation.output, options, settings)
     remark_threshold(invocation.output, options, settings)
     invocation.output.table(rows, columns=("partition", "group", "state"))
 
@@ -126,7 +127,7 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
             )
 
     settings = invocation.run(work()).settings
-    remark_retention(invocation.output, options)
+    remark_retention(invocation.output, options, settings)
     remark_threshold(invocation.output, options, settings)
     values: dict[str, Value] = {"topic": name, "partitions": settings.partitions}
     show_settings(invocation.output, values, settings)
@@ -222,6 +223,8 @@ def describe(invocation: Invocation, name: str) -> None:
         for each in found.partitions:
             for damage in each.damage:
                 output.remark(str(damage))
+            if each.held is not None:
+                output.remark(_held_text(name, each.placement.partition, each.held))
             more = (each.damaged or 0) - len(each.damage)
             if more:
                 output.remark(
@@ -232,6 +235,23 @@ def describe(invocation: Invocation, name: str) -> None:
         output.remark(text)
     if found.refusing:
         raise CommandFailed(f"not served by group {', '.join(found.refusing)}, see above")
+
+
+def _held_text(name: str, partition: int, held: HeldBack) -> str:
+    """Say what is kept of a partition only because somebody needs it."""
+    since = ""
+    if held.since_ms is not None:
+        moment = datetime.fromtimestamp(held.since_ms / 1000, UTC)
+        since = f", since {moment.isoformat(timespec='seconds')}"
+    why = (
+        f"{held.by} has not read it"
+        if held.by.startswith("group ")
+        else f"{held.by} reads the topic yet"
+    )
+    return (
+        f"{name}-{partition}: {held.size_bytes} bytes from offset {held.start} on are kept beyond "
+        f"the retention{since}: {why}"
+    )
 
 
 def _settings(described: Topic) -> dict[str, Value]:
@@ -301,6 +321,16 @@ def _partition_json(described: PartitionDescription) -> dict[str, Any]:
         "ranges": [asdict(each) for each in described.placement.spans],
         "damage": [damage_json(each) for each in described.damage],
         "reasons": list(described.reasons),
+        "held": None if described.held is None else _held_json(described.held),
+    }
+
+
+def _held_json(held: HeldBack) -> dict[str, Any]:
+    return {
+        "by": held.by,
+        "start": held.start,
+        "bytes": held.size_bytes,
+        "since_s": None if held.since_ms is None else in_seconds(held.since_ms),
     }
 
 

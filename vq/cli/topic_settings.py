@@ -11,10 +11,17 @@ from typing import Any
 import click
 
 from vq import limits
-from vq.cli.options import compression_options
+from vq.cli.options import compression_options, size_of
 from vq.cli.output import Output, Value
 from vq.errors import InvalidArgument
-from vq.model import COMMON_POOL, Compression, FlushMode, Replication, TopicSettings
+from vq.model import (
+    COMMON_POOL,
+    Compression,
+    FlushMode,
+    Replication,
+    RetentionPolicy,
+    TopicSettings,
+)
 
 
 def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[..., Any]:
@@ -61,9 +68,26 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             "--retention-hours",
             metavar="HOURS",
             help=help_of(
-                "Age at which closed blocks may be deleted, or 'forever'; stored, no "
-                "broker deletes by age yet.",
+                "Delete messages older than this, in whole blocks; or 'forever'.",
                 "72",
+            ),
+        ),
+        click.option(
+            "--retention-bytes",
+            metavar="BYTES",
+            help=help_of(
+                "Delete the oldest messages of a partition while so many bytes are left, such as "
+                "10G; or 'unlimited'.",
+                "unlimited",
+            ),
+        ),
+        click.option(
+            "--retention-policy",
+            type=click.Choice([str(policy) for policy in RetentionPolicy]),
+            help=help_of(
+                "Delete what is beyond that at once, or keep it until every consumer group of the "
+                "topic has read it.",
+                "delete",
             ),
         ),
         click.option(
@@ -118,6 +142,8 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
     values = {name: value for name, value in options.items() if value is not None}
     if "retention_hours" in values:
         values["retention_hours"] = _hours(values["retention_hours"])
+    if "retention_bytes" in values:
+        values["retention_bytes"] = _bytes(values["retention_bytes"])
     after = replace(before, **values)
     for option, name in (
         ("--flush-messages", "flush_interval_messages"),
@@ -139,10 +165,26 @@ def _hours(text: str) -> int | None:
     return int(text)
 
 
-def remark_retention(output: Output, options: Mapping[str, Any]) -> None:
-    """Say that an age that was given has no effect yet."""
-    if options["retention_hours"] not in {None, "forever"}:
-        output.remark("--retention-hours is stored; no broker deletes by age yet")
+def _bytes(text: str) -> int | None:
+    if text == "unlimited":
+        return None
+    try:
+        return size_of(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"--retention-bytes {text!r} is neither a number of bytes, such as 500M or 10G, nor "
+            "'unlimited'"
+        ) from None
+
+
+def remark_retention(output: Output, options: Mapping[str, Any], settings: TopicSettings) -> None:
+    """Say when what was given about retention deletes nothing."""
+    limited = settings.retention_hours is not None or settings.retention_bytes is not None
+    if options["retention_policy"] is not None and not limited:
+        output.remark(
+            f"--retention-policy {settings.retention_policy} has no effect with --retention-hours "
+            "forever and --retention-bytes unlimited: nothing is deleted"
+        )
 
 
 def remark_threshold(output: Output, options: Mapping[str, Any], settings: TopicSettings) -> None:
@@ -162,6 +204,10 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         "flush_interval_messages": settings.flush_interval_messages,
         "flush_interval_ms": settings.flush_interval_ms,
         "retention": shown_retention(settings),
+        "retention_bytes": "unlimited"
+        if settings.retention_bytes is None
+        else settings.retention_bytes,
+        "retention_policy": str(settings.retention_policy),
         "max_message_bytes": settings.max_message_bytes,
         "compression": settings.compression or "none",
         "compression_threshold": _threshold(settings),
@@ -180,6 +226,8 @@ def settings_json(settings: TopicSettings) -> dict[str, Any]:
         "flush_interval_messages": settings.flush_interval_messages,
         "flush_interval_s": settings.flush_interval_ms / 1000,
         "retention_s": retention_s(settings),
+        "retention_bytes": settings.retention_bytes,
+        "retention_policy": str(settings.retention_policy),
         "max_message_bytes": settings.max_message_bytes,
         "compression": str(settings.compression or "none"),
         "compression_threshold_bytes": _threshold(settings),

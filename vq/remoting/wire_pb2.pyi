@@ -109,7 +109,7 @@ class StatusRequest(_message.Message):
     def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,10 @@ class PartitionStatus(_message.Message):
     MIN_INSYNC_FIELD_NUMBER: _ClassVar[int]
     FLUSH_ASYNC_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_ASYNC_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    HELD_FROM_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -138,7 +142,11 @@ class PartitionStatus(_message.Message):
     min_insync: int
     flush_async: bool
     replication_async: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ...) -> None: ...
+    held_by: str
+    held_from: int
+    held_bytes: int
+    held_since_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ..., held_by: _Optional[str] = ..., held_from: _Optional[int] = ..., held_bytes: _Optional[int] = ..., held_since_ms: _Optional[int] = ...) -> None: ...
 
 class CopyStatus(_message.Message):
     __slots__ = ("node", "partitions", "bytes_behind", "ms_behind")

@@ -12,19 +12,17 @@ from vq.store.format import CONTROL_BYTES, INDEX_SUFFIX, BatchHeader, decode_con
 from vq.store.offset_index import OffsetIndex
 from vq.store.scrub import Piece
 
-__all__ = ["BlockFacts", "read_facts"]
+__all__ = ["BlockFacts", "read_facts", "read_first_ms"]
 
 
 class BlockFacts(NamedTuple):
     """Facts of a block.
 
     Attributes:
-        first_ms: Append time of its first batch.
         last_ms: Append time of its last batch.
         messages: In it, control records not counted.
     """
 
-    first_ms: int
     last_ms: int
     messages: int
 
@@ -42,14 +40,26 @@ def read_facts(disk: Disk, piece: Piece) -> BlockFacts:
     offset, messages, last_ms = _from_index(disk, piece)
     file = disk.open(piece.path)
     try:
-        first_ms = _header(file, piece, piece.block_start).append_time_ms
         while offset < piece.end:
             header = _header(file, piece, offset)
             offset, last_ms = header.end_offset, header.append_time_ms
             messages += header.record_count
     finally:
         file.close()
-    return BlockFacts(first_ms, last_ms, messages)
+    return BlockFacts(last_ms, messages)
+
+
+def read_first_ms(disk: Disk, piece: Piece) -> int:
+    """Return the append time of the first batch of a block; blocks.
+
+    Raises:
+        CorruptData, OSError: As ``read_facts``.
+    """
+    file = disk.open(piece.path)
+    try:
+        return _header(file, piece, piece.block_start).append_time_ms
+    finally:
+        file.close()
 
 
 def _from_index(disk: Disk, piece: Piece) -> tuple[int, int, int]:

@@ -99,6 +99,11 @@ class Flushing:
         """Whether a ticket is out."""
         return self._ticket is not None
 
+    @property
+    def deletes(self) -> bool:
+        """Whether files of dropped blocks are still to be deleted."""
+        return bool(self.doomed) or (self._ticket is not None and bool(self._ticket.doomed))
+
     def note_dirty(self, block: Block) -> None:
         """Note that an open block got bytes that are not durable."""
         if block not in self._dirty:

@@ -471,8 +471,7 @@ class Log:
         """End appends to a block: free its unused space, and have its index saved."""
         self._blocks.active = None
         block.cut_allocation()
-        first = block.load_index().at_offset(block.start_offset)
-        block.facts = BlockFacts(first.append_time_ms, self.last_append_time_ms, block.messages)
+        block.facts = BlockFacts(self.last_append_time_ms, block.messages)
         self.flushing.note_ended(block)
         self._rolled = True
 

@@ -62,11 +62,13 @@ class Cut(NamedTuple):
     """What goes.
 
     Attributes:
-        offset: Everything before it goes. Where the log begins: nothing does.
+        start: Where the log starts.
+        offset: Everything before it goes. Invariant: ``start <= offset``.
         wanted: What would go if nobody needed it. Invariant: ``offset <= wanted``.
         holder: Who needs what lies behind ``offset`` and is not wanted any more; "": nobody.
     """
 
+    start: int
     offset: int
     wanted: int
     holder: str = ""
@@ -96,11 +98,11 @@ def decide(
     wanted = max(start, _aged(blocks, limits, now_ms), _excess(blocks, limits, size_bytes))
     wanted = _last_end(blocks, start, min(wanted, committed))
     if not needed or wanted == start:
-        return Cut(wanted, wanted)
+        return Cut(start, wanted, wanted)
     holder, first = min(needed.items(), key=lambda each: (each[1], each[0]))
     if first >= wanted:
-        return Cut(wanted, wanted)
-    return Cut(_last_end(blocks, start, first), wanted, holder)
+        return Cut(start, wanted, wanted)
+    return Cut(start, _last_end(blocks, start, first), wanted, holder)
 
 
 def _last_end(blocks: Sequence[Kept], start: int, offset: int) -> int:

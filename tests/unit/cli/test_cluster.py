@@ -23,6 +23,8 @@ ALL = {
     "--flush-messages": ("flush_interval_messages", 7),
     "--flush-ms": ("flush_interval_ms", 70),
     "--retention-hours": ("retention_hours", "forever"),
+    "--retention-bytes": ("retention_bytes", 900),
+    "--retention-policy": ("retention_policy", "keep"),
     "--max-message-bytes": ("max_message_bytes", 1000),
     "--replication": ("replication", "async"),
     "--min-insync": ("min_insync", 2),
@@ -96,6 +98,18 @@ def test_a_pool_is_left_by_the_name_of_the_common_pool(shown: Any) -> None:
 @pytest.mark.parametrize("hours", ["x", "-1", "²", "0"])
 def test_an_age_is_a_number_of_hours(hours: str) -> None:
     assert hours in said("--auto-create", "on", "--retention-hours", hours)["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [("500", 500), ("3K", 3072), ("2g", 2 << 30), ("unlimited", None)]
+)
+def test_a_size_may_have_a_unit_and_be_unset(shown: Any, given: str, stored: int | None) -> None:
+    assert shown("--auto-create", "on", "--retention-bytes", given)["retention_bytes"] == stored
+
+
+@pytest.mark.parametrize("size", ["x", "-1", "1.5G", "٣K", "", "0"])
+def test_a_size_to_keep_is_a_number_of_bytes(size: str) -> None:
+    assert size in said("--auto-create", "on", "--retention-bytes", size)["message"]
 
 
 def test_an_option_without_effect_is_refused(shown: Any) -> None:

@@ -146,22 +146,27 @@ def test_who_created_a_topic_is_shown() -> None:
 
 
 @pytest.mark.usefixtures("in_memory")
-@pytest.mark.parametrize(("hours", "told"), [("5", True), ("forever", False), (None, False)])
-def test_whoever_sets_an_age_is_told_that_nothing_is_deleted_yet(
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--retention-policy", "keep"], False),
+        (["--retention-hours", "forever", "--retention-policy", "keep"], True),
+        (["--retention-hours", "forever", "--retention-bytes", "1G"], False),
+        (["--retention-hours", "forever"], False),
+    ],
+)
+def test_a_policy_without_limits_is_told_to_have_no_effect(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    hours: str | None,
+    given: list[str],
     told: bool,
 ) -> None:
-    """The setting is stored for the version that acts on it."""
-
     async def create(*_: object) -> SimpleNamespace:
         return SimpleNamespace(id="1", partitions=())
 
     monkeypatch.setattr(admin, "create_topic", create)
-    given = [] if hours is None else ["--retention-hours", hours]
     topic.topic.main(["create", "orders", *given], standalone_mode=False)
-    assert ("no broker deletes by age yet" in capsys.readouterr().err) is told
+    assert ("nothing is deleted" in capsys.readouterr().err) is told
 
 
 def test_settings_that_are_given_are_changed(

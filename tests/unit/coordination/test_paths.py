@@ -93,7 +93,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": "p", "replication": "sync", "min_insync": 1,'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "pool": "p", "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
     (
@@ -101,7 +102,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": null, "replication": "sync", "min_insync": 1,'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
     (
@@ -109,7 +111,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": false, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": null, "replication": "sync", "min_insync": 1,'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
     (

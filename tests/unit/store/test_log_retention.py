@@ -15,7 +15,7 @@ from support.store import (
 
 from vq.clock import ManualClock
 from vq.errors import CorruptData
-from vq.store.block_facts import read_facts
+from vq.store.block_facts import read_facts, read_first_ms
 from vq.store.memory_disk import MemoryDisk, keep_none
 
 
@@ -109,7 +109,7 @@ def test_facts_of_blocks_are_the_same_from_memory_and_from_files() -> None:
     flush(log)
     assert log.open_block is None
     known = [block.facts for block in log.closed_blocks]
-    assert known[0].first_ms == 1_000
+    assert read_first_ms(disk, log.reader.pieces(0, log.end_offset)[0]) == 1_000
     assert known[-1].last_ms == log.last_append_time_ms
     assert sum(each.messages for each in known) == log.messages == 60
     pieces = log.reader.pieces(0, log.end_offset)

@@ -23,8 +23,8 @@ def cut(limits, *, blocks=BLOCKS, now_ms=NOW_MS, committed=330, needed=None, siz
 
 def test_the_example_of_the_module() -> None:
     limits = Limits(age_ms=3 * HOUR_MS)
-    assert cut(limits) == Cut(200, 200)
-    assert cut(limits, needed={"g": 150}) == Cut(100, 200, "g")
+    assert cut(limits) == Cut(0, 200, 200)
+    assert cut(limits, needed={"g": 150}) == Cut(0, 100, 200, "g")
 
 
 @pytest.mark.parametrize(
@@ -43,38 +43,38 @@ def test_the_example_of_the_module() -> None:
     ],
 )
 def test_what_is_too_old_or_too_much_goes(limits: Limits, offset: int) -> None:
-    assert cut(limits) == Cut(offset, offset)
+    assert cut(limits) == Cut(0, offset, offset)
 
 
 def test_nothing_goes_that_is_not_committed() -> None:
     """Whole blocks only, so the one that is committed in part stays."""
-    assert cut(Limits(age_ms=0), committed=299) == Cut(200, 200)
+    assert cut(Limits(age_ms=0), committed=299) == Cut(0, 200, 200)
 
 
 def test_who_needs_the_most_is_named() -> None:
-    assert cut(Limits(age_ms=0), needed={"b": 100, "a": 100, "c": 250}) == Cut(100, 300, "a")
-    assert cut(Limits(age_ms=0), needed={"a": 300}) == Cut(300, 300)
-    assert cut(Limits(age_ms=0), needed={"a": 0}) == Cut(0, 300, "a")
+    assert cut(Limits(age_ms=0), needed={"b": 100, "a": 100, "c": 250}) == Cut(0, 100, 300, "a")
+    assert cut(Limits(age_ms=0), needed={"a": 300}) == Cut(0, 300, 300)
+    assert cut(Limits(age_ms=0), needed={"a": 0}) == Cut(0, 0, 300, "a")
 
 
 def test_a_block_without_a_time_is_as_old_as_the_next_one() -> None:
     blocks = [BLOCKS[0]._replace(last_ms=None), *BLOCKS[1:]]
-    assert cut(Limits(age_ms=4 * HOUR_MS), blocks=blocks) == Cut(0, 0)
-    assert cut(Limits(age_ms=3 * HOUR_MS), blocks=blocks) == Cut(200, 200)
+    assert cut(Limits(age_ms=4 * HOUR_MS), blocks=blocks) == Cut(0, 0, 0)
+    assert cut(Limits(age_ms=3 * HOUR_MS), blocks=blocks) == Cut(0, 200, 200)
     unknown = [block._replace(last_ms=None) for block in BLOCKS]
-    assert cut(Limits(age_ms=0), blocks=unknown) == Cut(0, 0)
+    assert cut(Limits(age_ms=0), blocks=unknown) == Cut(0, 0, 0)
 
 
 def test_a_clock_that_was_set_back_deletes_nothing_early() -> None:
     """The batches have times in the future then."""
-    assert cut(Limits(age_ms=0), now_ms=0) == Cut(0, 0)
+    assert cut(Limits(age_ms=0), now_ms=0) == Cut(0, 0, 0)
 
 
 def test_a_range_before_a_gap_goes_as_a_whole() -> None:
     """Another broker group holds what lies between."""
     blocks = [BLOCKS[0], Kept(500, 600, 2 * HOUR_MS)]
     limits = Limits(age_ms=4 * HOUR_MS)
-    assert cut(limits, blocks=blocks, committed=600) == Cut(100, 100)
+    assert cut(limits, blocks=blocks, committed=600) == Cut(0, 100, 100)
     assert cut(Limits(size_bytes=100), blocks=blocks, committed=600, size_bytes=200).offset == 100
 
 

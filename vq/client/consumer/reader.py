@@ -250,12 +250,14 @@ class Reader:
             request.by_time, request.time_ms = True, time_ms
         response, _ = await self.request(partition, at, Command.OFFSETS, request)
         assert isinstance(response, OffsetsResponse)
-        if len(placement.spans) > 1:  # the oldest bytes may lie in another group
-            first, _ = await self.request(
-                partition, placement.spans[0].start, Command.OFFSETS, request
-            )
+        for span in placement.spans[:-1]:  # the oldest bytes may lie in another group
+            if span.end is None or span.end <= span.start:
+                continue
+            first, _ = await self.request(partition, span.start, Command.OFFSETS, request)
             assert isinstance(first, OffsetsResponse)
-            response.earliest = min(response.earliest, first.earliest)
+            if first.earliest < span.end:  # else all of it was deleted
+                response.earliest = first.earliest
+                break
         return response
 
     async def place(self, partition: TopicPartition, wanted: int | AtTime | StartPosition) -> int:

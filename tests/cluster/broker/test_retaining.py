@@ -1,0 +1,380 @@
+"""The master deletes what its topics keep no longer, and its copies follow."""
+
+import asyncio
+import logging
+
+import pytest
+from support.broker import DATA, Client, message
+from support.client import factory_of
+from support.coordination import at
+from support.node_pair import settled
+from support.waiting import until
+
+from vq.broker.channel import Channel
+from vq.broker.node import BrokerNode
+from vq.broker.retaining import BLOCKS_AT_A_TIME, Held, Retainer
+from vq.clock import Clock
+from vq.coordination import commits, groups
+from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.coordination.topics import change_settings, describe_topic
+from vq.errors import OffsetOutOfRange
+from vq.model import TopicPartition, TopicSettings
+from vq.remoting.messages import decode_reply
+from vq.store.log import Log
+
+HOUR_S = 3_600.0
+
+
+class LateClock:
+    """The clock of a node some hours later, as retention sees it."""
+
+    def __init__(self, clock: Clock, hours: float) -> None:
+        self._clock = clock
+        self.hours = hours
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + int(self.hours * HOUR_S * 1000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+def later(node: BrokerNode, hours: float) -> Retainer:
+    """The retention of a node, some hours from now."""
+    retainer = node._monitor._watched.retainer
+    retainer._clock = LateClock(node._clock, hours)
+    return retainer
+
+
+def channel_of(node: BrokerNode, partition: int = 0) -> Channel:
+    return node._partitions.channels["t", partition]
+
+
+def log_of(node: BrokerNode, partition: int = 0) -> Log:
+    log = channel_of(node, partition).log
+    assert log is not None
+    return log
+
+
+async def put(client: Client, count: int = 5, partition: int = 0) -> None:
+    for number in range(count):
+        await client.put("t", partition, [message(b"%d" % number * 100)])
+
+
+async def blocks(served, count: int, partition: int = 0) -> list[int]:
+    """Write so many closed blocks; return where each begins, and the end."""
+    await put(served.client, 1, partition)
+    log = log_of(served.node, partition)
+    starts = [log.start_offset]
+    for number in range(count):
+        await put(served.client, 4 if number == 0 else 5, partition)
+        log.roll()
+        starts.append(log.end_offset)
+    await settled(channel_of(served.node, partition))
+    return starts
+
+
+async def alter(served, **settings: object) -> None:
+    """Change settings of topic ``t``, and wait until the node has them."""
+    wanted = TopicSettings(**{"partitions": 2, **settings})
+    async with served.cluster.admin() as coordinator:
+        await change_settings(coordinator, "t", wanted)
+    await until(lambda: channel_of(served.node).settings == wanted)
+
+
+def files(served, partition: int = 0) -> list[str]:
+    names = served.disk.listdir(DATA / "t" / str(partition))
+    return sorted(name for name in names if name != "checkpoint")
+
+
+# Age and size -----------------------------------------------------------------------------------
+async def test_messages_that_are_too_old_are_deleted(served):
+    """After 72 hours, without any setting; the log goes on where it was."""
+    starts = await blocks(served, 3)
+    await later(served.node, 71.9).look()
+    assert log_of(served.node).start_offset == 0
+    await later(served.node, 72.1).look()
+    log = log_of(served.node)
+    assert (log.start_offset, channel_of(served.node).start_offset) == (starts[-1], starts[-1])
+    assert files(served) == []
+    await put(served.client, 1)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        await served.client.get("t", 0, 0)
+    assert caught.value.details["earliest"] == starts[-1]
+    answer, body = await served.client.get("t", 0, starts[-1])
+    assert answer.log_start_offset == starts[-1]
+    assert b"0" * 100 in body
+
+
+async def test_a_block_that_takes_appends_ends_when_its_first_message_is_too_old(served):
+    """The last one may be young: what was sent before goes one retention later."""
+    await put(served.client, 3)
+    log = log_of(served.node)
+    await later(served.node, 50).look()
+    assert log.open_block is not None
+    log._wall_ms = LateClock(served.node._clock, 50).wall_ms
+    await put(served.client, 1)
+    await later(served.node, 73).look()
+    assert (log.open_block, log.start_offset) == (None, 0)
+    await later(served.node, 121).look()
+    assert log.start_offset == 0
+    await later(served.node, 123).look()
+    assert log.start_offset == log.end_offset > 0
+
+
+@pytest.mark.parametrize("index", ["there", "gone"])
+async def test_times_are_known_after_a_restart(served, index):
+    starts = await blocks(served, 3)
+    await put(served.client, 2)
+    await served.node.stop()
+    if index == "gone":
+        for name in files(served):
+            if name.endswith(".index"):
+                served.disk.unlink(DATA / "t" / "0" / name)
+    node = await served.cluster.start()
+    await later(node, 71.9).look()
+    assert log_of(node).start_offset == 0
+    messages = log_of(node).messages
+    await later(node, 72.1).look()
+    assert log_of(node).start_offset == log_of(node).end_offset > starts[-1]
+    assert (messages, log_of(node).messages) == (17, 0)
+
+
+async def test_so_many_bytes_stay(served):
+    starts = await blocks(served, 4)
+    await alter(served, retention_bytes=starts[-1] - starts[2], retention_hours=None)
+    await later(served.node, 0).look()
+    assert log_of(served.node).start_offset == starts[2]
+    assert log_of(served.node).messages == 10
+    await alter(served, retention_bytes=None, retention_hours=None)
+    await later(served.node, 9_999).look()
+    assert log_of(served.node).start_offset == starts[2]
+
+
+async def test_a_block_as_large_as_what_stays_ends(served):
+    await put(served.client, 5)
+    await alter(served, retention_bytes=500, retention_hours=None)
+    await later(served.node, 0).look()
+    log = log_of(served.node)
+    assert (log.open_block, log.start_offset) == (None, 0)
+    await put(served.client, 5)
+    await later(served.node, 0).look()
+    assert 0 < log.start_offset < log.end_offset
+
+
+async def test_a_clock_that_was_set_back_deletes_nothing(served):
+    starts = await blocks(served, 2)
+    await later(served.node, -500).look()
+    assert log_of(served.node).start_offset == 0
+    await later(served.node, 72.1).look()
+    assert log_of(served.node).start_offset == starts[-1]
+
+
+async def test_many_blocks_go_a_few_at_a_time(served, monkeypatch):
+    """The flusher deletes them, and acknowledgements wait for it."""
+    starts = await blocks(served, 2 * BLOCKS_AT_A_TIME + 3)
+    tickets, log = [], log_of(served.node)
+    real = log.begin_sync
+
+    def begin_sync():
+        ticket = real()
+        if ticket is not None:
+            tickets.append(len(ticket.doomed))
+        return ticket
+
+    monkeypatch.setattr(log, "begin_sync", begin_sync)
+    await later(served.node, 72.1).look()
+    assert log.start_offset == starts[-1]
+    assert [each for each in tickets if each] == [BLOCKS_AT_A_TIME, BLOCKS_AT_A_TIME, 3]
+
+
+async def test_a_pass_comes_by_itself(cluster):
+    node = await cluster.start(retention_interval_s=0.05)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    await put(client)
+    later(node, 72.1)
+    await until(lambda: log_of(node).start_offset == log_of(node).end_offset)
+
+
+async def test_one_line_is_logged_for_a_topic(served, caplog):
+    caplog.set_level(logging.INFO, logger="vq.broker.retaining")
+    for partition in (0, 1):
+        await blocks(served, 3, partition)
+    retainer = later(served.node, 72.1)
+    await retainer.look()
+    await retainer.look()
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == 1
+    assert "topic=t" in lines[0]
+    assert "blocks=6" in lines[0]
+    counters = served.node._context.counters
+    deleted = sum(log_of(served.node, each).start_offset for each in (0, 1))
+    assert (counters.deleted_blocks, counters.deleted_bytes) == (6, deleted)
+
+
+# The policy keep --------------------------------------------------------------------------------
+async def commit(served, group: str, offset: int, partition: int = 0) -> None:
+    async with served.cluster.admin() as coordinator:
+        await groups.ensure_group(coordinator, group, ConsumerGroup(topics={"t": ""}))
+        await commits.reset_offset(coordinator, group, TopicPartition("t", partition), at(offset))
+
+
+def held_since(log: Log, block: int) -> int:
+    """When a block became too old."""
+    facts = log.closed_blocks[block].facts
+    assert facts is not None
+    return facts.last_ms + 72 * 3_600_000
+
+
+async def test_what_a_group_has_not_read_is_kept(served):
+    starts = await blocks(served, 4)
+    await alter(served, retention_policy="keep")
+    retainer, log = later(served.node, 72.1), log_of(served.node)
+    await retainer.look()
+    whole = starts[-1] - starts[0]
+    assert retainer.held[channel_of(served.node)] == Held(
+        "no consumer group", 0, whole, held_since(log, 0)
+    )
+    await commit(served, "slow", starts[1] + 10)
+    await commit(served, "fast", starts[-1])
+    await retainer.look()
+    assert log.start_offset == starts[1]
+    held = retainer.held[channel_of(served.node)]
+    assert held == Held("group slow", starts[1], starts[-1] - starts[1], held_since(log, 0))
+    told = (await served.client.status(with_partitions=True)).partitions[0]
+    assert (told.held_by, told.held_from, told.held_bytes) == held[:3]
+    await commit(served, "slow", starts[-1])
+    await retainer.look()
+    assert (log.start_offset, retainer.held) == (starts[-1], {})
+
+
+async def test_a_young_message_is_kept_although_all_have_read_it(served):
+    starts = await blocks(served, 2)
+    await alter(served, retention_policy="keep")
+    await commit(served, "fast", starts[-1])
+    await later(served.node, 71.9).look()
+    assert log_of(served.node).start_offset == 0
+
+
+async def test_nothing_is_deleted_while_it_is_not_known_who_needs_it(served, caplog):
+    await blocks(served, 2)
+    await alter(served, retention_policy="keep")
+    await commit(served, "broken", 10)
+    async with served.cluster.admin() as coordinator:
+        await coordinator.set(CommittedOffset.path("broken", "t", 0), b"nonsense")
+    retainer = later(served.node, 72.1)
+    await retainer.look()
+    await retainer.look()
+    assert log_of(served.node).start_offset == 0
+    lines = [each.getMessage() for each in caplog.records if "retention cannot" in each.message]
+    assert len(lines) == 1
+
+
+# Readers ----------------------------------------------------------------------------------------
+async def test_a_reader_whose_block_goes_is_told_the_valid_range(served):
+    """One that waits for more bytes than there are, below the new start."""
+    starts = await blocks(served, 3)
+    waiting = served.client.send_get(
+        "t", 0, starts[1], max_wait_ms=15_000, min_bytes=1_000_000, max_bytes=2_000_000
+    )
+    await later(served.node, 72.1).look()
+    with pytest.raises(OffsetOutOfRange) as caught:
+        decode_reply(await asyncio.wait_for(waiting, 10))
+    assert caught.value.details["earliest"] == starts[-1]
+
+
+async def test_bytes_that_were_read_stay_valid(served):
+    starts = await blocks(served, 3)
+    log = log_of(served.node)
+    view = log.reader.read(starts[0], 1 << 20, log.end_offset)
+    before = bytes(view)
+    await later(served.node, 72.1).look()
+    assert files(served) == []
+    assert bytes(view) == before
+
+
+async def test_a_resend_is_recognised_after_its_first_batch_was_deleted(served):
+    await served.client.put("t", 0, [message(b"x")], producer_id=7, sequence=0)
+    first = await served.client.put("t", 0, [message(b"y")], producer_id=7, sequence=1)
+    await later(served.node, 72.1).look()
+    assert log_of(served.node).start_offset > first.offset
+    for _ in range(2):
+        again = await served.client.put("t", 0, [message(b"y")], producer_id=7, sequence=1)
+        assert (again.duplicate, again.offset) == (True, first.offset)
+        await served.node.stop()
+        served.node = await served.cluster.start()
+        served.client = await served.connect()
+
+
+# Copies, moves ----------------------------------------------------------------------------------
+async def test_copies_follow_and_do_not_decide(node_pair):
+    end = node_pair.log("n1").end_offset
+    await later(node_pair.nodes["n2"], 100).look()
+    assert node_pair.log("n2").start_offset == 0
+    await later(node_pair.nodes["n1"], 100).look()
+    await until(lambda: node_pair.log("n2").start_offset == end)
+    assert node_pair.nodes["n2"]._context.counters.deleted_bytes == end
+    await node_pair.put(3)
+    await until(node_pair.same)
+
+
+async def test_a_copy_with_more_is_told_when_its_master_has_nothing_left(node_pair):
+    """The master was restarted meanwhile, and has no block that could tell anything."""
+    await node_pair.stop("n2")
+    await node_pair.drop("n1", node_pair.log("n1").end_offset)
+    await node_pair.start("n2")
+    await until(node_pair.same)
+    assert node_pair.log("n2").start_offset == 0
+    await later(node_pair.nodes["n1"], 1).look()
+    await until(lambda: node_pair.log("n2").start_offset == node_pair.log("n2").end_offset)
+
+
+async def test_earlier_ranges_of_a_moved_partition_are_deleted(served):
+    """On the group that holds nothing else of it, and on the one that has it again."""
+    await served.cluster.start("b2")
+    await put(served.client)
+    one = log_of(served.node).end_offset
+    await move(served.cluster, "b2")
+    other = served.cluster.nodes["b2"]
+    await until(lambda: ("t", 0) in other._partitions.channels and channel_of(other).takes_puts)
+    client = await Client.connect(served.cluster.network, other.address)
+    await put(client)
+    two = log_of(other).end_offset
+    await move(served.cluster, "b1")
+    await until(lambda: channel_of(served.node).older and channel_of(served.node).takes_puts)
+    served.client = await served.connect()
+    await put(served.client)
+    channel = channel_of(served.node)
+    assert [each.start_offset for each in (*channel.older, channel)] == [0, two]
+
+    log_of(served.node)._wall_ms = LateClock(served.node._clock, 10).wall_ms
+    await put(served.client)
+    await later(served.node, 72.1).look()
+    assert await earliest_of(served.cluster) == {one}
+    await later(other, 72.1).look()
+    assert await earliest_of(served.cluster) == {two}
+    assert (channel.older, channel.earliest, channel.start_offset) == ([], two, two)
+    assert log_of(other).start_offset == two
+    assert one < two
+    names = served.disk.listdir(DATA / "t")
+    assert [name for name in names if name.startswith("0")] == ["0"]
+    await later(served.node, 82.2).look()
+    assert channel.earliest == log_of(served.node).end_offset
+
+
+async def earliest_of(cluster) -> set[int]:
+    """Where the partition begins, as an operator and a consumer are told."""
+    async with factory_of(cluster) as factory:
+        described = await factory.admin.describe_topic("t")
+        async with await factory.create_consumer() as consumer:
+            bounds = await consumer.get_bounds("t", 0)
+    return {described.partitions[0].ends.earliest, bounds.earliest}
+
+
+async def move(cluster, group: str) -> None:
+    async with factory_of(cluster) as factory:
+        await factory.admin.move(await factory.admin.plan_moves("t", [0], group))
+    async with cluster.admin() as coordinator:
+        assert (await describe_topic(coordinator, "t")).partitions[0].writer_group == group

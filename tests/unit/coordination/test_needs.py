@@ -1,0 +1,47 @@
+"""Which messages of a topic its consumer groups need."""
+
+import pytest
+from support.coordination import at
+
+from vq.coordination import commits, groups
+from vq.coordination.needs import NO_GROUP, read_needs
+from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.errors import VqError
+from vq.model import TopicPartition
+
+
+async def group(client, name: str, topic: str, **offsets: CommittedOffset) -> None:
+    """A group that reads a topic and has committed ``p0``, ``p1`` and so on."""
+    await groups.ensure_group(client, name, ConsumerGroup(topics={topic: ""}))
+    for partition, offset in offsets.items():
+        where = TopicPartition(topic, int(partition[1:]))
+        await commits.reset_offset(client, name, where, offset)
+
+
+async def test_each_group_needs_what_follows_its_commit(client) -> None:
+    """And everything of a partition where it has committed nothing."""
+    await group(client, "a", "t", p0=at(100), p1=at(50))
+    await group(client, "b", "t", p0=at(70))
+    await group(client, "c", "u", p0=at(0))
+    needs = await read_needs(client, "t", "id")
+    assert needs.of(0) == {"group a": 100, "group b": 70}
+    assert needs.of(1) == {"group a": 50, "group b": 0}
+
+
+async def test_without_any_group_somebody_may_be_to_come(client) -> None:
+    await group(client, "c", "u", p0=at(10))
+    assert (await read_needs(client, "t", "id")).of(3) == {NO_GROUP: 0}
+
+
+async def test_what_was_committed_in_a_namesake_counts_for_nothing(client) -> None:
+    await group(client, "a", "t", p0=CommittedOffset(offset=9, topic_id="old"))
+    await group(client, "b", "t", p0=CommittedOffset(offset=9, topic_id="id"))
+    assert (await read_needs(client, "t", "id")).of(0) == {"group a": 0, "group b": 9}
+
+
+async def test_a_group_that_cannot_be_read_is_told(client) -> None:
+    """Nobody may take it to need nothing."""
+    await group(client, "a", "t", p0=at(100))
+    await client.set(CommittedOffset.path("a", "t", 0), b"nonsense")
+    with pytest.raises(VqError):
+        await read_needs(client, "t", "id")

@@ -1,0 +1,316 @@
+"""Retention: what the master of a group deletes of its partitions, pass after pass.
+
+In here: when a pass is due, what it looks at, and who needs what. Not in here: the decision
+(``store.retention``), how blocks go (``channel_logs``), and how copies follow (``copying``).
+
+Passes use no scheduler: decision 0057. A pass takes one partition after the other, so a node
+deletes a few blocks at a time, whatever is due.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Final, NamedTuple, TypeVar
+
+from vq.broker.channel import Channel
+from vq.broker.channel_logs import ChannelLogs
+from vq.broker.partition_state import State
+from vq.broker.runner import Lane, Runner
+from vq.clock import Clock
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.needs import Needs, read_needs
+from vq.errors import CorruptData, VqError
+from vq.log_lines import get_logger
+from vq.model import RetentionPolicy, TopicSettings
+from vq.store.block import Block
+from vq.store.block_facts import read_facts, read_first_ms
+from vq.store.disk import Disk
+from vq.store.log import Log
+from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll
+from vq.store.scrub import Piece
+
+logger = get_logger(__name__)
+
+HOUR_MS: Final = 3_600_000
+#: Blocks of a partition that go at a time: deleting a file takes the flusher some milliseconds, and
+#: acknowledgements wait for it.
+BLOCKS_AT_A_TIME: Final = 8
+#: How often, and how many times, it is looked whether they are gone.
+DELETED_LOOK_S: Final = 0.02
+DELETED_LOOKS_MAX: Final = 500
+#: The loop runs other things after so many partitions.
+PARTITIONS_PER_TURN: Final = 64
+_BROKEN: Final = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
+
+T = TypeVar("T")
+
+
+class Held(NamedTuple):
+    """What would be deleted if nobody needed it.
+
+    Attributes:
+        by: Who needs it.
+        offset: From which offset on.
+        size_bytes: How much it is.
+        since_ms: When the oldest of it would have gone for its age; 0: it is not too old, but too
+            much.
+    """
+
+    by: str
+    offset: int
+    size_bytes: int
+    since_ms: int
+
+
+class Retainer:
+    """Deletes what the topics of a node do not keep. Loop-bound.
+
+    Args:
+        channels: Returns the channels of the node.
+        logs: Changes their logs.
+        coordinator: Tells what consumer groups have read.
+        disk, runner: To look at blocks.
+        clock: Tells the time.
+        interval_s: From the end of a pass to the next one.
+
+    Attributes:
+        held: What somebody needs that would go otherwise, as of the last pass.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Iterable[Channel]],
+        logs: ChannelLogs,
+        coordinator: Coordinator,
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        interval_s: float,
+    ) -> None:
+        self._channels = channels
+        self._logs = logs
+        self._coordinator = coordinator
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._interval_s = interval_s
+        self._told: dict[str, str] = {}  # the last problem with a topic
+        self.held: dict[Channel, Held] = {}
+
+    async def run(self) -> None:
+        """Make passes, for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("retention failed, trying again")
+
+    async def look(self) -> None:
+        """Make one pass over all partitions whose group this node leads."""
+        led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
+        seen = set(led)
+        self.held = {each: held for each, held in self.held.items() if each in seen}
+        for topic, channels in groupby(led, key=lambda each: each.partition.topic):
+            work = _Topic(topic)
+            for number, channel in enumerate(channels, 1):
+                if not number % PARTITIONS_PER_TURN:
+                    await asyncio.sleep(0)
+                try:
+                    await self._retain(channel, work)
+                except (OSError, VqError) as error:
+                    work.problem = work.problem or f"{channel}: {error}"
+            self._tell(work)
+
+    def _tell(self, work: "_Topic") -> None:
+        """Log what a pass did to a topic: one line, and one for a new problem."""
+        topic, problem = work.name, work.problem
+        if work.blocks:
+            logger.info(
+                "old messages deleted", topic=topic, bytes=work.size_bytes, blocks=work.blocks
+            )
+        if problem and problem != self._told.get(topic):
+            logger.warning("retention cannot delete, trying again", topic=topic, error=problem)
+        if problem:
+            self._told[topic] = problem
+        else:
+            self._told.pop(topic, None)
+
+    async def _retain(self, channel: Channel, work: "_Topic") -> None:
+        """Delete what is due of one partition, a few blocks at a time.
+
+        Raises:
+            VqError, OSError: Not all of it could be deleted.
+        """
+        limits = limits_of(channel.settings)
+        if limits == Limits():
+            self.held.pop(channel, None)
+            return
+        await self._maybe_roll(channel, limits)
+        while _leads(channel):
+            blocks = _closed_blocks(channel)
+            await self._look_at(blocks, limits)
+            cut = self._decide(channel, blocks, limits)
+            if channel.settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
+                if work.needs is None:
+                    work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
+                cut = self._decide(channel, blocks, limits, work.needs)
+            self._note_held(channel, blocks, cut, limits)
+            due = [block for _, block in blocks if block.end_offset <= cut.offset]
+            if due:
+                await self._look_at(blocks[:BLOCKS_AT_A_TIME], None)
+                offset = due[:BLOCKS_AT_A_TIME][-1].end_offset
+                freed = await self._logs.drop_before(channel, offset)
+                work.size_bytes += freed.size_bytes
+                work.blocks += freed.blocks
+            # Also when nothing is left, and so nothing was due: copies may have more.
+            if due or not (channel.older or channel.log is None or channel.log.size_bytes):
+                channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
+            if not due or not freed.blocks or not await self._are_deleted(channel):
+                return
+
+    async def _are_deleted(self, channel: Channel) -> bool:
+        """Return whether the files of dropped blocks are deleted, once they are or time is up.
+
+        They are deleted by the flusher, between flushes that others wait for. So the next ones, of
+        this or another partition, wait until these are gone.
+        """
+        logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+        for _ in range(DELETED_LOOKS_MAX):
+            if not any(log.flushing.deletes for log in logs):
+                return True
+            await asyncio.sleep(DELETED_LOOK_S)
+        return False
+
+    def _decide(
+        self,
+        channel: Channel,
+        blocks: "list[tuple[Log, Block]]",
+        limits: Limits,
+        needs: Needs | None = None,
+    ) -> Cut:
+        logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+        return decide(
+            [_kept(log, block) for log, block in blocks],
+            limits,
+            start=blocks[0][1].start_offset if blocks else channel.start_offset,
+            size_bytes=sum(log.size_bytes for log in logs),
+            now_ms=self._clock.wall_ms(),
+            committed=channel.high_watermark,
+            needed=None if needs is None else needs.of(channel.partition.partition),
+        )
+
+    def _note_held(
+        self, channel: Channel, blocks: list[tuple[Log, Block]], cut: Cut, limits: Limits
+    ) -> None:
+        if not cut.holder:
+            self.held.pop(channel, None)
+            return
+        kept = [_kept(log, block) for log, block in blocks]
+        held = [each for each in kept if cut.offset < each.end <= cut.wanted]
+        due_ms = 0
+        if limits.age_ms is not None and held[0].last_ms is not None:
+            due_ms = held[0].last_ms + limits.age_ms
+        self.held[channel] = Held(
+            cut.holder,
+            held[0].start,
+            sum(each.end - each.start for each in held),
+            due_ms if due_ms <= self._clock.wall_ms() else 0,
+        )
+
+    async def _maybe_roll(self, channel: Channel, limits: Limits) -> None:
+        """End the block that takes appends if it could not go for long otherwise."""
+        block = None if channel.log is None else channel.log.open_block
+        if block is None or not block.length:
+            return
+        first_ms = None
+        if block.index is not None:
+            first_ms = block.index.at_offset(block.start_offset).append_time_ms
+        elif limits.age_ms is not None:
+            first_ms = await self._read(read_first_ms, block)
+        open_block = OpenBlock(block.start_offset, block.end_offset, first_ms)
+        if must_roll(open_block, limits, now_ms=self._clock.wall_ms()):
+            await self._logs.roll(channel, block)
+
+    async def _look_at(self, blocks: "list[tuple[Log, Block]]", limits: Limits | None) -> None:
+        """Learn the facts of blocks, up to the first one that is too young.
+
+        Without ``limits``: of all, since the log counts the messages of what it drops.
+        """
+        if limits is not None and limits.age_ms is None:
+            return
+        now_ms = self._clock.wall_ms()
+        for _, block in blocks:
+            if block.facts is None:
+                block.facts = await self._read(read_facts, block)
+            if limits is None or block.facts is None:
+                continue
+            if limits.age_ms is not None and block.facts.last_ms > now_ms - limits.age_ms:
+                return
+
+    async def _read(self, read: Callable[[Disk, Piece], T], block: Block) -> T | None:
+        """Return what ``read`` finds in a block; None: damage, or a failing medium, hides it."""
+        piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
+        try:
+            return await self._runner.run(lambda: read(self._disk, piece), Lane.VERIFY)
+        except (CorruptData, OSError):
+            return None
+
+
+class _Topic:
+    """What one pass does to one topic.
+
+    Attributes:
+        name: Of the topic.
+        size_bytes, blocks: What went.
+        needs: Who needs what; None: that was not read.
+        problem: The first error, "" if there was none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size_bytes = 0
+        self.blocks = 0
+        self.needs: Needs | None = None
+        self.problem = ""
+
+
+def limits_of(settings: TopicSettings) -> Limits:
+    """Return what a topic keeps."""
+    hours = settings.retention_hours
+    return Limits(
+        age_ms=None if hours is None else hours * HOUR_MS, size_bytes=settings.retention_bytes
+    )
+
+
+def _leads(channel: Channel) -> bool:
+    """Whether this node decides what is deleted of a partition, and its log can be changed."""
+    role = channel.role
+    is_whole = channel.state not in _BROKEN
+    return role.epoch > 0 and role.holds() and channel.log is not None and is_whole
+
+
+def _closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:
+    """Return the blocks that may go, with their logs, in rising order.
+
+    Those of an earlier range count as closed: nothing is appended to it any more. One that is
+    damaged stays as it is.
+    """
+    found: list[tuple[Log, Block]] = []
+    for part in (*channel.older, channel):
+        log = part.log
+        if log is None or not log.status.can_flush:
+            continue
+        blocks = list(log.closed_blocks)
+        if part is not channel and log.open_block is not None:
+            blocks.append(log.open_block)
+        found += [(log, block) for block in blocks if block.length]
+    return found
+
+
+def _kept(log: Log, block: Block) -> Kept:
+    last_ms = None if block.facts is None else block.facts.last_ms
+    if block.end_offset == log.end_offset:
+        last_ms = log.last_append_time_ms
+    return Kept(block.start_offset, block.end_offset, last_ms)
