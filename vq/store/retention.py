@@ -115,14 +115,11 @@ def _aged(blocks: Sequence[Kept], limits: Limits, now_ms: int) -> int:
     if limits.age_ms is None:
         return 0
     before_ms = now_ms - limits.age_ms
-    offset, latest_ms = 0, 0
+    offset = 0
     for at, block in enumerate(blocks):
         following = (each.last_ms for each in blocks[at:] if each.last_ms is not None)
         time_ms = next(following, None)
-        if time_ms is None:
-            break
-        latest_ms = max(latest_ms, time_ms)
-        if latest_ms > before_ms:
+        if time_ms is None or time_ms > before_ms:
             break
         offset = block.end
     return offset
