@@ -336,8 +336,9 @@ class Repairer:
             VqError, OSError: Not all of it could be repaired.
         """
         for log, damage in self._verifier.known(channel):
-            await self._replace(channel, damage)
-            await self._verifier.look_again(channel, log, damage.start, damage.end)
+            await self._replace(channel, damage, log)
+            if log.start_offset < damage.end:
+                await self._verifier.look_again(channel, log, damage.start, damage.end)
         for part in (*channel.older, channel):
             if part.log is not None and part.log.state is LogState.QUARANTINED:
                 await self._heal(channel, part, part.log)
@@ -415,8 +416,8 @@ class Repairer:
             )
 
     # One range ----------------------------------------------------------------------------------
-    async def _replace(self, channel: Channel, damage: Damage) -> None:
-        """Replace the bytes of one range.
+    async def _replace(self, channel: Channel, damage: Damage, log: Log | None = None) -> None:
+        """Replace the bytes of one range, unless retention drops them from ``log`` meanwhile.
 
         Raises:
             VqError, OSError: They could not be, or not all of them.
@@ -424,13 +425,19 @@ class Repairer:
         problem: VqError = PartitionQuarantined(f"no other node has {channel} at {damage.start}")
         for source in await self._sources(channel):
             try:
-                await self._replace_from(channel, damage, source)
+                await self._replace_from(channel, damage, source, log)
                 return
-            except VqError as error:
+            except (VqError, OSError) as error:
+                if _is_dropped(log, damage):
+                    return
+                if not isinstance(error, VqError):
+                    raise
                 problem = error
         raise problem
 
-    async def _replace_from(self, channel: Channel, damage: Damage, source: _Source) -> None:
+    async def _replace_from(
+        self, channel: Channel, damage: Damage, source: _Source, log: Log | None
+    ) -> None:
         disk, run = self._disk, self._runner.run
         block_start = int(damage.path.stem)
         trusted = damage.end <= source.trusted_to or await self._joins(channel, damage, source)
@@ -454,6 +461,10 @@ class Repairer:
                 end, saved = await run(put, Lane.VERIFY)
                 kept += [] if saved is None else [saved]
                 todo = todo._replace(start=end)
+            if new is not None and _is_dropped(log, damage):
+                # It would come back to a log that begins behind it.
+                await run(new.discard, Lane.VERIFY)
+                return
             if new is not None:
                 await run(new.finish, Lane.VERIFY)
         finally:
@@ -554,6 +565,11 @@ class Repairer:
             kept=repair.kept,
             cause=damage.why,
         )
+
+
+def _is_dropped(log: Log | None, damage: Damage) -> bool:
+    """Whether retention has dropped what is damaged."""
+    return log is not None and log.start_offset >= damage.end
 
 
 def _is_broken(channel: Channel) -> bool:

@@ -288,7 +288,10 @@ def _decoded(body: bytes) -> tuple[int, int, bytes] | None:
 
 
 class NewBlock:
-    """A block whose file is gone, written anew beside its place. ``finish`` or ``close`` it."""
+    """A block whose file is gone, written anew beside its place.
+
+    ``finish``, ``discard`` or ``close`` it.
+    """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -312,6 +315,11 @@ class NewBlock:
         self.close()
         self._disk.rename(self._beside, self._path)
         self._disk.sync_directory(self._path.parent)
+
+    def discard(self) -> None:
+        """Remove it: its place is not there any more."""
+        self.close()
+        self._disk.unlink(self._beside)
 
     def close(self) -> None:
         """Give the file back. May be called twice."""

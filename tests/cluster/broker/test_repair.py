@@ -369,6 +369,37 @@ async def test_batches_side_by_side_are_repaired_together(cluster):
     assert whole(copy) == good
 
 
+@pytest.mark.parametrize("lost", ["bytes", "file"])
+async def test_what_retention_drops_during_its_repair_stays_away(cluster, lost, monkeypatch):
+    """The block does not come back, and nobody misses it."""
+    master, copy, starts = await pair_with(cluster)
+    log = channel(master).log
+    log.roll()
+    await put(cluster, master)
+    await until(lambda: same(master, copy))
+    directory = DATA / "t" / "0"
+    first = next(name for name in master._disk.listdir(directory) if name.endswith(".block"))
+    real = Repairer._ask
+
+    async def ask(repairer: Repairer, *about: object) -> tuple[bytes, bytes]:
+        found = await real(repairer, *about)
+        await master._partitions.logs.drop_before(channel(master), log.end_offset)
+        await until(lambda: not master._disk.exists(directory / first))
+        return found
+
+    monkeypatch.setattr(Repairer, "_ask", ask)
+    if lost == "bytes":
+        scratch(master, starts[1] + 120, b"damage")
+    else:
+        master._disk.unlink(directory / first)
+    master._context.suspect(channel(master), starts[1] + 100)
+    await until(lambda: log.start_offset > starts[-1])
+    await until(lambda: not repairer(master).damaged())
+    await asyncio.sleep(30)
+    assert [n for n in master._disk.listdir(directory) if n.startswith(first[:16])] == []
+    await put(cluster, master)
+
+
 async def test_bytes_that_are_damaged_at_both_nodes_are_left_alone(cluster):
     """Nothing is put into a log that fails a check."""
     master, copy, starts = await pair_with(cluster)

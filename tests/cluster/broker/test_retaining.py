@@ -19,6 +19,8 @@ from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.coordination.topics import change_settings, describe_topic
 from vq.errors import OffsetOutOfRange
 from vq.model import TopicPartition, TopicSettings
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log import Log
 
@@ -306,6 +308,62 @@ async def test_a_resend_is_recognised_after_its_first_batch_was_deleted(served):
         await served.node.stop()
         served.node = await served.cluster.start()
         served.client = await served.connect()
+
+
+# What goes on at the same time --------------------------------------------------------------------
+async def test_a_verification_leaves_out_what_is_deleted_meanwhile(cluster):
+    """It finds no damage, and says that it read all."""
+    node = await cluster.start(verify_bytes_per_s=2_000)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    channel, log = channel_of(node), None
+    for _ in range(4):
+        await put(client)
+        log = log_of(node)
+        log.roll()
+    await settled(channel)
+
+    async def verify(**fields: object) -> wire.VerifyResponse:
+        request = wire.VerifyRequest(
+            topic="t", partition=0, whole=True, topic_id=channel.topic_id, **fields
+        )
+        answer: wire.VerifyResponse = (await client.call(Command.VERIFY, request))[0]
+        return answer
+
+    begun = await verify(begin=True)
+    while not begun.verified_bytes:
+        await asyncio.sleep(0.01)
+        begun = await verify()
+    await later(node, 72.1).look()
+    assert log_of(node).start_offset == log_of(node).end_offset
+    while (ended := await verify()).running:
+        await asyncio.sleep(0.01)
+    assert (list(ended.damage), ended.unverified) == ([], "")
+    assert ended.verified_bytes == ended.total_bytes
+
+
+async def test_a_scrub_goes_past_what_is_deleted(served):
+    """Its place in the partition may be gone."""
+    starts = await blocks(served, 4)
+    node, read = served.node, []
+    verifier = node._dispatcher.repairs._verifier
+
+    async def scrub() -> None:
+        await verifier.scrub(
+            channel_of(node),
+            0,
+            bytes_per_s=20_000,
+            batches_per_s=1_000,
+            on_read=lambda size, offset: read.append(offset),
+        )
+
+    task = asyncio.create_task(scrub())
+    await until(lambda: read)
+    await later(node, 72.1).look()
+    await asyncio.wait_for(task, 10)
+    assert read[-1] == starts[-1]
+    assert not verifier.any_damage()
 
 
 # Copies, moves ----------------------------------------------------------------------------------
