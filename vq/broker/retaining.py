@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
+from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.partition_state import State
@@ -35,9 +36,9 @@ HOUR_MS: Final = 3_600_000
 #: Blocks of a partition that go at a time: deleting a file takes the flusher some milliseconds, and
 #: acknowledgements wait for it.
 BLOCKS_AT_A_TIME: Final = 8
-#: How often, and how many times, it is looked whether they are gone.
-DELETED_LOOK_S: Final = 0.02
-DELETED_LOOKS_MAX: Final = 500
+#: It is looked again and again whether they are gone, with growing pauses, but not for ever.
+DELETED_PAUSE: Final = Backoff(first_s=0.001, most_s=0.05)
+DELETED_LOOKS_MAX: Final = 200
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
 _BROKEN: Final = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
@@ -177,10 +178,10 @@ class Retainer:
         this or another partition, wait until these are gone.
         """
         logs = [each.log for each in (*channel.older, channel) if each.log is not None]
-        for _ in range(DELETED_LOOKS_MAX):
+        for number in range(1, DELETED_LOOKS_MAX):
             if not any(log.flushing.deletes for log in logs):
                 return True
-            await asyncio.sleep(DELETED_LOOK_S)
+            await asyncio.sleep(DELETED_PAUSE.pause_s(number))
         return False
 
     def _decide(
