@@ -429,14 +429,18 @@ class ChannelLogs:
         """Drop what the master has dropped; a drop that fails is tried again with the next call."""
         if channel not in self._dropping:
             self._dropping.add(channel)
-            self._tasks.start(self._drop_like_master(channel, offset))
+            self._tasks.start(self._drop_like_master(channel, offset, channel.copies.epoch))
 
-    async def _drop_like_master(self, channel: Channel, offset: int) -> None:
+    async def _drop_like_master(self, channel: Channel, offset: int, epoch: int) -> None:
+        """Drop what the master of ``epoch`` has dropped, while the log is copied from it."""
         copies = channel.copies
+
+        def still() -> bool:
+            return copies.epoch == epoch
+
         try:
-            epoch = copies.epoch
-            await self.drop_before(channel, offset)
-            if epoch == copies.epoch and channel.high_watermark >= offset:
+            await self.drop_before(channel, offset, still)
+            if still() and channel.high_watermark >= offset:
                 channel.tell_deleted(offset)
         except (OSError, VqError) as error:
             logger.warning(
@@ -460,18 +464,25 @@ class ChannelLogs:
                 log.roll()
                 channel.flush_now()
 
-    async def drop_before(self, channel: Channel, offset: int) -> Freed:
+    async def drop_before(
+        self, channel: Channel, offset: int, still: Callable[[], bool] = lambda: True
+    ) -> Freed:
         """Drop the blocks of all ranges that end at or before ``offset``; return what that frees.
 
         Nothing goes that is not committed, or not durable. A block that takes appends ends if
         ``offset`` lies in it, so that it can go later. Ranges of which nothing is left are removed.
+
+        Args:
+            channel: Of the partition.
+            offset: Where to stop.
+            still: Whether the offset still counts: whoever decided it may have had other logs.
 
         Raises:
             VqError, OSError: Not all of it could be dropped.
         """
         found: list[Freed] = []
         try:
-            await self._whole(self._drop_before(channel, offset, found))
+            await self._whole(self._drop_before(channel, offset, still, found))
         finally:
             freed = Freed(
                 sum(each.size_bytes for each in found), sum(each.blocks for each in found)
@@ -481,9 +492,11 @@ class ChannelLogs:
             counters.deleted_blocks += freed.blocks
         return freed
 
-    async def _drop_before(self, channel: Channel, offset: int, found: list[Freed]) -> None:
+    async def _drop_before(
+        self, channel: Channel, offset: int, still: Callable[[], bool], found: list[Freed]
+    ) -> None:
         async with self.lock(channel.partition):
-            if channel.state is State.CLOSED:
+            if channel.state is State.CLOSED or not still():
                 return
             parts = [*channel.older, channel]
             found.extend(_drop(part, min(offset, part.high_watermark)) for part in parts)

@@ -144,16 +144,21 @@ class Retainer:
         Raises:
             VqError, OSError: Not all of it could be deleted.
         """
-        limits = limits_of(channel.settings)
+        settings, epoch = channel.settings, channel.role.epoch
+        limits = limits_of(settings)
         if limits == Limits():
             self.held.pop(channel, None)
             return
+
+        def still() -> bool:
+            return _leads(channel) and channel.role.epoch == epoch and channel.settings == settings
+
         await self._maybe_roll(channel, limits)
-        while _leads(channel):
+        while still():
             blocks = _closed_blocks(channel)
             await self._look_at(blocks, limits)
             cut = self._decide(channel, blocks, limits)
-            if channel.settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
+            if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
                 if work.needs is None:
                     work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
                 cut = self._decide(channel, blocks, limits, work.needs)
@@ -162,10 +167,12 @@ class Retainer:
             if due:
                 await self._look_at(blocks[:BLOCKS_AT_A_TIME], None)
                 offset = due[:BLOCKS_AT_A_TIME][-1].end_offset
-                freed = await self._logs.drop_before(channel, offset)
+                freed = await self._logs.drop_before(channel, offset, still)
                 work.size_bytes += freed.size_bytes
                 work.blocks += freed.blocks
             # Also when nothing is left, and so nothing was due: copies may have more.
+            if not still():
+                return
             if due or not (channel.older or channel.log is None or channel.log.size_bytes):
                 channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
             if not due or not freed.blocks or not await self._are_deleted(channel):

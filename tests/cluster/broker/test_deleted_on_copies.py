@@ -112,11 +112,11 @@ async def test_a_copy_that_could_not_delete_tries_again(node_pair, monkeypatch):
     logs, tries = node_pair.nodes["n2"]._partitions.logs, []
     real = logs.drop_before
 
-    async def drop_before(channel, offset):
+    async def drop_before(channel, offset, still):
         tries.append(offset)
         if len(tries) == 1:
             raise VqError("an index cannot be read")
-        return await real(channel, offset)
+        return await real(channel, offset, still)
 
     monkeypatch.setattr(logs, "drop_before", drop_before)
     await node_pair.delete(starts[1])
@@ -134,3 +134,15 @@ async def test_a_copy_deletes_only_what_is_committed(node_pair):
     freed = await node_pair.nodes["n2"]._partitions.logs.drop_before(channel, starts[3])
     assert (channel.log.start_offset, freed.size_bytes, freed.blocks) == (starts[1], starts[1], 1)
     await settled(channel)
+
+
+async def test_what_a_former_master_told_deletes_nothing_of_another_log(node_pair):
+    """The log may be another one by the time at which it can be changed."""
+    starts = await three_blocks(node_pair)
+    channel, logs = node_pair.channel("n2"), node_pair.nodes["n2"]._partitions.logs
+    async with logs.lock(channel.partition):
+        logs.drop_soon(channel, starts[2])
+        await until(lambda: channel in logs._dropping)
+        channel.follow(channel.copies.epoch + 1, lambda: None)
+    await until(lambda: channel not in logs._dropping)
+    assert (node_pair.log("n2").start_offset, channel.copies.deleted) == (0, 0)
