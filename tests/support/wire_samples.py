@@ -102,6 +102,10 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     min_insync=2,
                     flush_async=True,
                     replication_async=True,
+                    held_by="group billing",
+                    held_from=88,
+                    held_bytes=4000,
+                    held_since_ms=1763800001000,
                 )
             ],
             requests_waiting=5,
