@@ -11,7 +11,7 @@ import pytest
 from support.coordination import client_of
 
 from vq.admin import topics as admin
-from vq.admin.topics import Deletion, Topic
+from vq.admin.topics import Deletion, HeldBack, Topic
 from vq.cli import errors, topic
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
@@ -211,3 +211,27 @@ async def add_broker(coordinator: Any) -> None:
     stat = await coordinator.create(path, node.encode(), ephemeral=True, parents=True)
     state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await coordinator.create(GroupState.path("b1"), state.encode())
+
+
+@pytest.mark.parametrize(
+    ("by", "since_ms", "told"),
+    [
+        (
+            "group billing",
+            1_763_800_000_000,
+            "t-3: 500 bytes from offset 70 on are kept beyond the retention, since "
+            "2025-11-22T08:26:40+00:00: group billing has not read it",
+        ),
+        (
+            "no consumer group",
+            None,
+            "t-3: 500 bytes from offset 70 on are kept beyond the retention: no consumer group "
+            "reads the topic yet",
+        ),
+    ],
+)
+def test_who_holds_back_what_is_said(by: str, since_ms: int | None, told: str) -> None:
+    held = HeldBack(by, 70, 500, since_ms)
+    assert topic._held_text("t", 3, held) == told
+    since_s = None if since_ms is None else since_ms / 1000
+    assert topic._held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}

@@ -1,6 +1,7 @@
 """Retention drops whole durable blocks, and nothing else."""
 
 import errno
+from pathlib import Path
 
 import pytest
 from support.store import (
@@ -15,7 +16,9 @@ from support.store import (
 
 from vq.clock import ManualClock
 from vq.errors import CorruptData
+from vq.store.block import BlockCache
 from vq.store.block_facts import read_facts, read_first_ms
+from vq.store.disk import RealDisk
 from vq.store.memory_disk import MemoryDisk, keep_none
 
 
@@ -141,3 +144,25 @@ def test_a_damaged_batch_has_no_facts() -> None:
     file.pwrite([b"damage!!"], 30)
     with pytest.raises(CorruptData):
         read_facts(disk, piece)
+
+
+def test_bytes_on_their_way_to_a_reader_stay_on_a_real_disk(tmp_path: Path) -> None:
+    """Their file is unlinked, and stays mapped; the descriptor is given back."""
+    cache = BlockCache()
+    log = open_log(RealDisk(), tmp_path / "t" / "0", cache=cache)
+    for number in range(30):
+        append(log, b"%04d" % number + bytes(400))
+    log.roll()
+    flush(log)
+    views = [log.reader.read(block.start_offset, 4096, log.end_offset) for block in log._blocks]
+    before = [bytes(view) for view in views]
+    assert len(cache) == len(views)
+    log.drop_before(log.end_offset)
+    flush(log)
+    assert [path.name for path in (tmp_path / "t" / "0").iterdir()] == ["checkpoint"]
+    assert [bytes(view) for view in views] == before
+    assert len(cache) == 0
+    append(log, b"on")
+    flush(log)
+    assert payloads(log) == [b"on"]
+    log.close()
