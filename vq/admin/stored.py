@@ -93,6 +93,8 @@ async def read_range(
     """
     for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
         check_whole(what, number)
+    if end is not None:
+        check_whole("end", end)
     if not 1 <= max_bytes <= limits.FETCH_BYTES_MAX:
         raise InvalidArgument(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"

@@ -1,6 +1,7 @@
 """Stored bytes by position: what tools read, over a cluster in memory."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
@@ -69,13 +70,14 @@ async def test_a_record_that_is_larger_than_the_bound_comes_whole(
         ((0, 5, 4), {}, InvalidArgument),
         ((0, -1), {}, InvalidArgument),
         ((0, 1 << 64), {}, InvalidArgument),
+        ((0, 0, "9"), {}, InvalidArgument),
         ((0, 0), {"max_bytes": 0}, InvalidArgument),
         ((0, 0), {"max_bytes": 1 << 30}, InvalidArgument),
     ],
 )
 async def test_what_is_no_range_is_refused(
     factory: aio.MessageFactory,
-    arguments: tuple[int, ...],
+    arguments: tuple[Any, ...],
     options: dict[str, int],
     error: type[Exception],
 ) -> None:
