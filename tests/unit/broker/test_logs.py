@@ -265,6 +265,47 @@ def test_a_log_whose_last_block_was_deleted_may_be_removed(disk: MemoryDisk) -> 
     assert logs_of(disk).prepare(WHERE, "id") == (False, [])
 
 
+def emptied_aside(disk: MemoryDisk, logs: Logs) -> Path:
+    """An earlier range of which retention has left nothing."""
+    path = logs.put_aside(WHERE, logs.open(WHERE, "id"))
+    assert path is not None
+    log = logs.open(WHERE, "id", path=path)
+    log.roll()
+    log.drop_before(log.end_offset)
+    flush(log)
+    log.close()
+    return path
+
+
+def test_an_earlier_range_is_removed_under_another_name(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its checkpoint it would be missed; what is left is removed by the next look."""
+    logs = logs_of(disk)
+    path = emptied_aside(disk, logs)
+
+    def rmtree(disk: MemoryDisk, victim: Path) -> None:
+        assert victim != path
+        disk.unlink(victim / "checkpoint")
+        raise OSError(5, "killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "rmtree", rmtree)
+        with pytest.raises(OSError, match="killed here"):
+            logs.remove_aside(WHERE, logs.open(WHERE, "id", path=path))
+    assert disk.listdir(HOME / "t") == ["0.from-0.gone", "topic.json"]
+    assert logs_of(disk).prepare(WHERE, "id") == (False, [])
+    assert disk.listdir(HOME / "t") == ["topic.json"]
+
+
+def test_an_earlier_range_stays_while_an_operator_has_bytes_of_it(disk: MemoryDisk) -> None:
+    logs = logs_of(disk)
+    path = emptied_aside(disk, logs)
+    disk.write_atomic(path / f"{0:016d}.diverged", b"bytes")
+    logs.remove_aside(WHERE, logs.open(WHERE, "id", path=path))
+    assert logs_of(disk).prepare(WHERE, "id") == (False, [path])
+
+
 def test_topics_are_forgotten_when_their_data_are_gone(disk: MemoryDisk) -> None:
     """Not before: ZooKeeper may be restored, and the data taken back from the trash."""
     logs = logs_of(disk)
