@@ -9,7 +9,7 @@ deletes a few blocks at a time, whatever is due.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from itertools import groupby
+from itertools import count, groupby
 from typing import Final, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
@@ -118,15 +118,19 @@ class Retainer:
         led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
+        numbers = count(1)
         for topic, channels in groupby(led, key=lambda each: each.partition.topic):
             work = _Topic(topic)
-            for number, channel in enumerate(channels, 1):
+            for channel, number in zip(channels, numbers, strict=False):
                 if not number % PARTITIONS_PER_TURN:
                     await asyncio.sleep(0)
                 try:
                     await self._retain(channel, work)
                 except (OSError, VqError) as error:
                     work.problem = work.problem or f"{channel}: {error}"
+                except Exception as error:  # one partition must not keep the others full
+                    logger.exception("retention failed, trying again", partition=channel)
+                    work.problem = work.problem or f"{channel}: {type(error).__name__}: {error}"
             self._tell(work)
 
     def _tell(self, work: "_Topic") -> None:

@@ -460,3 +460,43 @@ async def test_settings_that_change_meanwhile_count(served):
         await alter(served, retention_hours=None)
     await task
     assert log_of(served.node).start_offset == 0
+
+
+async def test_a_partition_that_fails_keeps_no_other_from_its_retention(served, monkeypatch):
+    for partition in (0, 1):
+        await blocks(served, 2, partition)
+    retainer, bad = later(served.node, 72.1), channel_of(served.node, 0)
+    real = retainer._decide
+
+    def decide(channel, *about):
+        if channel is bad:
+            raise ZeroDivisionError
+        return real(channel, *about)
+
+    monkeypatch.setattr(retainer, "_decide", decide)
+    await retainer.look()
+    assert log_of(served.node, 0).start_offset == 0
+    assert log_of(served.node, 1).start_offset == log_of(served.node, 1).end_offset
+
+
+async def test_the_loop_runs_other_things_during_a_pass(cluster):
+    """Also with many topics of one partition each."""
+    node = await cluster.start()
+    for number in range(200):
+        await cluster.create_topic(f"t{number}", partitions=1)
+    await until(lambda: len(node._partitions.channels) == 200)
+    client = await Client.connect(cluster.network, node.address)
+    for number in range(200):
+        await client.put(f"t{number}", 0, [message(b"x")])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await later(node, 0).look()
+    counting.cancel()
+    assert turns >= 3
