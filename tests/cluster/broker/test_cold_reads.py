@@ -4,11 +4,13 @@ import asyncio
 import threading
 
 import pytest
-from support.broker import Client, MemoryCluster, message
+from support.broker import Client, MemoryCluster, fetched, message
 from support.waiting import WAIT_S, until
 
 from vq.broker.runner import InlineRunner, Lane, ThreadRunner
+from vq.errors import OffsetOutOfRange
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.messages import decode_reply
 from vq.store import log_reader
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
@@ -147,3 +149,25 @@ async def test_a_call_that_hangs_does_not_hold_up_the_loop_at_the_end():
     gate.set()
     await asyncio.wait_for(closing, WAIT_S)
     assert held.done()
+
+
+@pytest.mark.parametrize("tags", [[], ["x"]])
+async def test_bytes_that_are_deleted_while_they_are_fetched_are_out_of_range(cold, tags):
+    """GET and FETCH, with and without a filter; what is left can be read."""
+    channel = cold.node._partitions.channels["t", 0]
+    with cold.runner.held():
+        get = cold.client.send_get("t", 0, cold.starts[0], tags=tags)
+        item = wire.FetchPartition(**WHERE, offset=cold.starts[0], tags=tags)
+        fetch = cold.client.send_fetch(0, item)
+        await until(lambda: cold.runner.waiting)
+        await cold.node._partitions.logs.drop_before(channel, channel.log.end_offset)
+    begin = channel.start_offset
+    assert begin > cold.starts[-1]
+    with pytest.raises(OffsetOutOfRange) as caught:
+        decode_reply(await asyncio.wait_for(get, WAIT_S))
+    assert caught.value.details["earliest"] == begin
+    [(result, body)] = fetched(await asyncio.wait_for(fetch, WAIT_S)).values()
+    assert (result.status, body) == (OffsetOutOfRange.status, b"")
+    assert result.numbers["earliest"] == begin
+    await cold.client.put("t", 0, [message(b"z" * 50, tag="x")])
+    assert b"z" * 50 in (await cold.client.get("t", 0, begin, tags=tags))[1]
