@@ -39,6 +39,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
 from vq.store.identity import IDENTITY_NAME
+from vq.store.log import Log
 from vq.store.log_config import LogConfig
 from vq.store.memory_disk import keep_all
 from vq.store.scrub import Damage
@@ -177,10 +178,12 @@ def no_repair(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     repair = Repairer._replace
     fails = [True]
 
-    async def replace(self: Repairer, channel: Channel, damage: Damage) -> None:
+    async def replace(
+        self: Repairer, channel: Channel, damage: Damage, log: Log | None = None
+    ) -> None:
         if fails:
             raise PartitionQuarantined("no other node has it")
-        await repair(self, channel, damage)
+        await repair(self, channel, damage, log)
 
     monkeypatch.setattr(Repairer, "_replace", replace)
     return fails.clear
