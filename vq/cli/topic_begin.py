@@ -59,5 +59,6 @@ def _text(found: NewBegin) -> str:
         committed = f"groups have committed offsets up to {found.committed}"
     return (
         f"{found.topic}-{found.partition} begins at {found.offset} on {found.group}; given up: "
-        f"{ranges}; {committed}"
+        f"{ranges}; {committed}. No message may ever have had an offset beyond {found.offset}: "
+        "readers would take another one for it"
     )
