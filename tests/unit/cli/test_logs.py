@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,16 @@ def test_a_variable_that_is_no_setting_is_named(
     assert "zookeeper = 'nowhere'" in error["message"]
 
 
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """The loop of a broker takes the signals of the process, which ends with it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
