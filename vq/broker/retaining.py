@@ -108,10 +108,7 @@ class Retainer:
         """Make passes, for ever."""
         while True:
             await asyncio.sleep(self._interval_s)
-            try:
-                await self.look()
-            except Exception:
-                logger.exception("retention failed, trying again")
+            await self.look()
 
     async def look(self) -> None:
         """Make one pass over all partitions whose group this node leads."""
