@@ -63,7 +63,7 @@ async def _aio_one(producer: aio.MessageProducer, messages: Messages) -> int:
     return len([await producer.send(message) for message in messages])
 
 
-def _aio_gather(together: int) -> "Callable[[aio.MessageProducer, Messages], Awaitable[int]]":
+def _aio_gather(together: int) -> Callable[[aio.MessageProducer, Messages], Awaitable[int]]:
     async def send_all(producer: aio.MessageProducer, messages: Messages) -> int:
         stored = 0
         for some in _parts(messages, together):
@@ -73,7 +73,7 @@ def _aio_gather(together: int) -> "Callable[[aio.MessageProducer, Messages], Awa
     return send_all
 
 
-def _asyncio_alone(together: int) -> "Callable[[aio.MessageProducer, Messages], Awaitable[int]]":
+def _asyncio_alone(together: int) -> Callable[[aio.MessageProducer, Messages], Awaitable[int]]:
     """Return a way that sends nothing: as many tasks wait for futures, which get a result."""
 
     async def wait_all(producer: aio.MessageProducer, messages: Messages) -> int:
