@@ -96,6 +96,7 @@ class Follower:
         cluster, group, node: Of this node.
         prove: Has both ends of a connection show that they belong to the cluster.
         rng: For the back-off.
+        bytes_per_s: How fast this node catches up with a master, at most; 0: no limit.
 
     Attributes:
         problem: Why nothing is copied, although this node follows; "" if there is no reason.
@@ -112,8 +113,10 @@ class Follower:
         node: str,
         prove: Callable[[BrokerConnection], Awaitable[None]],
         rng: Draws,
+        bytes_per_s: int = 0,
     ) -> None:
         self._channels = channels
+        self._bytes_per_s = bytes_per_s
         self._logs = logs
         self._network = network
         self._cluster = cluster
@@ -220,7 +223,11 @@ class Follower:
         )
         tasks = Tasks()
         session = self._session = CopySession(
-            connection, following, self._node, self._logs.drop_soon
+            connection,
+            following,
+            self._node,
+            self._logs.drop_soon,
+            bytes_per_s=self._bytes_per_s,
         )
         try:
             hello: Any = connection.opened.result()

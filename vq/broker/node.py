@@ -297,6 +297,7 @@ class BrokerNode:
             node=config.node,
             prove=self._membership.prove,
             rng=self._rng,
+            bytes_per_s=config.catch_up_bytes_per_s,
         )
         self._tasks.keep(follower.run, "copy from the master")
         self._partitions.on_added = follower.look
