@@ -29,6 +29,7 @@ __all__ = [
     "drop_archive",
     "new_zip",
     "open_zip",
+    "url_in",
 ]
 
 logger = get_logger(__name__)

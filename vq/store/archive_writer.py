@@ -113,7 +113,7 @@ class ArchiveWriter:
         start_offset, end_offset: Of the block.
         url: Where the zip goes; "": beside the block.
         about: What else the description in the zip tells.
-        chunk_bytes: What a chunk has, unless a batch is larger.
+        chunk_bytes: What a chunk has, unless a batch is larger; None: as much as is usual.
         level: Of zlib.
 
     Raises:
@@ -130,7 +130,7 @@ class ArchiveWriter:
         *,
         url: str = "",
         about: dict[str, Any] | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int | None = None,
         level: int = LEVEL,
     ) -> None:
         length = end_offset - start_offset
@@ -147,7 +147,7 @@ class ArchiveWriter:
         self._end = end_offset
         self._url = url
         self._about = about or {}
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
         self._level = level
         self._verified = _Verified(start_offset, end_offset)
         self._members: list[Member] = []
@@ -425,7 +425,7 @@ class BlockWriter:
         self._stub = read_stub(disk, stub_path)
         self._reader = open_zip(disk, stub_path, self._stub.archive.url)
         self._sha = hashlib.sha256()
-        self._new = NewBlock(disk, ArchiveFiles.of(stub_path).block)
+        self._new = NewBlock(disk, ArchiveFiles.of(stub_path).block, mark=".restored")
         self._is_placed = False
 
     def step(self) -> int:

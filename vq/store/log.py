@@ -647,8 +647,14 @@ class Log:
         block.use_archive(archive)
         self._rolled |= block is self._blocks.last
 
-    def check_archivable(self, block: Block) -> None:
+    def has(self, block: Block) -> bool:
+        """Whether a block is one of this log, and not dropped."""
+        return self._blocks.at(block.start_offset) is block
+
+    def check_archivable(self, block: Block, *, takes_appends: bool = False) -> None:
         """Return if a block of this log is closed and durable, and in a block file.
+
+        ``takes_appends``: also the last one, which the caller rolls.
 
         Raises:
             InvalidState: It is not.
@@ -657,8 +663,9 @@ class Log:
         self._check_has(block)
         if block.is_archived:
             raise InvalidState(f"{block.path} is archived already")
-        is_closed = any(block is each for each in self.closed_blocks)
-        if not is_closed or block.dirty or not 0 < block.end_offset <= self.synced_offset:
+        is_closed = takes_appends or block is not self.open_block
+        is_durable = not block.dirty and block.end_offset <= self.synced_offset
+        if not is_closed or not is_durable or not block.length:
             raise InvalidState(f"{block.path} takes appends, or is not durable")
 
     def use_file(self, block: Block) -> None:
@@ -679,7 +686,7 @@ class Log:
     def _check_has(self, block: Block) -> None:
         if not self.status.can_flush:
             raise self.status.refusal()
-        if not any(block is each for each in self._blocks):
+        if not self.has(block):
             raise InvalidState(f"{block.path} is not in the log any more")
 
     def seal(self) -> int:

@@ -167,6 +167,11 @@ class LogReader:
         block = self._blocks.at(offset)
         return block if block is not None and offset < block.end_offset else None
 
+    def block_at(self, offset: int) -> Block | None:
+        """Return the block that holds the byte at an offset; None: none does."""
+        block = self._blocks.at(offset)
+        return block if block is not None and offset < block.end_offset else None
+
     def pieces(self, offset: int, end: int) -> list[Piece]:
         """Return where the batches that hold the bytes ``[offset, end)`` lie.
 

@@ -298,13 +298,14 @@ def _decoded(body: bytes) -> tuple[int, int, bytes] | None:
 class NewBlock:
     """A block whose file is gone, written anew beside its place.
 
-    ``finish``, ``discard`` or ``close`` it.
+    ``finish``, ``discard`` or ``close`` it. ``mark`` keeps the names of two apart that are written
+    at the same time.
     """
 
-    def __init__(self, disk: Disk, path: Path) -> None:
+    def __init__(self, disk: Disk, path: Path, *, mark: str = "") -> None:
         self._disk = disk
         self._path = path
-        self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._beside = path.with_name(path.name + mark + TEMPORARY_SUFFIX)
         if disk.exists(self._beside):
             disk.unlink(self._beside)
         self._file: File | None = disk.open(self._beside, create=True)
