@@ -226,6 +226,8 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
         import fsspec
     except ImportError as error:
         raise Unreachable(url, 'fsspec is not installed: pip install "vq[archive]"') from error
+    if "://" not in url:  # fsspec would take it for a path below the working directory
+        raise Unreachable(url, "a URL is needed, such as file:///mnt/archive or s3://bucket/vq")
     try:
         system, path = fsspec.core.url_to_fs(url)
     except Exception as error:

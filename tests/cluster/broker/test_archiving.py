@@ -443,7 +443,7 @@ async def test_a_new_node_copies_from_archives(node_pair):
     del node_pair.cluster.disks["b1-n2"]
     await until(lambda: node_pair.nodes["n1"]._context.role.named == 1)
     await node_pair.start("n2")
-    await until(lambda: node_pair.same(), "the new node has everything")
+    await until(node_pair.same)
     assert not any(block.is_archived for block in node_pair.log("n2").closed_blocks)
 
 
