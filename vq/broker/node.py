@@ -398,6 +398,10 @@ class BrokerNode:
             interval_s=config.retention_interval_s,
         )
         self._tasks.keep(retainer.run, "retention")
+        self._tasks.keep(
+            lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
+            "remove archives elsewhere",
+        )
         status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
