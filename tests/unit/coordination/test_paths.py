@@ -94,6 +94,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": "p", "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -103,6 +104,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -112,6 +114,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
