@@ -212,9 +212,10 @@ class Archiver:
         """Do a run; return its result. What an interrupted one has done counts, too."""
         tally = _Tally(self._clock, before)
         logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
-        self.last = LastRun(number, tally.result(RunState.RUNNING))
-        await self._write(number, self.last.result)
-        telling = asyncio.get_running_loop().create_task(self._tell_progress(number, tally))
+        begun = tally.result(RunState.RUNNING)
+        self.last = LastRun(number, begun)
+        await self._write(number, begun)
+        telling = asyncio.get_running_loop().create_task(self._tell_progress(number, tally, begun))
         try:
             await self._archive_all(run, tally)
         finally:
@@ -234,9 +235,8 @@ class Archiver:
         )
         return result
 
-    async def _tell_progress(self, number: int, tally: "_Tally") -> None:
+    async def _tell_progress(self, number: int, tally: "_Tally", told: RunResult) -> None:
         """Write how far a run is, while ZooKeeper takes it; the end of the run is told apart."""
-        told = tally.result(RunState.RUNNING)
         while True:
             await asyncio.sleep(PROGRESS_S)
             result = tally.result(RunState.RUNNING)
