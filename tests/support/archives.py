@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 from support.waiting import until_true
 
-from vq.broker import archiving
-from vq.broker.archiving import Archiver
+from vq.broker import archive_runs
+from vq.broker.archive_runs import Archiver
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
@@ -70,9 +70,9 @@ def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     archiver = archiver_of(node)
     archives = NotedArchives(archiver._logs)
     archiver._logs = archives
-    before = archiving._is_archived
+    before = archive_runs._is_archived
     monkeypatch.setattr(
-        archiving, "_is_archived", lambda block: block in archives.blocks or before(block)
+        archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)
     )
     return archives
 

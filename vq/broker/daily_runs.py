@@ -2,7 +2,7 @@
 
 In here: holding the lease, and making the run that is due. Not in here: when one is due
 (``daily``), what rings at that time (``alarm``; without it the slow timer here does), and what
-nodes do of a run (``archiving``).
+nodes do of a run (``archive_runs``).
 """
 
 import asyncio

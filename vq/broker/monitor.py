@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.archiving import Archiver
+from vq.broker.archive_runs import Archiver
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.histogram import Histogram

@@ -23,7 +23,7 @@ from typing import cast
 from prometheus_client.metrics_core import Metric
 
 from vq import limits
-from vq.broker.archiving import Archiver, ArchivesBlocks
+from vq.broker.archive_runs import Archiver, ArchivesBlocks
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role

@@ -2,7 +2,7 @@
 
 A run is made once: a daily one for each time at which it was due, an operator's for each nonce,
 whatever answers are lost. A daily one is made only while the maker holds the lease (``leases``).
-Values are in ``run_values``; what a run does is in ``broker.archiving``.
+Values are in ``run_values``; what a run does is in ``broker.archive_runs``.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from support.broker import Client, message
 from support.node_pair import settled
 from support.waiting import until, until_true
 
-from vq.broker import archiving
+from vq.broker import archive_runs
 from vq.coordination.run_values import ArchiveRun, RunResult, RunState, TopicResult
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
@@ -23,7 +23,7 @@ ARCHIVE = {"retention_policy": "archive"}
 @pytest.fixture
 async def archives(served, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Topic ``t`` with two partitions; the node notes what it archives."""
-    monkeypatch.setattr(archiving, "PAUSE_S_MAX", 0.001)
+    monkeypatch.setattr(archive_runs, "PAUSE_S_MAX", 0.001)
     await alter(served, **ARCHIVE)
     return noted(served.node, monkeypatch)
 
@@ -188,7 +188,7 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
         await settled(node._partitions.channels["t", 0])
     archives = noted(node, monkeypatch)
     archives.gate.clear()  # behind the first block
-    monkeypatch.setattr(archiving, "PROGRESS_S", 0.001)
+    monkeypatch.setattr(archive_runs, "PROGRESS_S", 0.001)
     async with cluster.admin() as coordinator:
         number = await make_run(coordinator, run_of(node, 25))
         found: list[RunResult | None] = [None]
@@ -206,7 +206,7 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
         node = await cluster.start()
         # The blocks are other objects now; the first one counts as an archive again.
         monkeypatch.setattr(
-            archiving, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
+            archive_runs, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
         )
         again = NotedArchives(archiver_of(node)._logs)
         archiver_of(node)._logs = again
@@ -273,7 +273,7 @@ async def test_what_a_node_has_done_before_it_was_restarted_is_not_done_again(
 
 
 async def test_a_copy_archives_its_own_blocks(node_pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiving, "PAUSE_S_MAX", 0.001)
+    monkeypatch.setattr(archive_runs, "PAUSE_S_MAX", 0.001)
     wanted = TopicSettings(partitions=1, retention_policy="archive")
     async with node_pair.cluster.admin() as coordinator:
         await change_settings(coordinator, "t", wanted)
