@@ -81,6 +81,9 @@ async def settled(channel: Channel) -> None:
 def whole(log: Log, offset: int) -> bytes:
     found = b""
     while offset < log.end_offset:
+        fetch = log.reader.cold(offset, 1 << 23, log.end_offset)
+        if fetch is not None:
+            fetch()
         part = bytes(log.reader.read(offset, 1 << 23, log.end_offset))
         found, offset = found + part, offset + len(part)
     return found

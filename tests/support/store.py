@@ -6,7 +6,9 @@ import google_crc32c
 
 from vq.clock import Clock, ManualClock
 from vq.model import ProducerStamp
-from vq.store.block import BlockCache
+from vq.store.archive import ArchiveFiles, Stub
+from vq.store.archive_writer import ArchiveWriter
+from vq.store.block import Block, BlockCache
 from vq.store.disk import Disk
 from vq.store.log import Log, LogConfig, SyncTicket
 from vq.store.memory_disk import MemoryDisk, keep_all
@@ -94,3 +96,37 @@ def records(log: Log, start: int | None = None) -> list[Record]:
 def payloads(log: Log) -> list[bytes]:
     """Return the payload of every record in the log."""
     return [record.payload for record in records(log)]
+
+
+def write_archive(disk: Disk, block: Block, *, url: str = "", chunk_bytes: int = 1024) -> Stub:
+    """Write zip and stub of a block beside its file, in small chunks; the log is not told."""
+    writer = ArchiveWriter(
+        disk,
+        block.path,
+        block.start_offset,
+        block.end_offset,
+        url=url,
+        about={"topic": "orders"},
+        chunk_bytes=chunk_bytes,
+    )
+    try:
+        while not writer.done:
+            writer.step()
+        stub = writer.place()
+    finally:
+        writer.close()
+    disk.write_atomic(ArchiveFiles.of(block.path).stub, stub.to_bytes())
+    return stub
+
+
+def archive(disk: Disk, log: Log, block: Block, *, url: str = "", chunk_bytes: int = 1024) -> Stub:
+    """Archive a closed block of an open log, whole."""
+    stub = write_archive(disk, block, url=url, chunk_bytes=chunk_bytes)
+    log.use_archive(block, stub.archive)
+    flush(log)
+    return stub
+
+
+def blocks_of(log: Log) -> list[Block]:
+    """Return the blocks of a log."""
+    return list(log._blocks)

@@ -1,8 +1,8 @@
 """The archive's runs, as one node does them: its own blocks that are due, one after the other.
 
-In here: which runs a node has to do, the way over its partitions, pauses, and what it tells of a
-run. Not in here: what is due (``store.archive_age``), how a block becomes an archive
-(``channel_logs``), and who makes runs (``daily_runs``).
+In here: which runs a node has to do, the way over its partitions, and what it tells of a run. Not
+in here: what is due (``store.archive_age``), how a block becomes an archive (``archiving``), and
+who makes runs (``daily_runs``).
 
 Every node of a group archives its own blocks, whether it leads or copies. A run that dies half-way
 is done again from the beginning by the next start: a block that is an archive already is not due.
@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
+from vq.broker.archiving import Archived
 from vq.broker.channel import Channel
 from vq.broker.context import Counters
 from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
@@ -32,7 +33,7 @@ from vq.coordination.run_values import (
     refused,
 )
 from vq.coordination.runs import read_result, read_runs, write_result
-from vq.errors import CoordinationError, VqError
+from vq.errors import CoordinationError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.store.archive_age import HOUR_MS, due, must_roll
@@ -47,28 +48,12 @@ logger = get_logger(__name__)
 #: How often runs are looked at although no watch fired.
 AUDIT_S: Final = 60.0
 _BACKOFF: Final = Backoff(first_s=0.5, most_s=30.0)
-#: A pause is so many times as long as a block took, so that half of the processor's and the disk's
-#: time stays for others.
-PAUSE_SHARE: Final = 1.0
-PAUSE_S_MAX: Final = 10.0
+#: From one block to the next; what works on a block makes pauses of its own.
+PAUSE_S: Final = 0.05
 #: How often a node writes how far it is.
 PROGRESS_S: Final = 5.0
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
-
-
-class Archived(Protocol):
-    """What one block has become."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the block."""
-        ...
-
-    @property
-    def archive_bytes(self) -> int:
-        """Bytes of the archive."""
-        ...
 
 
 class ArchivesBlocks(Protocol):
@@ -109,6 +94,7 @@ class Archiver:
         clock: Tells the time.
         counters: Of the node.
         rng: For the back-off.
+        stops: Returns whether the node stops, and closes its partitions one after the other.
 
     Attributes:
         last: The last run; None: there was none since the start.
@@ -127,7 +113,9 @@ class Archiver:
         clock: Clock,
         counters: Counters,
         rng: random.Random,
+        stops: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._stops = stops
         self._channels = channels
         self._logs = logs
         self._coordinator = coordinator
@@ -221,6 +209,8 @@ class Archiver:
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
+        if self._stops():
+            await asyncio.Event().wait()  # until it is cancelled: the next start does the rest
         result = tally.result(RunState.FAILED if tally.failed else RunState.DONE)
         self.last = LastRun(number, result)
         logger.info(
@@ -313,11 +303,12 @@ class Archiver:
             block = next((each for each in blocks if each not in tried), None)
             if block is None:
                 break
-            begun_s = self._clock.monotonic()
             tried.add(block)
             try:
                 done = await self._logs.archive(channel, block, settings.archive_to, still)
             except (OSError, VqError) as error:
+                if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
+                    continue  # it was deleted meanwhile, say: nothing is left to be archived
                 problem = problem or f"{channel}: {error}"
                 tally.add(channel, TopicResult(failed=1, error=problem))
             except Exception as error:  # one block must not keep the others from being archived
@@ -328,8 +319,7 @@ class Archiver:
                 self._counters.archived_blocks += 1
                 self._counters.archived_bytes += done.size_bytes
                 tally.add(channel, TopicResult(1, done.size_bytes, done.archive_bytes))
-            took_s = self._clock.monotonic() - begun_s
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
+            await asyncio.sleep(PAUSE_S)
         return problem
 
     async def _due(self, channel: Channel, run: ArchiveRun, after_hours: int) -> list[Block]:
@@ -403,6 +393,12 @@ def _is_wanted(channel: Channel, run: ArchiveRun) -> bool:
     return channel.settings.archived_after_hours is not None and is_whole(channel)
 
 
+def _has(channel: Channel, block: Block) -> bool:
+    """Whether a block is still one of the partition's."""
+    logs = [each.log for each in (*channel.older, channel)]
+    return any(log is not None and log.has(block) for log in logs)
+
+
 def _same_archive(settings: TopicSettings, before: TopicSettings) -> bool:
     return (settings.archived_after_hours, settings.archive_to) == (
         before.archived_after_hours,
@@ -411,4 +407,4 @@ def _same_archive(settings: TopicSettings, before: TopicSettings) -> bool:
 
 
 def _is_archived(block: Block) -> bool:
-    return bool(getattr(block, "is_archived", False))
+    return block.is_archived

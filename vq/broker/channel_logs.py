@@ -6,11 +6,12 @@ Not in here: which channels exist (``partitions``), when a partition moves (``mo
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
@@ -72,6 +73,7 @@ class ChannelLogs:
         self.story = StartStory()
         self.on_cut: Callable[[], None] = lambda: None
         self._dropping: set[Channel] = set()
+        self._archiving = Archiving(logs, runner, self.lock, self._whole)
 
     def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
         """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
@@ -511,6 +513,71 @@ class ChannelLogs:
                         Lane.PURGE,
                     )
 
+    # Archives -----------------------------------------------------------------------------------
+    async def archive(
+        self,
+        channel: Channel,
+        block: Block,
+        to: str | None = None,
+        still: Callable[[], bool] = lambda: True,
+    ) -> Archived:
+        """Have a zip hold the bytes of a closed block, and delete its file.
+
+        Returns when that is done: stub and zip are durable, and were read back.
+
+        Args:
+            channel: Of the partition.
+            block: Of its log, or of an earlier range: closed, durable and committed.
+            to: URL below which the zip goes; None: beside the log.
+            still: Whether it is still wanted: asked again and again.
+
+        Raises:
+            InvalidState: The block cannot be archived, or not any more; it is left alone.
+            CorruptData: The block is damaged; that is looked into.
+            DiskFull: There is no space for the zip.
+            Busy: The place cannot be reached, or this block is being worked on.
+            VqError, OSError: Something else failed; the block is as it was.
+        """
+        return await self._archiving.archive(channel, block, to, still)
+
+    async def restore(
+        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Have a block file hold the bytes of an archived block again, and delete the archive.
+
+        Raises:
+            VqError, OSError: As ``archive``; CorruptData: the archive is damaged.
+        """
+        await self._archiving.restore(channel, block, still)
+
+    async def verify_archive(self, channel: Channel, block: Block) -> Verified:
+        """Read an archive as a whole; return what is wrong, if something is.
+
+        Zip, block and batches are compared with what the stub says. Damage of batches is looked
+        into, as a reader's report is.
+
+        Raises:
+            InvalidState: The block is not archived, or not here any more.
+            Busy: The place of the archive cannot be reached.
+        """
+        return await self._archiving.verify(channel, block)
+
+    async def put_back(
+        self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]
+    ) -> None:
+        """Have a block file that was written anew take the place of a damaged archive.
+
+        ``place`` gives the file its name, durably; it is called on a lane.
+
+        Raises:
+            InvalidState: The block is not archived any more, or gone; ``place`` was not called.
+        """
+        await self._archiving.put_back(channel, block, place, still)
+
+    async def discard_archives(self, channels: Callable[[], Iterable[Channel]]) -> None:
+        """Remove archives elsewhere that no log has any more, for ever."""
+        await self._archiving.discard_all(channels)
+
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
         """Return once everything appended is durable, or given up, and no flush runs."""
@@ -555,7 +622,8 @@ def _drop(part: Channel, offset: int) -> Freed:
 
 def _has_nothing(older: Channel, log: Log) -> bool:
     """Whether nothing is left of an earlier range, and nothing of it was lost."""
-    return log.status.can_flush and not log.size_bytes and not older.is_cut_short
+    has_bytes = bool(log.size_bytes or log.flushing.discards)
+    return log.status.can_flush and not has_bytes and not older.is_cut_short
 
 
 def _tell_cut(channel: Channel, file: Diverged) -> None:

@@ -2,17 +2,20 @@
 
 A read of the mapped file on the event loop waits for the disk if pages are missing, and all
 connections wait with it. So a read first asks the log whether the bytes are in memory
-(``LogReader.cold``); if not, they are fetched here, and the read goes on afterwards.
+(``LogReader.cold``); if not, they are fetched here, and the read goes on afterwards. Archived bytes
+are served from memory only: also a look-up in them may have to wait (``read_again``).
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from vq.broker.context import Context
 from vq.broker.runner import Lane, Runner
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.log_lines import get_logger
+from vq.store.archived_file import NotInMemory
 
 logger = get_logger(__name__)
 
@@ -23,6 +26,59 @@ class ColdRead(NamedTuple):
     fetch: Callable[[], None]  # blocks
     wanted: Callable[[], bool]  # whether the request still waits
     then: Callable[[], None]  # called on the loop, if the request still waits
+
+
+class _Waiting:
+    """A request that is handled again once bytes are in memory."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        session.waiting[self] = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its connection is there still."""
+        return self in self._session.waiting
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._session.waiting.pop(self, None)
+
+
+#: Fetches for one request; a look-up needs one for each chunk that it looks into.
+FETCHES_MAX: Final = 64
+
+
+class Tries:
+    """Counts how often a request was handled again."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = FETCHES_MAX
+
+    def spend(self, error: NotInMemory) -> None:
+        """Count one more.
+
+        Raises:
+            NotInMemory: There were too many: what was fetched is pushed out again and again.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise error
+
+
+def read_again(
+    context: Context, session: Session, error: NotInMemory, again: Callable[[], None]
+) -> None:
+    """Have ``again`` called once the bytes are in memory that a request lacked."""
+    waiting = _Waiting(session)
+
+    def then() -> None:
+        waiting.cancel()
+        again()
+
+    context.fetch_cold(session, ColdRead(error.fetch, lambda: waiting.is_wanted, then))
 
 
 class ColdReads:

@@ -16,11 +16,12 @@ Sessions end with their connection. What they remember is bounded per connection
 """
 
 import enum
+from collections.abc import Callable
 from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import ColdRead
+from vq.broker.cold_reads import ColdRead, Tries
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
 from vq.broker.copies import Woken
@@ -49,6 +50,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.store.archived_file import NotInMemory
 
 logger = get_logger(__name__)
 
@@ -175,6 +177,7 @@ class FetchedPartition:
             checked, before an answer.
         size: What it counts for in the bounds of its session.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
+        tries: How often bytes were fetched for it that were not in memory when they should be.
         warm: The bytes from this offset on were brought into memory; -1: none were.
         watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
             not.
@@ -195,6 +198,7 @@ class FetchedPartition:
         "size",
         "tags",
         "told_deleted",
+        "tries",
         "validate",
         "warm",
         "watch_above",
@@ -219,6 +223,7 @@ class FetchedPartition:
             self.failure = None  # one of the look-up stays, to be told now
         self.offset = self.position = item.offset
         self.warm = -1
+        self.tries = Tries()
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
@@ -576,6 +581,9 @@ class FetchSession:
             if self._must_fetch(fetched, part, min(wanted, room)):
                 return True
             view = part.log.reader.read(fetched.position, min(wanted, room), limit)
+        except NotInMemory as error:
+            self._fetch_again(fetched, error)
+            return True
         except VqError as error:
             self._fail(fetched, error)
             return True
@@ -593,6 +601,9 @@ class FetchSession:
             slices, offsets, position = scan(
                 part, fetched.position, fetched.tags, fetched.max_bytes
             )
+        except NotInMemory as error:
+            self._fetch_again(fetched, error)
+            return
         except VqError as error:
             fetched.failure = error
             self._ready[fetched] = None
@@ -618,18 +629,37 @@ class FetchSession:
         )
         if fetch is None:
             return False
+        self._fetch(fetched, fetch, warm=offset)
+        return True
+
+    def _fetch_again(self, fetched: FetchedPartition, error: NotInMemory) -> None:
+        """Bring bytes into memory that a check lacks, or that were pushed out again."""
+        try:
+            fetched.tries.spend(error)
+        except VqError as refusal:
+            self._scans.pop(fetched, None)
+            fetched.failure = refusal
+            self._ready[fetched] = None
+        else:
+            self._fetch(fetched, error.fetch, warm=-1)
+
+    def _fetch(self, fetched: FetchedPartition, fetch: Callable[[], None], *, warm: int) -> None:
+        """Bring bytes into memory; until then the partition is not ready.
+
+        ``warm``: those from this offset on are there then; -1: others are.
+        """
+        offset = fetched.position
         self._ready.pop(fetched, None)
         self._scans.pop(fetched, None)
         self._cold[fetched] = offset
 
         def then() -> None:
             del self._cold[fetched]
-            fetched.warm = offset  # read them now, even if they were pushed out again
+            fetched.warm = warm  # read them now, even if they were pushed out again
             self.ready(fetched)
 
         read = ColdRead(fetch, lambda: self._cold.get(fetched) == offset, then)
         self._fetches.context.fetch_cold(self._session, read)
-        return True
 
     def _fail(self, fetched: FetchedPartition, error: VqError) -> None:
         """Tell of an error; or first how far a filter got, since that is where to go on."""

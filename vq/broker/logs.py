@@ -20,6 +20,9 @@ from vq.clock import Clock
 from vq.errors import PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.store.archive import ArchiveFiles, Stub, url_of
+from vq.store.archive_place import discard, drop_archive, url_in
+from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
@@ -259,6 +262,68 @@ class Logs:
         with self._aside_lock:
             self._aside.get(partition.topic, {}).pop(usual.name, None)
         return moved
+
+    # Archives -----------------------------------------------------------------------------------
+    def new_archive(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        path: Path,
+        start_offset: int,
+        end_offset: int,
+        *,
+        place: str | None,
+    ) -> ArchiveWriter:
+        """Begin to archive the block in the file at ``path``; ``place``: a URL, None: beside it.
+
+        Raises:
+            OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
+                be removed.
+        """
+        identity = self._directory.identity
+        owner = (identity.cluster, identity.group, identity.node)
+        topic = f"{partition.topic}.{topic_id}"
+        url = ""
+        if place is not None:
+            url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
+        mark = ArchiveFiles.of(path).discard
+        if self._disk.exists(mark):
+            if url_in(self._disk, mark) == url:  # it is written over
+                self._disk.unlink(mark)
+                self._disk.sync_directory(mark.parent)
+            else:
+                discard(self._disk, mark)
+        about = {
+            **dict(zip(("cluster", "group", "node"), owner, strict=True)),
+            "topic": partition.topic,
+            "topic_id": topic_id,
+            "partition": partition.partition,
+        }
+        return ArchiveWriter(self._disk, path, start_offset, end_offset, url=url, about=about)
+
+    def save_stub(self, path: Path, stub: Stub) -> None:
+        """Make durable that an archive has the block in the file at ``path``."""
+        self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
+
+    def restore(self, stub_path: Path) -> BlockWriter:
+        """Begin to write the block file of an archive again."""
+        return BlockWriter(self._disk, stub_path)
+
+    def check_archive(self, stub_path: Path) -> ArchiveCheck:
+        """Begin to read an archive as a whole."""
+        return ArchiveCheck.of(self._disk, stub_path)
+
+    def drop_archive(self, path: Path) -> list[Path]:
+        """Remove an archive that no log has; return the mark of a zip elsewhere, if there is one.
+
+        ``path`` is its stub, or the block's file.
+        """
+        files = ArchiveFiles.of(path)
+        return [files.discard] if drop_archive(self._disk, files.stub) else []
+
+    def discard(self, mark: Path) -> None:
+        """Remove the zip elsewhere that a mark names, and the mark; see ``archive_place``."""
+        discard(self._disk, mark)
 
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)

@@ -18,12 +18,11 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import cast
 
 from prometheus_client.metrics_core import Metric
 
 from vq import limits
-from vq.broker.archive_runs import Archiver, ArchivesBlocks
+from vq.broker.archive_runs import Archiver
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
@@ -406,7 +405,7 @@ class BrokerNode:
         self._tasks.keep(retainer.run, "retention")
         archiver = Archiver(
             self._partitions.channels.values,
-            cast(ArchivesBlocks, self._partitions.logs),
+            self._partitions.logs,
             self._coordinator,
             group=config.group,
             node=config.node,
@@ -415,8 +414,13 @@ class BrokerNode:
             clock=clock,
             counters=self._context.counters,
             rng=self._rng,
+            stops=lambda: self._stage is not Stage.SERVING,
         )
         self._archiver = archiver
+        self._tasks.keep(
+            lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
+            "remove archives elsewhere",
+        )
         status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms

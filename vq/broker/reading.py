@@ -5,11 +5,12 @@ A GET that finds too little waits in its channel; it costs one small object and 
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import ColdRead
+from vq.broker.cold_reads import ColdRead, Tries, read_again
 from vq.broker.context import Timer
 from vq.broker.partition_state import State
 from vq.broker.places import check_epoch, check_place, last_epoch
@@ -28,6 +29,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
+from vq.store.archived_file import NotInMemory
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.log import Log, LogState
 from vq.store.tag_filter import filter_by_tag
@@ -39,8 +41,15 @@ FILTER_SCAN_BYTES: Final = 128 * limits.KIB
 assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
 
 
-def get(channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest) -> None:
+def get(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.GetRequest,
+    tries: Tries | None = None,
+) -> None:
     """Answer a GET now, or park it until there is something to answer."""
+    tries = tries or Tries()
     try:
         check_readable(channel, header.epoch, from_copy=header.from_copy)
         if channel.older:
@@ -65,10 +74,31 @@ def get(channel: Channel, session: Session, request_id: RequestId, header: wire.
         ):
             _answer(channel, session, request_id, header)
             return
+    except NotInMemory as error:
+        again = partial(get, channel, session, request_id, header, tries)
+        _try_again(channel, session, request_id, error, tries, again)
+        return
     except VqError as error:
         session.refuse(request_id, error)
         return
     WaitingGet(channel, session, request_id, header).begin()
+
+
+def _try_again(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    error: NotInMemory,
+    tries: Tries,
+    again: Callable[[], None],
+) -> None:
+    """Handle a request again once what it lacks is in memory, unless that was done too often."""
+    try:
+        tries.spend(error)
+    except VqError as refusal:
+        session.refuse(request_id, refusal)
+    else:
+        read_again(channel.context, session, error, again)
 
 
 def _answer(
@@ -284,6 +314,7 @@ class WaitingGet:
         "_session",
         "_ticket",
         "_timer",
+        "_tries",
         "_warm",
     )
 
@@ -298,6 +329,7 @@ class WaitingGet:
         self._timer: Timer | None = None
         self._fetching = False  # bytes are being brought into memory
         self._warm = -1  # the bytes from this offset on were brought into memory
+        self._tries = Tries()
 
     def begin(self) -> None:
         """Park; or, when there are data or it does not want to wait, answer once the peer can."""
@@ -347,6 +379,8 @@ class WaitingGet:
             check_range(self._channel, self._header.offset)
             if not self._must_fetch(self._header.offset, _fetch_bytes(self._header)):
                 self._answer()
+        except NotInMemory as error:  # pushed out again
+            self._fetch_again(error)
         except VqError as error:
             session.refuse(self._ticket, error)
 
@@ -362,6 +396,21 @@ class WaitingGet:
         fetch = None if self._warm == offset else cold(self._channel, offset, max_bytes)
         if fetch is None:
             return False
+        self._fetch(fetch, offset)
+        return True
+
+    def _fetch_again(self, error: NotInMemory) -> None:
+        """Bring bytes into memory that were pushed out, or that a look-up lacks."""
+        try:
+            self._tries.spend(error)
+        except VqError as refusal:
+            self.cancel()
+            self._session.refuse(self._ticket, refusal)
+        else:
+            self._fetch(error.fetch, -1)
+
+    def _fetch(self, fetch: Callable[[], None], offset: int) -> None:
+        """Bring bytes into memory, then go on; those from ``offset`` on are there then."""
         session = self._session
         session.waiting[self] = None
         self._fetching = True
@@ -373,7 +422,6 @@ class WaitingGet:
 
         read = ColdRead(fetch, lambda: self in session.waiting, then)
         self._channel.context.fetch_cold(session, read)
-        return True
 
     def _answer(self) -> None:
         _answer(self._channel, self._session, self._ticket, self._header)
@@ -436,6 +484,9 @@ class FilteredGet(WaitingGet):
             )
         except PartitionRangeElsewhere as error:
             self._sent_on(error)
+            return
+        except NotInMemory as error:
+            self._fetch_again(error)
             return
         except VqError as error:
             self.cancel()
@@ -517,12 +568,20 @@ def scan(
 
 
 def offsets(
-    channel: Channel, session: Session, request_id: RequestId, header: wire.OffsetsRequest
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.OffsetsRequest,
+    tries: Tries | None = None,
 ) -> None:
     """Answer an OFFSETS: the range kept here, and what else was asked."""
+    tries = tries or Tries()
     try:
         check_readable(channel, header.epoch)
         session.reply(request_id, _offsets(channel, header))
+    except NotInMemory as error:
+        again = partial(offsets, channel, session, request_id, header, tries)
+        _try_again(channel, session, request_id, error, tries, again)
     except VqError as error:
         session.refuse(request_id, error)
 

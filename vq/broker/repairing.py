@@ -41,6 +41,8 @@ from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 from vq.remoting.transport import Network
+from vq.store.archive import ArchiveFiles
+from vq.store.block import Block
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
 from vq.store.repair import (
@@ -439,6 +441,7 @@ class Repairer:
         self, channel: Channel, damage: Damage, source: _Source, log: Log | None
     ) -> None:
         disk, run = self._disk, self._runner.run
+        damage, block = _located(log, damage)
         block_start = int(damage.path.stem)
         trusted = damage.end <= source.trusted_to or await self._joins(channel, damage, source)
         is_there = await run(lambda: disk.exists(damage.path), Lane.VERIFY)
@@ -465,7 +468,11 @@ class Repairer:
                 # It would come back to a log that begins behind it.
                 await run(new.discard, Lane.VERIFY)
                 return
-            if new is not None:
+            if new is not None and block is not None:
+                await self._partitions.logs.put_back(
+                    channel, block, new.finish, lambda: block.is_archived
+                )
+            elif new is not None:
                 await run(new.finish, Lane.VERIFY)
         finally:
             if new is not None:
@@ -565,6 +572,20 @@ class Repairer:
             kept=repair.kept,
             cause=damage.why,
         )
+
+
+def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
+    """Return damage where its block is by now, and the block if it is archived.
+
+    An archive is not written to: a block file takes its place, with all bytes of another node.
+    """
+    block = None if log is None else log.reader.block_at(damage.start)
+    if block is None:
+        return damage, None
+    if block.archive is None:
+        return damage._replace(path=block.path), None
+    path = ArchiveFiles.of(block.path).block
+    return Damage(block.start_offset, block.end_offset, path, damage.why), block
 
 
 def _is_dropped(log: Log | None, damage: Damage) -> bool:

@@ -22,6 +22,7 @@ from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.store.archived_file import stored_length
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
 from vq.store.scrub import Damage, Piece, Scrub
@@ -88,6 +89,7 @@ class Pass:
         self.ended = False
         self.compared = False  # whether the files of ``lately`` were looked at
         self.trouble = ""  # why not everything was read
+        self.unreachable = ""  # why some of that could not be
         self.total_bytes = 0
         self.read_bytes = 0
         self.todo: deque[tuple[Log, Piece]] = deque()
@@ -391,7 +393,12 @@ class Verifier:
         def on_read(size: int) -> None:
             current.read_bytes += size
 
-        await self._verify(channel, log, piece, self._bytes_per_s, BATCHES_PER_S, on_read)
+        unreachable = await self._verify(
+            channel, log, piece, self._bytes_per_s, BATCHES_PER_S, on_read
+        )
+        if unreachable:
+            current.ends.pop(log, None)  # what is intact is not known
+            current.unreachable = unreachable
 
     async def scrub(
         self,
@@ -430,8 +437,8 @@ class Verifier:
         bytes_per_s: int,
         batches_per_s: int,
         on_read: Callable[[int], None],
-    ) -> None:
-        """Verify a piece, slowly, and note what is damaged."""
+    ) -> str:
+        """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
         scrub = Scrub(self._disk, [piece])
         try:
             while not scrub.done and not _gone(channel, log):
@@ -442,15 +449,17 @@ class Verifier:
                 await asyncio.sleep(pause_s)
         finally:  # behind a step that a cancellation left running
             await self._runner.run(scrub.close, Lane.VERIFY)
-        if not _gone(channel, log):
+        if not _gone(channel, log) and not scrub.unreachable:
             self._note(channel, log, piece.start, piece.end, scrub.damage)
+        return scrub.unreachable
 
     def _end(self, current: Pass) -> None:
         current.ended = True
         if current.read_bytes < current.total_bytes:
+            why = current.unreachable or "their log was closed or replaced meanwhile"
             current.trouble = (
-                f"{current.total_bytes - current.read_bytes} bytes were not read: their log was "
-                "closed or replaced meanwhile; verify again"
+                f"{current.total_bytes - current.read_bytes} bytes were not read: {why}; "
+                "verify again"
             )
         for log, end in current.ends.items():
             if not _gone(current.channel, log):
@@ -514,7 +523,7 @@ def _gone(channel: Channel, log: Log) -> bool:
 def _is_there(disk: Disk, piece: Piece) -> bool:
     """Whether the file of ``piece`` exists and is long enough to hold it."""
     try:
-        return disk.size(piece.path) >= piece.end - piece.block_start
+        return stored_length(disk, piece.path) >= piece.end - piece.block_start
     except OSError:
         return False
 

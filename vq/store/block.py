@@ -1,4 +1,4 @@
-"""One block: a file that holds a run of whole batches, and the cache that bounds open files.
+"""One block: a file, or an archive, of whole batches, and the cache that bounds open files.
 
 A block knows its own bytes and its sparse index, not its neighbours (``blocks``) and not when it is
 full, flushed or deleted (``log``).
@@ -6,9 +6,11 @@ full, flushed or deleted (``log``).
     position in the file   0                length           allocated
                            | batches        | zeros (space taken ahead) |
     offset in the log      start_offset     end_offset
+
+An archived block (``archive``) does not change. Who reads one on the log's thread is told what is
+not in memory (``NotInMemory``); its first batch, its epochs and its facts are.
 """
 
-import contextlib
 import errno
 import threading
 from collections import OrderedDict
@@ -20,6 +22,13 @@ from typing import Final
 
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
+from vq.store.archive import Archive, ArchiveFiles
+from vq.store.archived_file import (
+    ArchivedFile,
+    ChunkCache,
+    NotInMemory,
+    fetch_stored,
+)
 from vq.store.block_facts import BlockFacts
 from vq.store.disk import Disk, File
 from vq.store.format import (
@@ -42,6 +51,8 @@ FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 PASSING_ERRNOS: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 _ALLOCATION_UNIT: Final = 4096
 _WALK_BYTES: Final = 256 * 1024
+#: Stands for the index among the chunks of an archive.
+INDEX_NUMBER: Final = -1
 
 
 class BlockCache:
@@ -55,9 +66,18 @@ class BlockCache:
     Shared by all logs of a node. A block is used by one thread at a time; ``trim`` closes blocks of
     any log, so it is called only on the thread that appends and reads. Another thread that works
     on a block takes it out first (``give``), or does no more than ``unpin`` it.
+
+    Args:
+        open_blocks_max: The bound.
+        waits: Whoever reads from these blocks may wait until an archive is decompressed.
+
+    Attributes:
+        chunks: What is in memory of archived blocks.
     """
 
-    def __init__(self, open_blocks_max: int = 256) -> None:
+    def __init__(self, open_blocks_max: int = 256, *, waits: bool = False) -> None:
+        self.waits = waits
+        self.chunks = ChunkCache()
         self._open_blocks_max = open_blocks_max
         self._clean: OrderedDict[Block, None] = OrderedDict()  # the one used last comes last
         self._dirty: dict[Block, None] = {}
@@ -133,11 +153,14 @@ class Block:
         index: The sparse index, or None until it is needed.
         index_saved: Whether ``index`` may be forgotten: it is beside the block, or can be built.
         facts: Of a block that takes no more appends, once they are known.
+        archive: What holds its bytes instead of a block file; None: a block file does.
+        path: The block file, or the archive's stub.
     """
 
     __slots__ = (
         "_disk",
         "allocated",
+        "archive",
         "cache",
         "facts",
         "file",
@@ -160,6 +183,7 @@ class Block:
         cache: BlockCache,
         length: int = 0,
         allocated: int = 0,
+        archive: Archive | None = None,
     ) -> None:
         self.path = directory / block_name(start_offset)
         self.start_offset = start_offset
@@ -173,7 +197,30 @@ class Block:
         self.facts: BlockFacts | None = None
         self.file: File | None = None
         self.cache = cache
+        self.archive: Archive | None = None
         self._disk = disk
+        if archive is not None:
+            self.use_archive(archive)
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether an archive holds its bytes."""
+        return self.archive is not None
+
+    def use_archive(self, archive: Archive) -> None:
+        """Read from an archive from now on: its stub and zip are there, and have all bytes."""
+        self.close()
+        self.archive = archive
+        self.path = ArchiveFiles.of(self.path).stub
+        self.length = self.allocated = self.synced_length = archive.length
+        self.messages = archive.messages
+        self.facts = BlockFacts(archive.last_ms, archive.messages)
+
+    def use_file(self) -> None:
+        """Read from the block file from now on: it is there, and has all bytes."""
+        self.close()
+        self.archive = None
+        self.path = ArchiveFiles.of(self.path).block
 
     @property
     def end_offset(self) -> int:
@@ -198,7 +245,12 @@ class Block:
         """
         file = self.file
         if file is None:
-            file = self.file = self._disk.open(self.path, create=create)
+            if self.archive is None:
+                file = self._disk.open(self.path, create=create)
+            else:
+                cache = self.cache
+                file = ArchivedFile(self._disk, self.path, cache.chunks, waits=cache.waits)
+            self.file = file
             self.cache.opened(self)
         else:
             self.cache.used(self)
@@ -246,6 +298,7 @@ class Block:
         """Return ``length`` bytes from ``position`` on; the caller keeps within the block.
 
         Raises:
+            NotInMemory: They are in an archive, and must be fetched first.
             OSError: The medium cannot deliver them.
         """
         return self._opened().view(position, length)
@@ -258,7 +311,19 @@ class Block:
         """
         if self._opened().resident(position, length):
             return None
-        return partial(_fetch, self._disk, self.path, position, length)
+        return partial(fetch_stored, self._disk, self.path, position, length, self.cache.chunks)
+
+    def stop(self, offset: int) -> int:
+        """Return where one read from ``offset`` on ends: at the end of the block, or of a chunk.
+
+        Raises:
+            OSError: The archive cannot be opened.
+        """
+        if self.archive is None:
+            return self.end_offset
+        file = self._opened()
+        assert isinstance(file, ArchivedFile)
+        return self.start_offset + file.chunk_end(offset - self.start_offset)
 
     def _opened(self) -> File:
         file = self.file
@@ -274,6 +339,7 @@ class Block:
 
         Raises:
             CorruptData: A control record is damaged or lies about its place.
+            NotInMemory: As ``view``.
             OSError: The medium cannot deliver it.
         """
         end = self.end_offset
@@ -284,7 +350,7 @@ class Block:
             if at + CONTROL_BYTES > len(window):
                 window_start, at = offset, 0
                 window = self.view(
-                    offset - self.start_offset, min(_WALK_BYTES, self.end_offset - offset)
+                    offset - self.start_offset, min(_WALK_BYTES, self.stop(offset) - offset)
                 )
             try:
                 header = decode_control(window, at)
@@ -305,8 +371,11 @@ class Block:
 
         Raises:
             CorruptData: Its control record is damaged.
+            NotInMemory: As ``view``; never for the first one.
             OSError: The medium cannot deliver it.
         """
+        if self.archive is not None and offset == self.start_offset:
+            return self.archive.first
         return next(self.headers(offset))
 
     def load_index(self) -> OffsetIndex:
@@ -314,20 +383,33 @@ class Block:
 
         Raises:
             CorruptData: It must be built, and a batch of the block is damaged.
+            NotInMemory: It must be built of an archive.
             OSError: The medium cannot deliver the block.
         """
         if self.index is not None:
             return self.index
         try:
-            index, end, messages = OffsetIndex.from_bytes(self._disk.read_bytes(self.index_path))
-            if (index.start_offset, end) != (self.start_offset, self.end_offset):
-                raise CorruptData(f"{self.index_path.name} covers something else")
+            index, messages = self._decode_index(self._disk.read_bytes(self.index_path))
         except (OSError, CorruptData):
             index, messages = self._build_index()
         self.index, self.messages = index, messages
         return index
 
+    def _decode_index(self, data: bytes) -> tuple[OffsetIndex, int]:
+        index, end, messages = OffsetIndex.from_bytes(data)
+        if (index.start_offset, end) != (self.start_offset, self.end_offset):
+            raise CorruptData(f"{self.index_path.name} covers something else")
+        return index, messages
+
     def _build_index(self) -> tuple[OffsetIndex, int]:
+        archive, cache = self.archive, self.cache
+        if archive is not None and not cache.waits:
+            data = cache.chunks.get((archive.zip_sha256, INDEX_NUMBER))
+            if data is None:
+                raise NotInMemory(
+                    self.index_path, partial(_rebuild, self._disk, self.path, archive, cache.chunks)
+                )
+            return self._decode_index(data)
         index = OffsetIndex(self.start_offset)
         messages = 0
         for header in self.headers(self.start_offset):
@@ -341,17 +423,30 @@ class Block:
         return self.index.to_bytes(end_offset=self.end_offset, messages=self.messages)
 
 
-def _fetch(disk: Disk, path: Path, position: int, length: int) -> None:
-    """Bring bytes into memory, through a descriptor that no other thread may close.
+def _rebuild(disk: Disk, path: Path, archive: Archive, chunks: ChunkCache) -> None:
+    """Build the index of an archived block and keep it: beside the stub, and in memory.
 
-    Errors are ignored here: the read that follows meets the same error and reports it.
+    Reads all of the archive; an error is kept for whoever looks for the index next.
     """
-    with contextlib.suppress(OSError):
-        file = disk.open(path)
-        try:
-            file.fetch(position, length)
-        finally:
-            file.close()
+    key = archive.zip_sha256, INDEX_NUMBER
+    cache = BlockCache(waits=True)
+    block = Block(path.parent, archive.start_offset, disk=disk, cache=cache, archive=archive)
+    try:
+        block.load_index()
+        data = block.index_bytes()
+    except CorruptData as error:
+        chunks.fail(key, OSError(errno.EIO, str(error), str(path)))
+        return
+    except OSError as error:
+        chunks.fail(key, error)
+        return
+    finally:
+        cache.close_all()
+    chunks.put(key, data)
+    try:
+        disk.write_atomic(block.index_path, data)
+    except OSError as error:
+        logger.warning("index of an archive cannot be saved", path=block.index_path, error=error)
 
 
 assert _WALK_BYTES <= BATCH_ON_DISK_BYTES_MAX

@@ -7,6 +7,7 @@ while the log is open notes its facts itself (``Log``).
 from typing import NamedTuple
 
 from vq.errors import CorruptData
+from vq.store.archived_file import open_stored
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, INDEX_SUFFIX, BatchHeader, decode_control
 from vq.store.offset_index import OffsetIndex
@@ -38,7 +39,7 @@ def read_facts(disk: Disk, piece: Piece) -> BlockFacts:
         OSError: The medium cannot deliver it, or it is gone.
     """
     offset, messages, last_ms = _from_index(disk, piece)
-    file = disk.open(piece.path)
+    file = open_stored(disk, piece.path)
     try:
         while offset < piece.end:
             header = _header(file, piece, offset)
@@ -55,7 +56,7 @@ def read_first_ms(disk: Disk, piece: Piece) -> int:
     Raises:
         CorruptData, OSError: As ``read_facts``.
     """
-    file = disk.open(piece.path)
+    file = open_stored(disk, piece.path)
     try:
         return _header(file, piece, piece.block_start).append_time_ms
     finally:

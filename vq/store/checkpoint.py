@@ -6,7 +6,8 @@ which blocks there were (``manifest``).
 
     | at | size | field                                                          |
     |  0 |  4   | magic "vqcp"                                                   |
-    |  4 |  1   | version, 2; version 1 ends its head at 64 and has no manifest  |
+    |  4 |  1   | version, 2; 3 if the manifest names an archive; version 1 ends |
+    |    |      | its head at 64 and has no manifest                             |
     |  5 |  1   | flags: 1 sealed                                                |
     |  6 |  2   | zero                                                           |
     |  8 |  8   | log start offset                                               |
@@ -30,13 +31,14 @@ from typing import Final
 import google_crc32c
 
 from vq.errors import CorruptData
-from vq.store.manifest import ManifestEntry, pack_manifest, unpack_manifest
+from vq.store.manifest import Kind, ManifestEntry, pack_manifest, unpack_manifest
 
 __all__ = ["Checkpoint"]
 
 _MAGIC: Final = b"vqcp"
 _VERSION: Final = 2
 _WITHOUT_MANIFEST: Final = 1
+_WITH_ARCHIVES: Final = 3
 _SEALED: Final = 1
 _HEAD: Final = struct.Struct(
     ">"
@@ -81,10 +83,12 @@ class Checkpoint:
     def to_bytes(self) -> bytes:
         """Return the bytes that the module's table shows."""
         topic_id = self.topic_id.encode()
-        manifest = pack_manifest(self.manifest or ())
+        entries = self.manifest or ()
+        manifest = pack_manifest(entries)
+        archives = any(entry.kind is not Kind.BLOCK for entry in entries)
         head = _HEAD.pack(
             _MAGIC,
-            _VERSION,
+            _WITH_ARCHIVES if archives else _VERSION,
             _SEALED if self.sealed else 0,
             self.start_offset,
             self.offset,
@@ -110,7 +114,7 @@ class Checkpoint:
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC:
             raise CorruptData(f"{len(data)} bytes are no checkpoint")
-        if data[4] not in (_WITHOUT_MANIFEST, _VERSION):
+        if not _WITHOUT_MANIFEST <= data[4] <= _WITH_ARCHIVES:
             raise CorruptData(f"a checkpoint has version {data[4]}, not {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a checkpoint fails its CRC")

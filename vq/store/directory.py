@@ -22,7 +22,9 @@ from typing import Final
 from vq.clock import Clock
 from vq.errors import CorruptData, DirectoryRefused
 from vq.limits import is_valid_name
+from vq.log_lines import get_logger
 from vq.model import check_name
+from vq.store.archive_place import Unreachable, discard_all
 from vq.store.begun import BegunLogs
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
@@ -32,6 +34,8 @@ from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity
 from vq.store.unflushed import Unflushed
 
 __all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "unusable"]
+
+logger = get_logger(__name__)
 
 TRASH_NAME: Final = "@trash"
 KEPT_NAME: Final = "@kept"
@@ -306,7 +310,8 @@ class DataDirectory:
         """Delete for good what was moved to the trash ``keep_s`` ago or earlier; return how many.
 
         A name without a time, or with one in the future (the clock was set back), gets the present
-        time: its data are purged ``keep_s`` from now.
+        time: its data are purged ``keep_s`` from now. Archives elsewhere go with their topic; while
+        their place cannot be reached, the topic stays.
         """
         trash = self.path / TRASH_NAME
         if not self._disk.exists(trash):
@@ -319,9 +324,18 @@ class DataDirectory:
                 self._disk.rename(trash / name, self._free_name(trash, base, clock))
                 self._disk.sync_directory(trash)
             elif now_s - moved_s >= keep_s:
-                self._disk.rmtree(trash / name)
-                purged += 1
+                purged += self._purge(trash / name)
         return purged
+
+    def _purge(self, path: Path) -> bool:
+        """Remove a topic in the trash and its archives elsewhere; whether that could be done."""
+        try:
+            discard_all(self._disk, path)
+        except Unreachable as error:
+            logger.warning("trash is not purged, trying again", path=path, error=error)
+            return False
+        self._disk.rmtree(path)
+        return True
 
 
 def _moved(name: str) -> tuple[str, float | None]:

@@ -21,7 +21,7 @@ from vq.errors import DirectoryRefused
 from vq.store.file_system import FileSystem, FileSystems
 from vq.store.format import TEMPORARY_SUFFIX
 
-__all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
+__all__ = ["Buffer", "Disk", "File", "Lock", "Readable", "RealDisk", "RealFile"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -31,6 +31,14 @@ DIRECTORY_MODE: Final = 0o750
 #: On Linux: an id that is drawn at each boot, the same in all containers of a machine.
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 _datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class Readable(Protocol):
+    """Bytes that can be read by their position."""
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Return up to ``length`` bytes; fewer only at the end."""
+        ...
 
 
 class File(Protocol):

@@ -10,19 +10,26 @@ They go to files beside the log, each named by the offset of its first byte:
 Such a file is part of no log. Retention does not delete it; an operator reads it and removes it.
 
 ``cut_back`` works on a log that nobody has open. A crash at any point leaves a log that opens: it
-ends at the cut, or at a batch behind it, and cutting again does the rest.
+ends at the cut, or at a batch behind it, and cutting again does the rest. An archive that the cut
+concerns is restored first.
 """
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from vq.errors import CorruptData, InvalidArgument
+from vq.store.archive import ArchiveFiles
+from vq.store.archive_place import drop_archive
+from vq.store.archive_writer import BlockWriter
+from vq.store.archived_file import open_stored, stored_length
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.format import (
+    ARCHIVE_SUFFIX,
+    BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CONTROL_BYTES,
     INDEX_SUFFIX,
@@ -30,9 +37,9 @@ from vq.store.format import (
     BatchHeader,
     block_name,
     decode_control,
-    parse_block_name,
+    parse_name,
 )
-from vq.store.manifest import ManifestEntry
+from vq.store.manifest import Kind, ManifestEntry
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
 
@@ -127,14 +134,23 @@ class _Cut:
                 f"{topic_id}"
             )
         first = self.checkpoint.start_offset
-        starts = map(parse_block_name, disk.listdir(directory))
-        self.starts = sorted(start for start in starts if start is not None and start >= first)
+        names = disk.listdir(directory)
+        found = {parse_name(n, suffix) for n in names for suffix in (BLOCK_SUFFIX, ARCHIVE_SUFFIX)}
+        self.starts = sorted(start for start in found if start is not None and start >= first)
+        self.kinds = {each.start_offset: each.kind for each in self.checkpoint.manifest or ()}
 
     def run(self, offset: int) -> list[Diverged]:
         """See ``cut_back``."""
         checkpoint = self._checkpoint_at(offset)
+        restored = [start for start in self._archives() if self._end(start) > offset]
+        for start in restored:
+            self._restore(start)
+        if restored:  # the last block that stays is a file now
+            checkpoint = replace(checkpoint, manifest=self._manifest(offset))
         # From here on, recovery needs nothing at or behind the offset.
         self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
+        for start in restored:
+            self._drop_archive(start)
         kept = [start for start in self.starts if start < offset]
         files: list[tuple[Path, int]] = []
         for start in reversed(self.starts[len(kept) :]):  # what is left has no gap at any time
@@ -180,8 +196,38 @@ class _Cut:
             sealed=was.sealed and offset >= was.offset,
             index=index,
             producers=producers.to_bytes(),
-            manifest=tuple(ManifestEntry(start) for start in self.starts if start < offset),
+            manifest=self._manifest(offset),
         )
+
+    def _manifest(self, offset: int) -> tuple[ManifestEntry, ...]:
+        kinds = self.kinds
+        return tuple(
+            ManifestEntry(start, kinds.get(start, Kind.BLOCK))
+            for start in self.starts
+            if start < offset
+        )
+
+    # Archives -----------------------------------------------------------------------------------
+    def _archives(self) -> list[int]:
+        return [start for start, kind in self.kinds.items() if kind is Kind.ARCHIVE]
+
+    def _end(self, start: int) -> int:
+        return start + stored_length(self.disk, self._path(start))
+
+    def _restore(self, start: int) -> None:
+        """Write the block file of an archive that is cut, beside it."""
+        if not self.disk.exists(self._path(start)):
+            writer = BlockWriter(self.disk, ArchiveFiles.of(self._path(start)).stub)
+            try:
+                while not writer.done:
+                    writer.step()
+                writer.place()
+            finally:
+                writer.close()
+        self.kinds[start] = Kind.BLOCK
+
+    def _drop_archive(self, start: int) -> None:
+        drop_archive(self.disk, ArchiveFiles.of(self._path(start)).stub)
 
     def _headers(self, start: int) -> Iterator[BatchHeader]:
         """Yield the headers of a block.
@@ -269,9 +315,9 @@ def _headers_of(path: Path, start: int, disk: Disk) -> Iterator[BatchHeader]:
         start: Offset of its first byte.
         disk: The disk.
     """
-    file = disk.open(path)
+    file = open_stored(disk, path)
     try:
-        end = start + disk.size(path)
+        end = start + file.size()
         offset = start
         while (header := _header_at(file, offset, start)) is not None:
             if header.end_offset > end:

@@ -40,6 +40,8 @@ class Flushing:
         new_names: Directories with names that are not durable yet.
         first_checkpoint: The log's first checkpoint, which was written and is not durable yet.
         doomed: Files of dropped blocks, to be deleted.
+        superseded: Files of blocks whose bytes are elsewhere now, to be deleted.
+        discards: Marks of zips elsewhere that are to be removed; nobody here does that.
         beginning: Noted with the flush of the first batch; set it on a log that is new.
     """
 
@@ -56,10 +58,12 @@ class Flushing:
         "beginning",
         "checkpoint_offset",
         "checkpoint_wanted",
+        "discards",
         "doomed",
         "first_checkpoint",
         "messages_synced",
         "new_names",
+        "superseded",
         "synced_offset",
     )
 
@@ -88,6 +92,8 @@ class Flushing:
         self.new_names: list[Path] = []
         self.first_checkpoint: Path | None = None
         self.doomed = recovered.dropped
+        self.superseded: list[Path] = []
+        self.discards = recovered.discards
         self.beginning: Beginning | None = None
         self._dirty: list[Block] = []
         # Closed blocks whose index is not beside them yet.
@@ -101,8 +107,10 @@ class Flushing:
 
     @property
     def deletes(self) -> bool:
-        """Whether files of dropped blocks are still to be deleted."""
-        return bool(self.doomed) or (self._ticket is not None and bool(self._ticket.doomed))
+        """Whether files of blocks are still to be deleted."""
+        ticket = self._ticket
+        out = ticket is not None and bool(ticket.doomed or ticket.superseded)
+        return out or bool(self.doomed or self.superseded)
 
     def note_dirty(self, block: Block) -> None:
         """Note that an open block got bytes that are not durable."""
@@ -123,6 +131,11 @@ class Flushing:
         """Note that retention dropped a block."""
         self.keep_index(block)
         self.doomed.append(block.path)
+        self.checkpoint_wanted = True
+
+    def note_superseded(self, path: Path) -> None:
+        """Note that a block's bytes are elsewhere now, not in the file, or archive, at ``path``."""
+        self.superseded.append(path)
         self.checkpoint_wanted = True
 
     def begin(self, make_checkpoint: Callable[[], Checkpoint]) -> SyncTicket | None:
@@ -158,6 +171,7 @@ class Flushing:
             ticket.indexes = [(block, block.index_bytes()) for block in self._unsaved]
             ticket.checkpoint = make_checkpoint()
             ticket.doomed, self.doomed = self.doomed, []
+            ticket.superseded, self.superseded = self.superseded, []
             ticket.log_is_empty = not self._blocks
             self.checkpoint_wanted = False
             self.checkpoint_offset = status.end_offset
@@ -190,3 +204,5 @@ class Flushing:
                 block.index_saved = block is not self._blocks.active
             self._unsaved = [block for block in self._unsaved if not block.index_saved]
         self.doomed += ticket.doomed
+        self.superseded += ticket.superseded
+        self.discards += ticket.discards

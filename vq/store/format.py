@@ -76,6 +76,8 @@ __all__ = [
     "encode_control",
     "md5",
     "pack_control",
+    "parse_block_name",
+    "parse_name",
 ]
 
 #: Version of the whole data directory; a directory with a larger one is refused.
@@ -175,6 +177,9 @@ BLOCK_SUFFIX: Final = ".block"
 INDEX_SUFFIX: Final = ".index"
 CUT_MARK: Final = ".cut-"
 DROPPED_SUFFIX: Final = ".drop"
+ARCHIVE_SUFFIX: Final = ".archive"
+ZIP_SUFFIX: Final = ".zip"
+DISCARD_SUFFIX: Final = ".discard"
 TEMPORARY_SUFFIX: Final = ".tmp"
 CHECKPOINT_NAME: Final = "checkpoint"
 OFFSET_DIGITS: Final = 16
@@ -350,7 +355,12 @@ def block_name(start_offset: int) -> str:
 
 def parse_block_name(name: str) -> int | None:
     """Return the start offset a block's file name tells, or None if it is no block's name."""
-    digits = name.removesuffix(BLOCK_SUFFIX)
+    return parse_name(name, BLOCK_SUFFIX)
+
+
+def parse_name(name: str, suffix: str) -> int | None:
+    """Return the offset in a file name of 16 digits and ``suffix``; None: it is another name."""
+    digits = name.removesuffix(suffix)
     if digits == name or len(digits) != OFFSET_DIGITS:
         return None
     return int(digits) if digits.isascii() and digits.isdigit() else None

@@ -26,6 +26,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp
+from vq.store.archive import Archive
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.block_facts import BlockFacts
 from vq.store.blocks import Blocks
@@ -37,7 +38,7 @@ from vq.store.framing import check_frames, epoch_is_over, frame
 from vq.store.log_config import LogConfig, LogState, partition_of
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
 from vq.store.log_status import LogStatus
-from vq.store.manifest import ManifestEntry
+from vq.store.manifest import Kind, ManifestEntry
 from vq.store.offset_index import OffsetIndex
 from vq.store.recovery import Case, Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
@@ -104,7 +105,8 @@ class Log:
         self._disk = disk
         self._cache = cache
         self._wall_ms = clock.wall_ms
-        self._rolled = False  # the next append begins a new block
+        # The next append begins a new block.
+        self._rolled = bool(recovered.blocks) and recovered.blocks[-1].is_archived
         self._has_directory = recovered.has_checkpoint or bool(recovered.blocks)
         if recovered.quarantine:
             self._stop(LogState.QUARANTINED, recovered.quarantine)
@@ -543,7 +545,11 @@ class Log:
         ``first`` is the place of bytes that are to follow.
         """
         last = self._blocks.last
-        manifest = [ManifestEntry(block.start_offset) for block in self._blocks if block.length]
+        manifest = [
+            ManifestEntry(block.start_offset, Kind.ARCHIVE if block.is_archived else Kind.BLOCK)
+            for block in self._blocks
+            if block.length
+        ]
         return Checkpoint(
             topic_id=self.topic_id,
             start_offset=self.start_offset,
@@ -622,6 +628,66 @@ class Log:
         if block.facts is not None:
             return self.status.start_messages + block.facts.messages
         return self.reader.messages_before(block.end_offset)
+
+    # Archives -------------------------------------------------------------------------------------
+    def use_archive(self, block: Block, archive: Archive) -> None:
+        """Have an archive hold the bytes of a closed, durable block; its file goes.
+
+        Stub and zip are there, durably. The file is deleted with the next ``begin_sync`` ticket,
+        once a checkpoint says so.
+
+        Raises:
+            InvalidState: The block cannot be archived, or not any more.
+            PartitionFailed: The log has failed.
+        """
+        self.check_archivable(block)
+        if (archive.start_offset, archive.length) != (block.start_offset, block.length):
+            raise InvalidState(f"{block.path} is another block than the archive has")
+        self.flushing.note_superseded(block.path)
+        block.use_archive(archive)
+        self._rolled |= block is self._blocks.last
+
+    def has(self, block: Block) -> bool:
+        """Whether a block is one of this log, and not dropped."""
+        return self._blocks.at(block.start_offset) is block
+
+    def check_archivable(self, block: Block, *, takes_appends: bool = False) -> None:
+        """Return if a block of this log is closed and durable, and in a block file.
+
+        ``takes_appends``: also the last one, which the caller rolls.
+
+        Raises:
+            InvalidState: It is not.
+            PartitionFailed: The log has failed.
+        """
+        self._check_has(block)
+        if block.is_archived:
+            raise InvalidState(f"{block.path} is archived already")
+        is_closed = takes_appends or block is not self.open_block
+        is_durable = not block.dirty and block.end_offset <= self.synced_offset
+        if not is_closed or not is_durable or not block.length:
+            raise InvalidState(f"{block.path} takes appends, or is not durable")
+
+    def use_file(self, block: Block) -> None:
+        """Have the block file hold the bytes of an archived block again; stub and zip go.
+
+        The file is there, durably; the archive goes as the file does in ``use_archive``.
+
+        Raises:
+            InvalidState: The block is not archived, or not in the log any more.
+            PartitionFailed: The log has failed.
+        """
+        self._check_has(block)
+        if not block.is_archived:
+            raise InvalidState(f"{block.path} is not archived")
+        self.flushing.note_superseded(block.path)
+        block.use_file()
+
+    def _check_has(self, block: Block) -> None:
+        if not self.status.can_flush:
+            raise self.status.refusal()
+        if not self.has(block):
+            raise InvalidState(f"{block.path} is not in the log any more")
 
     def seal(self) -> int:
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""

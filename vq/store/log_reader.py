@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
 from vq.log_lines import get_logger
 from vq.store import lookup
+from vq.store.archive_place import Unreachable
+from vq.store.archived_file import NotInMemory
 from vq.store.block import Block
 from vq.store.blocks import Blocks
 from vq.store.log_config import LogState, partition_of
@@ -59,6 +61,8 @@ class LogReader:
     def read(self, offset: int, max_bytes: int, limit: int) -> memoryview:
         """Return raw bytes from ``offset`` on, without copying: ``[offset, end)`` of one block.
 
+        Of an archived block they end with its next chunk at the latest.
+
         ``end`` is the smallest of ``offset + max_bytes``, ``limit``, and the end of the block or
         log. The last record may be cut off. Empty if ``offset`` is the limit or the end. The view
         stays valid whatever happens to the log.
@@ -72,6 +76,8 @@ class LogReader:
             OffsetOutOfRange: It is not in ``[start_offset, end_offset]``.
             PartitionQuarantined: It lies at or behind the damage.
             PartitionFailed: The medium cannot deliver these bytes.
+            NotInMemory: They are archived, and must be fetched first; so it is with all look-ups.
+            Busy: The place of the archive cannot be reached.
             ShuttingDown: The log is closed.
         """
         block = self._blocks.active
@@ -87,6 +93,8 @@ class LogReader:
                 self._status.check_range(offset)
             return _EMPTY
         try:
+            if block.archive is not None:
+                end = min(end, block.stop(offset))
             return block.view(offset - block_start, end - offset)
         except OSError as error:
             raise self._read_failed(error, offset) from error
@@ -111,6 +119,8 @@ class LogReader:
         if end <= offset:
             return None
         try:
+            if found.archive is not None:
+                end = min(end, found.stop(offset))
             return found.cold(offset - found.start_offset, end - offset)
         except OSError as error:
             raise self._read_failed(error, offset) from error
@@ -120,6 +130,11 @@ class LogReader:
         directory = self._status.directory
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {directory}: {error}")
+        if isinstance(error, Unreachable):
+            return Busy(
+                f"offset {offset} of {partition_of(directory)} is in an archive: {error}",
+                hint="have the broker reach the place of the archive; then try again",
+            )
         block = self._block_of(error) if offset is None else self._blocks.at(offset)
         if block is None:
             logger.error("read failed", partition=partition_of(directory), error=error)
@@ -152,6 +167,11 @@ class LogReader:
         block = self._blocks.at(offset)
         return block if block is not None and offset < block.end_offset else None
 
+    def block_at(self, offset: int) -> Block | None:
+        """Return the block that holds the byte at an offset; None: none does."""
+        block = self._blocks.at(offset)
+        return block if block is not None and offset < block.end_offset else None
+
     def pieces(self, offset: int, end: int) -> list[Piece]:
         """Return where the batches that hold the bytes ``[offset, end)`` lie.
 
@@ -178,7 +198,7 @@ class LogReader:
         if offset > block.start_offset:
             try:
                 return block.load_index().at_offset(offset).offset
-            except (CorruptData, OSError):  # no index, and none can be made
+            except (CorruptData, OSError, NotInMemory):  # no index, and none can be made now
                 pass
         return block.start_offset
 

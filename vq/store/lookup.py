@@ -156,7 +156,8 @@ def offset_at_time(blocks: Blocks, time_ms: int) -> int | None:
         CorruptData, OSError: As ``batch_at``.
     """
     at = _first_block(blocks, lambda header: header.append_time_ms >= time_ms)
-    if at > 0:  # the batch may be inside the block before
+    archive = blocks[at - 1].archive if at > 0 else None
+    if at > 0 and (archive is None or archive.last_ms >= time_ms):  # inside the block before?
         block = blocks[at - 1]
         for header in block.headers(block.load_index().before_time(time_ms).offset):
             if header.append_time_ms >= time_ms:
@@ -178,6 +179,9 @@ def epoch_end(blocks: Blocks, epoch: int) -> EpochEnd | None:
     if at == 0:
         return None
     block = blocks[at - 1]
+    if block.archive is not None:
+        found = block.archive.epoch_up_to(epoch)
+        return None if found is None else EpochEnd(*found)
     entry = block.load_index().before_first(
         lambda offset: block.header_at(offset).master_epoch > epoch
     )

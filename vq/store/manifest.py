@@ -6,10 +6,10 @@ begins, the first begins at the log's start and the last holds the byte before t
 offset, or is a log's first block of which no byte is vouched for yet.
 
     | size | field                                                            |
-    |  1   | kind: 0 a block file in the log's directory                      |
+    |  1   | kind: 0 a block file in the log's directory, 1 an archive        |
     |  8   | start offset                                                     |
 
-Later kinds (a block in an archive) get other numbers, and with them the checkpoint another version.
+A checkpoint that names an archive has another version: an older vq does not know what that is.
 Any other block that holds no bytes yet is not named: nothing is lost with it.
 """
 
@@ -28,9 +28,10 @@ MANIFEST_ENTRY_BYTES: Final = _ENTRY.size
 
 
 class Kind(enum.IntEnum):
-    """What kind of file a place is."""
+    """What holds the bytes of a place."""
 
     BLOCK = 0
+    ARCHIVE = 1  # a zip, described by a stub in the log's directory (``archive``)
 
 
 class ManifestEntry(NamedTuple):

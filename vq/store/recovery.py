@@ -4,9 +4,9 @@ The passes of ``recover``:
 
 1. Remove leftovers of interrupted writes, finish repairs (``repair``), read the checkpoint, list
    the blocks.
-2. Finish an interrupted retention; compare the blocks with the checkpoint's manifest; compare those
-   before the checkpoint with each other by name and length (their bytes were verified before the
-   checkpoint was written).
+2. Finish an interrupted retention; find out which files hold the blocks (``holdings``); compare the
+   blocks with the checkpoint's manifest; compare those before the checkpoint with each other by
+   name and length (their bytes were verified before the checkpoint was written).
 3. Flush what lies behind the checkpoint and read it from the medium: what a killed process had
    written is made durable before anybody can see it, and what a failed flush left in the page
    cache alone is not believed.
@@ -42,11 +42,14 @@ from pathlib import Path
 
 from vq.errors import CorruptData, DirectoryRefused
 from vq.store import lookup
+from vq.store.archive import Archive
+from vq.store.archive_place import Unreachable
 from vq.store.block import Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk
 from vq.store.format import (
+    ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CUT_MARK,
@@ -57,6 +60,7 @@ from vq.store.format import (
     block_name,
     parse_block_name,
 )
+from vq.store.holdings import Holdings
 from vq.store.missing import NAMED_MAX, missing_ranges, missing_text
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
@@ -117,6 +121,7 @@ class Recovered:
     has_checkpoint: bool = False
     unnamed: bool = False  # there are blocks, and no manifest that names them
     dropped: list[Path] = field(default_factory=list)  # blocks whose retention was interrupted
+    discards: list[Path] = field(default_factory=list)  # marks of zips elsewhere, to be removed
     quarantine: str = ""  # why, if it is in quarantine
     lost_from: int | None = None  # then: what is gone begins here and ends at ``start_offset``
     report: RecoveryReport = field(default_factory=RecoveryReport)
@@ -178,18 +183,20 @@ def recover(
     repaired = finish_repairs(disk, directory, names)
     checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
     notes = [*repaired, *notes]
-    starts = sorted(s for s in map(parse_block_name, names) if s is not None)
-    if not starts and checkpoint is None:
+    holdings = Holdings(disk, directory, names)
+    if not holdings.starts and checkpoint is None:
         return _no_log(directory, start_offset, producers, begun_at)
-    run = _Recovery(directory, disk, checkpoint)
+    run = _Recovery(directory, disk, checkpoint, holdings)
     run.marked = _marked(names)
     run.report.notes += notes
     try:
-        log = run.run(starts)
+        log = run.run(holdings.starts)
     finally:
         run.cache.close_all()
     for block in log.blocks:
         block.cache = cache
+    log.unnamed |= holdings.changed
+    log.discards = holdings.discards
     return log
 
 
@@ -224,10 +231,8 @@ def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
     names = disk.listdir(directory)
     kept = set(names)
     for name in names:
-        lost_index = (
-            name.endswith(INDEX_SUFFIX)
-            and name.removesuffix(INDEX_SUFFIX) + BLOCK_SUFFIX not in kept
-        )
+        bare = name.removesuffix(INDEX_SUFFIX)
+        lost_index = bare != name and not kept & {bare + BLOCK_SUFFIX, bare + ARCHIVE_SUFFIX}
         if name.endswith(TEMPORARY_SUFFIX) or lost_index:
             disk.unlink(directory / name)
             kept.discard(name)
@@ -265,11 +270,15 @@ def _read_checkpoint(
 class _Recovery:
     """One run over one directory; ``run`` is called once."""
 
-    def __init__(self, directory: Path, disk: Disk, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, checkpoint: Checkpoint | None, holdings: Holdings
+    ) -> None:
         self.directory = directory
         self.disk = disk
-        self.cache = BlockCache()  # its own: this may run on another thread than the node's
+        # Its own: this may run on another thread than the node's, and may wait.
+        self.cache = BlockCache(waits=True)
         self.checkpoint = checkpoint
+        self.holdings = holdings
         self.report = RecoveryReport()
         self.marked: set[int] = set()  # blocks whose deletion by retention was begun
         self.gone: list[int] = []  # blocks that should be there and are not
@@ -278,11 +287,10 @@ class _Recovery:
     def run(self, starts: list[int]) -> Recovered:
         """Carry out passes 2 to 5."""
         starts = self._compare_with_manifest(self._finish_retention(starts))
-        self.sizes = {s: self.disk.size(self._path(s)) for s in starts}
+        self.sizes = {s: self.holdings.size(s) for s in starts}
         self._remove_idle_marks(starts)
         checkpoint = self.checkpoint
         if not starts:
-            assert checkpoint is not None
             return self._without_blocks(checkpoint)
         log = self._begin(starts, checkpoint)
         first = self._first_to_verify(starts)
@@ -325,19 +333,21 @@ class _Recovery:
             end = starts[at + 1] if at + 1 < len(starts) else checkpoint.offset
             if start >= checkpoint.start_offset or end > checkpoint.start_offset:
                 break
-            self.disk.unlink(self._path(start))
-            with contextlib.suppress(FileNotFoundError):
-                self.disk.unlink(self._path(start).with_suffix(INDEX_SUFFIX))
+            self.holdings.remove(start)
             keep = at + 1
         return starts[keep:]
 
     def _compare_with_manifest(self, starts: list[int]) -> list[int]:
         """Note which blocks are gone; return those that belong to the log."""
         checkpoint = self.checkpoint
-        if checkpoint is None or checkpoint.manifest is None:
-            return starts
-        named = [entry.start_offset for entry in checkpoint.manifest]
-        present = set(starts)
+        manifest = None if checkpoint is None else checkpoint.manifest
+        kinds = None if manifest is None else {each.start_offset: each.kind for each in manifest}
+        self.holdings.settle(kinds)
+        present = self.holdings.present() & set(starts)
+        if checkpoint is None or kinds is None:
+            self.gone = [start for start in starts if start not in present]
+            return [start for start in starts if start in present]
+        starts, named = sorted(present), list(kinds)
         while named and named[0] in self.marked and named[0] not in present:
             del named[0]
         self.gone = [start for start in named if start not in present]
@@ -353,9 +363,10 @@ class _Recovery:
     def _what_is_gone(self) -> str:
         if not self.gone:
             return ""
-        names = ", ".join(map(block_name, self.gone[:NAMED_MAX]))
+        names = self.holdings.names_of(self.gone[:NAMED_MAX])
         names += " and more" if self.gone[NAMED_MAX:] else ""
-        return f"the log's manifest names {names}, which is not there"
+        who = "the log's manifest" if self.checkpoint is not None else "a stub of an archive"
+        return f"{who} names {names}, which is not there"
 
     def _how_to_go_on(self, log: Recovered) -> str:
         if self.gone and log.blocks and self.gone[-1] < log.start_offset:
@@ -363,8 +374,12 @@ class _Recovery:
             return f"make empty files {marks} beside the others to go on without these messages"
         return 'without one, see "A partition is quarantined" in docs/operations.md'
 
-    def _without_blocks(self, checkpoint: Checkpoint) -> Recovered:
+    def _without_blocks(self, checkpoint: Checkpoint | None) -> Recovered:
         """The checkpoint stands alone: an empty log, or one whose blocks are gone."""
+        if checkpoint is None:  # and there are stubs of archives that cannot be used
+            start = self.gone[0]
+            log = Recovered(start, start, LogFacts(producers=ProducerTable(forgot=True)))
+            return self._quarantine(log, start, self._what_is_gone())
         log = Recovered(checkpoint.start_offset, checkpoint.offset, _facts_of(checkpoint))
         log.start_messages = checkpoint.start_messages
         log.sealed, log.has_checkpoint = checkpoint.sealed, True
@@ -400,7 +415,9 @@ class _Recovery:
     def _check_lengths(self, starts: list[int], first: int) -> int | None:
         """Return the index of the first block whose file is shorter than it was, or None."""
         for at in range(first):
-            if self.sizes[starts[at]] < starts[at + 1] - starts[at]:
+            start, size = starts[at], self.sizes[starts[at]]
+            length = starts[at + 1] - start
+            if size < length or (start in self.holdings.archives and size != length):
                 return at
         if self.checkpoint is not None:
             start = starts[first]
@@ -417,10 +434,20 @@ class _Recovery:
             end = start + self.sizes[start]
             if at + 1 < len(starts):
                 end = min(end, starts[at + 1])
-            x = self._verify_block(log, start, end)
+            if self._is_verified_archive(start, end):
+                log.blocks.append(self._block(start, end - start))
+                _take_archive(log.facts, self.holdings.archives[start])
+                x = end
+            else:
+                x = self._verify_block(log, start, end)
             if at + 1 < len(starts) and x != starts[at + 1]:
                 break
         return x
+
+    def _is_verified_archive(self, start: int, end: int) -> bool:
+        """Whether a block was archived before the checkpoint: it ended there, as a whole."""
+        known = self.checkpoint.offset if self.checkpoint is not None else 0
+        return start in self.holdings.archives and end <= known
 
     def _verify_block(self, log: Recovered, start: int, end: int) -> int:
         block = self._block(start, 0)
@@ -523,6 +550,10 @@ class _Recovery:
         zero = True
         behind = Behind()
         start = block.start_offset
+        archives = self.holdings.archives.values()
+        archived = max((each.end_offset for each in archives), default=0)
+        if archived > x:  # it had been flushed before it was archived, and so had what precedes it
+            return False, Behind(archived, batches=1)
         for begin, offset in [(start, x), *((s, s) for s in later)]:
             size = self.sizes[begin]
             if size <= max(0, offset - begin):
@@ -596,7 +627,7 @@ class _Recovery:
         self.report.notes.append(log.quarantine)
         log.end_offset = x
         log.facts.messages = log.start_messages = 0
-        with contextlib.suppress(CorruptData):
+        with contextlib.suppress(CorruptData, Unreachable):
             for block in log.blocks:
                 block.load_index().messages_before = log.facts.messages
                 log.facts.messages += block.messages
@@ -613,7 +644,7 @@ class _Recovery:
         return log
 
     def _path(self, start: int) -> Path:
-        return Block(self.directory, start, disk=self.disk, cache=self.cache).path
+        return self.directory / block_name(start)
 
     def _block(self, start: int, length: int) -> Block:
         return Block(
@@ -623,7 +654,14 @@ class _Recovery:
             cache=self.cache,
             length=length,
             allocated=length,
+            archive=self.holdings.archives.get(start),
         )
+
+
+def _take_archive(facts: LogFacts, archive: Archive) -> None:
+    """Take up what an archived block, which is not read, tells of its last batch."""
+    facts.epoch = max(facts.epoch, archive.epochs[-1][0])
+    facts.append_time_ms = max(facts.append_time_ms, archive.last_ms)
 
 
 def _facts_of(checkpoint: Checkpoint) -> LogFacts:

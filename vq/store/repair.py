@@ -33,9 +33,12 @@ from typing import Final
 import google_crc32c
 
 from vq.errors import CorruptData
+from vq.store.archive import ArchiveFiles
+from vq.store.archived_file import open_stored, read_archive
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.format import (
+    ARCHIVE_SUFFIX,
     BATCH_ON_DISK_BYTES_MAX,
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
@@ -45,7 +48,7 @@ from vq.store.format import (
     TEMPORARY_SUFFIX,
     block_name,
     decode_control,
-    parse_block_name,
+    parse_name,
 )
 from vq.store.framing import check_frames
 from vq.store.offset_index import OffsetIndex
@@ -99,7 +102,7 @@ def read_intact(
     piece = next((each for each in pieces if each.start <= start < each.end), None)
     if piece is None:
         raise CorruptData(f"offset {start} is not stored here", details={"offset": start})
-    file = disk.open(piece.path)
+    file = open_stored(disk, piece.path)
     try:
         for size in (max_bytes, BATCH_ON_DISK_BYTES_MAX):
             stop = min(start + size, piece.end)
@@ -118,9 +121,10 @@ def read_intact(
 def _control_behind(disk: Disk, path: Path, block_start: int, offset: int) -> bytes:
     """Return the control record at ``offset``, in this block or the next one, if it is intact."""
     for start, block in ((block_start, path), (offset, path.with_name(block_name(offset)))):
-        if not disk.exists(block):
+        try:
+            file = open_stored(disk, block)
+        except OSError:
             continue
-        file = disk.open(block)
         try:
             record = file.pread(offset - start, CONTROL_BYTES)
             header = decode_control(record)
@@ -141,9 +145,12 @@ def batch_before(disk: Disk, path: Path, block_start: int, offset: int) -> tuple
     Raises:
         OSError: The medium cannot deliver what is before.
     """
-    if offset == block_start or not disk.exists(path):
+    if offset == block_start:
         return None
-    file = disk.open(path)
+    try:
+        file = open_stored(disk, path)
+    except FileNotFoundError:
+        return None
     try:
         facts, index = LogFacts(), OffsetIndex(block_start)
         if verify(file, block_start, block_start, offset, facts, index) != offset:
@@ -209,8 +216,9 @@ def put_back(disk: Disk, path: Path, block_start: int, start: int, data: bytes) 
     None: nothing was there. See the module's text for what a crash leaves.
 
     Raises:
-        OSError: The disk failed. Done again, it does the rest.
+        OSError: The disk failed, or an archive has the block by now. Done again, it does the rest.
     """
+    path = ArchiveFiles.of(path).block
     saved = _keep(disk, path, block_start, start, len(data))
     repair = path.with_name(f"{start:0{OFFSET_DIGITS}d}{REPAIR_SUFFIX}")
     body = _HEAD.pack(_MAGIC, _VERSION, block_start, start) + data
@@ -290,13 +298,14 @@ def _decoded(body: bytes) -> tuple[int, int, bytes] | None:
 class NewBlock:
     """A block whose file is gone, written anew beside its place.
 
-    ``finish``, ``discard`` or ``close`` it.
+    ``finish``, ``discard`` or ``close`` it. ``mark`` keeps the names of two apart that are written
+    at the same time.
     """
 
-    def __init__(self, disk: Disk, path: Path) -> None:
+    def __init__(self, disk: Disk, path: Path, *, mark: str = "") -> None:
         self._disk = disk
         self._path = path
-        self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._beside = path.with_name(path.name + mark + TEMPORARY_SUFFIX)
         if disk.exists(self._beside):
             disk.unlink(self._beside)
         self._file: File | None = disk.open(self._beside, create=True)
@@ -341,7 +350,8 @@ def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
     if not disk.exists(directory):
         return []
     names = disk.listdir(directory)
-    starts = {s for s in map(parse_block_name, names) if s is not None}
+    found_names = [(parse_name(n, BLOCK_SUFFIX), parse_name(n, ARCHIVE_SUFFIX)) for n in names]
+    starts = {s for pair in found_names for s in pair if s is not None}
     dropped = {int(n.removesuffix(DROPPED_SUFFIX)) for n in names if n.endswith(DROPPED_SUFFIX)}
     needed = 0
     try:
@@ -367,7 +377,16 @@ def _damage_of(
     assert path.name.endswith(BLOCK_SUFFIX)
     end = max(needed, start) if following is None else following
     if not disk.exists(path):
-        return [Damage(start, end, path, "its file is gone")] if end > start else []
+        why = "its file is gone"
+        try:
+            read_archive(disk, ArchiveFiles.of(path).stub)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            why = f"its archive cannot be used: {error}"
+        else:
+            return []
+        return [Damage(start, end, path, why)] if end > start else []
     size = disk.size(path)
     if following is not None and following <= x and size >= following - start:
         return []

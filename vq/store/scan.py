@@ -13,7 +13,7 @@ import google_crc32c
 from vq.errors import CorruptData
 from vq.limits import MIB
 from vq.model import ProducerStamp
-from vq.store.disk import File
+from vq.store.disk import File, Readable
 from vq.store.format import (
     BATCH_ON_DISK_BYTES_MAX,
     CONTROL_BYTES,
@@ -59,7 +59,7 @@ class LogFacts:
 
 
 def verify(
-    file: File, block_start: int, offset: int, end: int, facts: LogFacts, index: OffsetIndex
+    file: Readable, block_start: int, offset: int, end: int, facts: LogFacts, index: OffsetIndex
 ) -> int:
     """Verify batches from ``offset`` on and return the offset of the first byte that is no batch.
 

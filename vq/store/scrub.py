@@ -1,8 +1,8 @@
 """Verifying what lies in the blocks of an open log, in steps small enough to do beside other work.
 
 Recovery reads what lies behind the last checkpoint; this reads anything, changes nothing, and goes
-on behind damage. Files are opened anew and read with ``pread``, so another thread than the log's
-may take the steps.
+on behind damage. A block may be archived, or restored, at any time. Files are opened anew and read
+with ``pread``, so another thread than the log's may take the steps.
 """
 
 import errno
@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 from vq.limits import KIB, MIB
+from vq.store.archive_place import Unreachable
+from vq.store.archived_file import open_stored
 from vq.store.disk import Disk, File
 from vq.store.format import BATCH_ON_DISK_BYTES_MAX, CONTROL_BYTES, decode_control
 from vq.store.offset_index import OffsetIndex
@@ -60,12 +62,14 @@ class Scrub:
         damage: What was found so far, in rising order.
         read_bytes: How many bytes were looked at.
         total_bytes: How many there are to look at.
+        unreachable: Why some were not: their archive cannot be reached now. "": there were none.
     """
 
     def __init__(self, disk: Disk, pieces: list[Piece], *, until: int | None = None) -> None:
         """Prepare to verify ``pieces``; ``until``: no further than the batch that holds it."""
         self.damage: list[Damage] = []
         self.read_bytes = 0
+        self.unreachable = ""
         self.total_bytes = sum(piece.end - piece.start for piece in pieces)
         self._disk = disk
         self._pieces = list(reversed(pieces))
@@ -94,11 +98,14 @@ class Scrub:
         piece, before = self._pieces[-1], self._position
         try:
             if self._file is None:
-                self._file = self._disk.open(piece.path)
+                self._file = open_stored(self._disk, piece.path)
             if self._bad is None:
                 self._verify(self._file, piece)
             else:
                 self._look_behind(self._file, piece, self._bad)
+        except Unreachable as error:
+            self._leave(piece, error)
+            return 0
         except OSError as error:
             self._unreadable(piece, error)
         looked_at = self._position - before
@@ -172,6 +179,14 @@ class Scrub:
             start, _, _, why = self.damage.pop()
         self.damage.append(Damage(start, self._position, piece.path, why))
         self._bad = None
+
+    def _leave(self, piece: Piece, error: Unreachable) -> None:
+        """Go past a piece of which nothing can be told now; that is no damage."""
+        self.unreachable = str(error)
+        if self._bad is not None:
+            self._end_damage(piece, self._bad)
+        self._position = piece.end
+        self._end_piece(piece)
 
     def _unreadable(self, piece: Piece, error: OSError) -> None:
         """Give up a step's bytes that the medium does not deliver, or the rest of a lost file."""

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vq.log_lines import get_logger
+from vq.store.archive import ArchiveFiles
+from vq.store.archive_place import drop_archive
 from vq.store.begun import Beginning
 from vq.store.block import PASSING_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.file_system import FileSystem
 from vq.store.format import (
+    ARCHIVE_SUFFIX,
     CHECKPOINT_NAME,
     CUT_MARK,
     DROPPED_SUFFIX,
@@ -43,6 +46,8 @@ class SyncTicket:
         first_checkpoint: Written when the log began, to be synced.
         checkpoint: To be written, every now and then.
         doomed: Files of blocks that retention dropped.
+        superseded: Files of blocks whose bytes are elsewhere now: archived, or restored.
+        discards: Set by ``run``: marks of zips elsewhere that are to be removed.
         log_is_empty: No block is left, so the checkpoint alone says where the log goes on.
         beginning: Noted by ``run`` when the log's first batch is durable; to be saved then.
         checkpoint_written: Set by ``run``.
@@ -60,6 +65,8 @@ class SyncTicket:
     first_checkpoint: Path | None = None
     checkpoint: Checkpoint | None = None
     doomed: Sequence[Path] = ()
+    superseded: Sequence[Path] = ()
+    discards: list[Path] = field(default_factory=list)
     log_is_empty: bool = False
     beginning: Beginning | None = None
     checkpoint_written: bool = False
@@ -181,7 +188,11 @@ class SyncTicket:
             marked = [(path, path.with_suffix(DROPPED_SUFFIX)) for path in self.doomed]
             for path, mark in marked:
                 if self.disk.exists(path):
-                    self.disk.rename(path, mark)
+                    if path.suffix == ARCHIVE_SUFFIX:
+                        self._drop_archive(path)
+                        self.disk.write_atomic(mark, b"")
+                    else:
+                        self.disk.rename(path, mark)
             self.disk.sync_directory(self.directory)
             for _, mark in marked:
                 # Replace it by an empty file: truncating it would unmap pages of answers that wait
@@ -207,17 +218,33 @@ class SyncTicket:
             )
 
     def _delete_dropped(self, start_offset: int) -> None:
-        """Delete the dropped blocks in rising order, their indexes, and what was cut from them."""
+        """Delete the dropped blocks in rising order, their indexes, and what was cut from them.
+
+        What holds the bytes of a block no longer goes as well.
+        """
+        for path in self.superseded:
+            self._delete_file(path)
+        self.superseded = []
         if not self.doomed:
             return
         for path in self.doomed:
-            for suffix in (path.suffix, INDEX_SUFFIX, DROPPED_SUFFIX):
-                victim = path.with_suffix(suffix)
-                if self.disk.exists(victim):
-                    self.disk.unlink(victim)
+            self._delete_file(path)
+            for suffix in (INDEX_SUFFIX, DROPPED_SUFFIX):
+                self._delete_file(path.with_suffix(suffix))
         for name in self.disk.listdir(self.directory):
             digits, mark, _ = name.partition(CUT_MARK)
             is_cut = mark and len(digits) == OFFSET_DIGITS and digits.isdigit()
             if is_cut and int(digits) < start_offset:
                 self.disk.unlink(self.directory / name)
         self.doomed = []
+
+    def _delete_file(self, path: Path) -> None:
+        """Delete a file, or a whole archive, if it is there."""
+        if path.suffix == ARCHIVE_SUFFIX:
+            self._drop_archive(path)
+        elif self.disk.exists(path):
+            self.disk.unlink(path)
+
+    def _drop_archive(self, path: Path) -> None:
+        if drop_archive(self.disk, path):
+            self.discards.append(ArchiveFiles.of(path).discard)

@@ -5,15 +5,16 @@ import logging
 
 import pytest
 from support.archives import NotedArchives, archiver_of, done, noted, result_of, run_of
-from support.broker import Client, message
-from support.node_pair import settled
+from support.broker import DATA, Client, message
+from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
 from vq.broker import archive_runs
+from vq.broker.node import Stage
 from vq.coordination.run_values import ArchiveRun, RunResult, RunState, TopicResult
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
-from vq.errors import PartitionFailed
+from vq.errors import InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log import Log
 
@@ -23,7 +24,7 @@ ARCHIVE = {"retention_policy": "archive"}
 @pytest.fixture
 async def archives(served, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Topic ``t`` with two partitions; the node notes what it archives."""
-    monkeypatch.setattr(archive_runs, "PAUSE_S_MAX", 0.001)
+    monkeypatch.setattr(archive_runs, "PAUSE_S", 0.0)
     await alter(served, **ARCHIVE)
     return noted(served.node, monkeypatch)
 
@@ -273,7 +274,7 @@ async def test_what_a_node_has_done_before_it_was_restarted_is_not_done_again(
 
 
 async def test_a_copy_archives_its_own_blocks(node_pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_runs, "PAUSE_S_MAX", 0.001)
+    monkeypatch.setattr(archive_runs, "PAUSE_S", 0.0)
     wanted = TopicSettings(partitions=1, retention_policy="archive")
     async with node_pair.cluster.admin() as coordinator:
         await change_settings(coordinator, "t", wanted)
@@ -322,3 +323,64 @@ async def test_runs_that_are_forgotten_are_forgotten_by_nodes(served, archives) 
     async with served.cluster.admin() as coordinator:
         await write_result(coordinator, 0, "b1", "n1", RunResult(state=RunState.DONE))
         assert await coordinator.exists(ArchiveRun.path(0)) is None
+
+
+async def test_a_run_that_ends_because_the_node_stops_is_not_done(served, archives) -> None:
+    """Its partitions are closed one after the other, so nothing seems to be due any more."""
+    await blocks(served, 2)
+    async with served.cluster.admin() as coordinator:
+
+        def stop() -> None:
+            served.node._stage = Stage.LEAVING
+            archives.before = lambda: None
+
+        archives.before = stop
+        number = await make_run(coordinator, run_of(served.node, 25))
+        await until(lambda: len(archives.done) == 3)
+        served.node._stage = Stage.SERVING
+        await served.node.stop()
+        found = await read_result(coordinator, number, "b1", "n1")
+        assert found is not None
+        assert found.state is RunState.RUNNING
+        node = await served.cluster.start()
+        assert (await result_of(coordinator, number, node)).state is RunState.DONE
+
+
+async def test_a_run_makes_archives_that_are_read_and_kept_over_a_restart(served) -> None:
+    """With real archives, on the disk in memory."""
+    await alter(served, **ARCHIVE)
+    await blocks(served, 3)
+    before = whole(log_of(served.node), 0)
+    async with served.cluster.admin() as coordinator:
+        result = await done(coordinator, served.node, 25)
+        assert (result.state, result.total.blocks) == (RunState.DONE, 4)
+        assert result.total.archive_bytes > 0
+        names = served.disk.listdir(DATA / "t" / "0")
+        assert len([name for name in names if name.endswith(".archive")]) == 4
+        assert not [name for name in names if name.endswith(".block")]
+        assert (await done(coordinator, served.node, 26)).total == TopicResult()
+        await served.client.put("t", 0, [message(b"more")])
+        await served.node.stop()
+        node = await served.cluster.start()
+        assert (await done(coordinator, node, 26.5)).total.blocks == 1
+    client = await Client.connect(served.cluster.network, node.address)
+    _, body = await client.get("t", 0, 0)
+    assert bytes(body) and before.startswith(bytes(body))
+    assert whole(log_of(node), 0).startswith(before)
+
+
+async def test_blocks_that_retention_deletes_meanwhile_are_no_failure(served, archives) -> None:
+    starts = await blocks(served, 2)
+    real = archives.archive
+
+    async def archive(*arguments):
+        block = arguments[1]
+        if block.start_offset == starts[0]:
+            log_of(served.node).drop_before(starts[1])
+            raise InvalidState("it is not here any more")
+        return await real(*arguments)
+
+    archives.archive = archive
+    async with served.cluster.admin() as coordinator:
+        result = await done(coordinator, served.node, 25)
+    assert (result.state, result.total.blocks, result.total.failed) == (RunState.DONE, 2, 0)

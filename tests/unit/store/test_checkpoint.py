@@ -7,7 +7,7 @@ import pytest
 
 from vq.errors import CorruptData
 from vq.store.checkpoint import Checkpoint
-from vq.store.manifest import ManifestEntry
+from vq.store.manifest import Kind, ManifestEntry
 
 FULL = Checkpoint(
     topic_id="täpic",
@@ -39,6 +39,13 @@ def test_bytes_come_back() -> None:
     least = Checkpoint(topic_id="", start_offset=0, offset=0)
     for checkpoint in (FULL, least):
         assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+
+
+def test_a_checkpoint_that_names_an_archive_has_a_version_of_its_own() -> None:
+    """An older vq does not take the archive for a block; without one it reads all it is given."""
+    archived = replace(FULL, manifest=(ManifestEntry(10, Kind.ARCHIVE), ManifestEntry(2**62)))
+    assert Checkpoint.from_bytes(archived.to_bytes()) == archived
+    assert (archived.to_bytes()[4], FULL.to_bytes()[4]) == (3, 2)
 
 
 def test_damage_is_noticed() -> None:
@@ -78,8 +85,8 @@ def test_a_manifest_that_contradicts_the_offsets_is_refused(entries: tuple[int, 
 def test_a_checkpoint_of_a_later_version_is_refused() -> None:
     """It says which version it is; the log is verified instead."""
     data = bytearray(FULL.to_bytes())
-    data[4] = 3
-    with pytest.raises(CorruptData, match="version 3"):
+    data[4] = 4
+    with pytest.raises(CorruptData, match="version 4"):
         Checkpoint.from_bytes(bytes(data))
 
 

@@ -24,7 +24,7 @@ def test_both_ways() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\0", bytes(10), b"\1" + bytes(8), bytes(18), bytes(8) + b"\2" + bytes(8) + b"\1"],
+    [b"\0", bytes(10), b"\2" + bytes(8), bytes(18), bytes(8) + b"\2" + bytes(8) + b"\1"],
     ids=["short", "long", "unknown kind", "twice", "falling"],
 )
 def test_what_makes_no_sense_is_refused(data: bytes) -> None:

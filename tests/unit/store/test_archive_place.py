@@ -1,0 +1,320 @@
+"""Zips at URLs, through fsspec: a directory, a store in memory, and places that do not answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from support.store import (
+    DIRECTORY,
+    SMALL,
+    append,
+    archive,
+    blocks_of,
+    flush,
+    memory_disk,
+    open_log,
+    payloads,
+    write_archive,
+)
+
+from vq.clock import ManualClock
+from vq.errors import Busy
+from vq.store.archive import ArchiveFiles, url_of
+from vq.store.archive_place import Unreachable, discard, discard_all, open_zip
+from vq.store.archive_writer import ArchiveCheck, BlockWriter
+from vq.store.archived_file import NotInMemory
+from vq.store.block import BlockCache
+from vq.store.directory import DataDirectory
+from vq.store.log import Log, LogState
+from vq.store.memory_disk import MemoryDisk
+from vq.store.scrub import Scrub
+
+PARTS = ("c", "g", "n", "orders.t1", "0")
+PAYLOADS = [b"%d" % n * 400 for n in range(9)]
+
+
+class Failing(MemoryFileSystem):
+    """A store in memory that can be told not to answer."""
+
+    protocol = "failing"
+    store: dict[str, Any] = {}  # noqa: RUF012  as in its base
+    pseudo_dirs = [""]  # noqa: RUF012
+    down = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("failing://", "memory://"))
+
+    def _check(self) -> None:
+        if Failing.down:
+            raise ConnectionError("nobody answers")
+
+    def cat_file(self, *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        return super().cat_file(*args, **kwargs)
+
+    def _open(self, *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        return super()._open(*args, **kwargs)
+
+    def rm_file(self, path: str) -> None:
+        self._check()
+        super()._rm(path)
+
+
+fsspec.register_implementation("failing", Failing, clobber=True)
+
+
+@pytest.fixture(params=["file", "memory", "failing"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a place, which answers."""
+    Failing.down = False
+    Failing.store = {}
+    if request.param == "file":
+        yield f"file://{tmp_path}/archives"
+        return
+    yield f"{request.param}://bucket/archives"
+    fsspec.filesystem("memory").store.clear()
+
+
+def stored(place: str) -> list[str]:
+    system, path = fsspec.core.url_to_fs(place)
+    return [name.rpartition("/")[2] for name in system.find(path)]
+
+
+def three_blocks(disk: MemoryDisk) -> Log:
+    log = open_log(disk)
+    for number, payload in enumerate(PAYLOADS):
+        append(log, payload)
+        if number % 3 == 2:
+            log.roll()
+    flush(log)
+    return log
+
+
+def archive_at(disk: MemoryDisk, log: Log, place: str, count: int = 3) -> None:
+    for block in blocks_of(log)[:count]:
+        archive(disk, log, block, url=url_of(place, PARTS, block.start_offset))
+
+
+def reopened(disk: MemoryDisk) -> Log:
+    return open_log(disk, cache=BlockCache(waits=True))
+
+
+def test_a_url_names_cluster_node_topic_partition_and_block() -> None:
+    assert (
+        url_of("s3://bucket/vq/", PARTS, 4711)
+        == "s3://bucket/vq/c/g/n/orders.t1/0/0000000000004711.zip"
+    )
+
+
+def test_blocks_are_read_from_elsewhere(place: str) -> None:
+    """After a restart, too; only stubs and indexes are here."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, place)
+    assert len(stored(place)) == 3
+    assert [n for n in disk.listdir(DIRECTORY) if n.endswith((".zip", ".block"))] == []
+    log.close()
+    log = reopened(disk)
+    assert payloads(log) == PAYLOADS
+    stub = blocks_of(log)[1].path
+    check = ArchiveCheck.of(disk, stub)
+    while not check.done:
+        check.step()
+    assert check.batches == 3
+
+
+def test_a_block_is_restored_from_elsewhere(place: str) -> None:
+    disk = memory_disk()
+    log = three_blocks(disk)
+    raw = disk.read_bytes(blocks_of(log)[0].path)
+    archive_at(disk, log, place)
+    writer = BlockWriter(disk, blocks_of(log)[0].path)
+    while not writer.done:
+        writer.step()
+    writer.place()
+    writer.close()
+    log.use_file(blocks_of(log)[0])
+    flush(log)
+    assert disk.read_bytes(blocks_of(log)[0].path) == raw
+    assert len(log.flushing.discards) == 1
+    assert payloads(reopened(disk)) == PAYLOADS
+
+
+def test_a_dropped_block_leaves_a_mark_until_its_zip_is_removed(place: str) -> None:
+    """The flusher does not speak to another machine; a restart knows of it, too."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, place)
+    log.drop_before(blocks_of(log)[1].end_offset)
+    flush(log)
+    marks = [name for name in disk.listdir(DIRECTORY) if name.endswith(".discard")]
+    assert len(marks) == 2
+    assert [path.name for path in log.flushing.discards] == marks
+    assert len(stored(place)) == 3
+    log.close()
+    log = reopened(disk)
+    assert [path.name for path in log.flushing.discards] == marks
+    for path in log.flushing.discards:
+        discard(disk, path)
+        discard(disk, path)
+    assert len(stored(place)) == 1
+    assert not any(name.endswith(".discard") for name in disk.listdir(DIRECTORY))
+    assert payloads(log) == PAYLOADS[6:]
+
+
+def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
+    """The log opens, takes appends and reads what is here; what is there can be tried again."""
+    Failing.store, Failing.down = {}, False
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, "failing://bucket", 2)
+    Failing.down = True
+    log.close()
+    log = open_log(disk)
+    assert log.state is LogState.OK
+    append(log, b"live")
+    flush(log)
+    told: list[int] = []
+    log.reader.on_unreadable = told.append
+    for _ in range(3):
+        with pytest.raises(NotInMemory) as caught:
+            log.reader.read(0, 100, log.end_offset)
+        caught.value.fetch()
+        with pytest.raises(Busy, match="nobody answers"):
+            log.reader.read(0, 100, log.end_offset)
+    assert told == [], "nothing is known to be damaged"
+    assert bytes(log.reader.read(blocks_of(log)[2].start_offset, 100, log.end_offset))
+    scrub = Scrub(disk, log.reader.pieces(0, log.end_offset))
+    while not scrub.done:
+        scrub.step()
+    assert scrub.damage == []
+    assert "nobody answers" in scrub.unreachable
+    assert 0 < scrub.read_bytes < scrub.total_bytes
+    log.drop_before(blocks_of(log)[0].end_offset)
+    flush(log)
+    (mark,) = log.flushing.discards
+    with pytest.raises(Unreachable):
+        discard(disk, mark)
+    assert disk.exists(mark)
+    Failing.down = False
+    discard(disk, mark)
+    assert stored("failing://bucket") == ["0000000000001524.zip"]
+    log.close()
+    assert payloads(reopened(disk)) == [*PAYLOADS[3:], b"live"]
+
+
+def test_a_place_that_does_not_answer_takes_no_archive() -> None:
+    Failing.store, Failing.down = {}, True
+    disk = memory_disk()
+    log = three_blocks(disk)
+    with pytest.raises(Unreachable, match="nobody answers"):
+        archive_at(disk, log, "failing://bucket", 1)
+    assert payloads(log) == PAYLOADS
+
+
+def test_a_mount_that_is_missing_is_no_lost_zip(tmp_path: Path) -> None:
+    """A zip that is gone from its directory is one."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, f"file://{tmp_path}/mnt", 1)
+    stub = blocks_of(log)[0].path
+    url = blocks_of(log)[0].archive.url  # type: ignore[union-attr]
+    (tmp_path / "mnt").rename(tmp_path / "elsewhere")
+    with pytest.raises(Unreachable):
+        open_zip(disk, stub, url).pread(0, 10)
+    (tmp_path / "elsewhere").rename(tmp_path / "mnt")
+    assert open_zip(disk, stub, url).pread(0, 2) == b"PK"
+    next((tmp_path / "mnt").rglob("*.zip")).unlink()
+    with pytest.raises(FileNotFoundError):
+        open_zip(disk, stub, url).pread(0, 10)
+
+
+@pytest.mark.parametrize("url", ["nosuch://place/x", "s3//", "file:"])
+def test_a_url_that_means_nothing_is_told(url: str) -> None:
+    disk = memory_disk()
+    log = three_blocks(disk)
+    with pytest.raises(OSError):
+        write_archive(disk, blocks_of(log)[0], url=url)
+
+
+def test_without_fsspec_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra."""
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    with pytest.raises(Unreachable, match=r"vq\[archive\]"):
+        open_zip(memory_disk(), DIRECTORY, "s3://bucket/x.zip").pread(0, 1)
+
+
+def test_a_zip_that_was_written_in_vain_is_removed(place: str) -> None:
+    disk = memory_disk()
+    log = three_blocks(disk)
+    disk.open(blocks_of(log)[0].path).pwrite([b"\xff"], 1000)
+    with pytest.raises(Exception, match="intact"):
+        archive_at(disk, log, place, 1)
+    assert stored(place) == []
+
+
+def test_the_trash_goes_with_its_archives_elsewhere() -> None:
+    """While their place does not answer, it stays."""
+    Failing.store, Failing.down = {}, False
+    data, clock = DIRECTORY.parent.parent, ManualClock()
+    disk = MemoryDisk()
+    directory = DataDirectory.open(data, "c", "g", "n", disk)
+    directory.claim_topic("orders", "t1")
+    log = three_blocks(disk)
+    archive_at(disk, log, "failing://bucket", 2)
+    log.close()
+    directory.move_topic("orders", "t1", clock, keep=False)
+    clock.advance(100.0)
+    Failing.down = True
+    assert directory.purge_trash(clock, 50.0) == 0
+    Failing.down = False
+    assert directory.purge_trash(clock, 50.0) == 1
+    assert stored("failing://bucket") == []
+    directory.close()
+
+
+def test_all_zips_below_a_directory_are_found(place: str) -> None:
+    """Those with a mark, too."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, place)
+    log.drop_before(blocks_of(log)[0].end_offset)
+    flush(log)
+    discard_all(disk, DIRECTORY.parent)
+    assert stored(place) == []
+
+
+def test_a_crash_while_a_zip_elsewhere_is_dropped_leaves_it_known(place: str) -> None:
+    """After every operation a zip elsewhere has a stub or a mark."""
+    from vq.store.memory_disk import keep_all, keep_none
+
+    base = memory_disk()
+    disk = base.crash(keep_all)
+    log = three_blocks(disk)
+    archive_at(disk, log, place)
+    begin = len(disk.operations)
+    log.drop_before(blocks_of(log)[1].end_offset)
+    flush(log)
+    for count in range(begin, len(disk.operations) + 1):
+        for chance in (keep_all, keep_none):
+            after = base.crash(keep_all)
+            for _ in after.replay(disk.operations[:count]):
+                pass
+            after = after.crash(chance)
+            log = reopened(after)
+            left = len(log.flushing.discards) + sum(b.is_archived for b in blocks_of(log))
+            assert left == 3
+            assert payloads(log) in (PAYLOADS, PAYLOADS[6:])
+
+
+def test_sizes_are_those_of_a_small_log() -> None:
+    """The offsets above rely on it."""
+    log = three_blocks(memory_disk())
+    assert SMALL.block_bytes == 4096
+    assert blocks_of(log)[1].start_offset == 1524
+    assert ArchiveFiles.of(blocks_of(log)[1].path).zip.name == "0000000000001524.zip"

@@ -1,0 +1,357 @@
+"""Archives of blocks: made, undone, checked, and removed elsewhere; one block at a time.
+
+In here: the steps, beside other work, and what must still hold when they end. Not in here: which
+blocks are archived, and when (that is for whoever calls), and the bytes (``vq.store.archive``).
+
+A block is read and compressed without the partition's lock: it does not change, and may only go.
+With the lock it is looked at again; then the archive takes its place. Nothing is archived that is
+not closed, durable, committed and intact.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from vq.broker.channel import Channel
+from vq.broker.logs import Logs
+from vq.broker.partition_state import State
+from vq.broker.runner import Lane, Runner
+from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
+from vq.log_lines import get_logger
+from vq.store.archive import Archive
+from vq.store.archive_place import Unreachable
+from vq.store.archive_writer import ArchiveWriter, BlockWriter
+from vq.store.block import FULL_ERRNOS, Block
+from vq.store.log import Log
+
+logger = get_logger(__name__)
+
+#: After each chunk others get the processor for so many times as long as it took.
+PAUSE_SHARE: Final = 1.0
+PAUSE_S_MAX: Final = 1.0
+#: It is looked so often, so long apart, whether a superseded file is deleted.
+DELETED_PAUSE_S: Final = 0.01
+DELETED_LOOKS_MAX: Final = 200
+#: How often zips elsewhere are tried to be removed.
+DISCARD_S: Final = 10.0
+
+
+class Archived(NamedTuple):
+    """A block that was archived.
+
+    Attributes:
+        size_bytes: Of the block.
+        archive_bytes: Of its zip.
+    """
+
+    size_bytes: int
+    archive_bytes: int
+
+
+class Verified(NamedTuple):
+    """What reading a whole archive has shown.
+
+    Attributes:
+        size_bytes: Of the block.
+        archive_bytes: Of its zip.
+        batches: That were found intact.
+        problem: What is wrong; "": nothing.
+    """
+
+    size_bytes: int
+    archive_bytes: int
+    batches: int
+    problem: str
+
+
+class _Steps(Protocol):
+    """Work in steps; see ``archive_writer``."""
+
+    done: bool
+
+    def step(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Archiving:
+    """Makes archives of blocks, and blocks of archives. Loop-bound.
+
+    Args:
+        logs: The files.
+        runner: For work on them.
+        lock: Returns the lock of a partition.
+        whole: Does the whole of a change, also if whoever waits for it is cancelled.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        runner: Runner,
+        lock: Callable[[tuple[str, int]], asyncio.Lock],
+        whole: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._logs = logs
+        self._runner = runner
+        self._lock = lock
+        self._whole = whole
+        self._busy: set[Block] = set()
+        self._told: set[str] = set()
+
+    # Archiving ----------------------------------------------------------------------------------
+    async def archive(
+        self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
+    ) -> Archived:
+        """See ``ChannelLogs.archive``."""
+        with _Errors(channel), self._alone(block):
+            held = _Held(channel, block, still)
+            held.check_archivable()
+            start, end, path = block.start_offset, block.end_offset, block.path
+            writer = await self._runner.run(
+                lambda: self._logs.new_archive(
+                    channel.partition, channel.topic_id, path, start, end, place=to
+                ),
+                Lane.ARCHIVE,
+            )
+            try:
+                await self._take(writer, held, Lane.ARCHIVE)
+                await self._whole(self._swap_in(held, writer))
+            finally:
+                await self._runner.run(writer.close, Lane.ARCHIVE)
+            await _deleted(held.log)
+        return Archived(end - start, writer.stub.archive.zip_bytes)
+
+    async def _swap_in(self, held: "_Held", writer: ArchiveWriter) -> None:
+        """Have the archive take the place of the block file."""
+        block, log, run = held.block, held.log, self._runner.run
+        async with self._lock(held.channel.partition):
+            held.check_archivable()
+            path = block.path
+            try:
+                stub = await run(writer.place, Lane.ARCHIVE)
+                await run(lambda: self._logs.save_stub(path, stub), Lane.ARCHIVE)
+                held.check_archivable()
+                if block is log.open_block:  # of an earlier range, which takes no appends
+                    log.roll()
+                log.use_archive(block, stub.archive)
+            except (OSError, VqError):
+                log.flushing.discards += await run(
+                    lambda: self._logs.drop_archive(path), Lane.ARCHIVE
+                )
+                raise
+            held.part.flush_now()
+
+    # Restoring ----------------------------------------------------------------------------------
+    async def restore(self, channel: Channel, block: Block, still: Callable[[], bool]) -> None:
+        """See ``ChannelLogs.restore``."""
+        with _Errors(channel), self._alone(block):
+            held = _Held(channel, block, still)
+            held.check_archived()
+            path = block.path
+            writer = await self._runner.run(lambda: self._logs.restore(path), Lane.ARCHIVE)
+            try:
+                await self._take(writer, held, Lane.ARCHIVE)
+                await self._whole(self._swap_out(held, writer))
+            finally:
+                await self._runner.run(writer.close, Lane.ARCHIVE)
+            await _deleted(held.log)
+
+    async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
+        async with self._lock(held.channel.partition):
+            held.check_archived()
+            await self._runner.run(writer.place, Lane.ARCHIVE)
+            self.use_file(held)
+
+    async def put_back(
+        self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]
+    ) -> None:
+        """See ``ChannelLogs.put_back``."""
+        with self._alone(block):
+            held = _Held(channel, block, still)
+            await self._whole(self._place(held, place))
+
+    async def _place(self, held: "_Held", place: Callable[[], None]) -> None:
+        async with self._lock(held.channel.partition):
+            held.check_archived()
+            await self._runner.run(place, Lane.VERIFY)
+            self.use_file(held)
+
+    def use_file(self, held: "_Held") -> None:
+        """Have the block file, which is there, take the place of the archive."""
+        held.check_archived()
+        held.log.use_file(held.block)
+        held.part.flush_now()
+
+    # Checking -----------------------------------------------------------------------------------
+    async def verify(self, channel: Channel, block: Block) -> Verified:
+        """See ``ChannelLogs.verify_archive``."""
+        held = _Held(channel, block, lambda: True)
+        archive = held.check_archived()
+        problem, batches = "", 0
+        try:
+            path = block.path
+            check = await self._runner.run(lambda: self._logs.check_archive(path), Lane.VERIFY)
+            try:
+                await self._take(check, held, Lane.VERIFY)
+            finally:
+                batches = check.batches
+                await self._runner.run(check.close, Lane.VERIFY)
+        except Unreachable as error:
+            raise _unreachable(channel, error) from error
+        except (CorruptData, OSError) as error:
+            held.check_archived()  # it may have been restored, or dropped, meanwhile
+            problem = str(error)
+            details = error.details if isinstance(error, CorruptData) else {}
+            channel.context.suspect(channel, int(details.get("offset", block.start_offset)))
+            logger.error("archive is damaged", partition=channel, file=block.path, cause=problem)
+        return Verified(archive.length, archive.zip_bytes, batches, problem)
+
+    # Shared -------------------------------------------------------------------------------------
+    def _alone(self, block: Block) -> "_Alone":
+        return _Alone(self._busy, block)
+
+    async def _take(self, steps: _Steps, held: "_Held", lane: Lane) -> None:
+        """Take all steps, with pauses, as long as the block is to be kept as it is."""
+        clock = held.channel.context.clock
+        begun_s = clock.monotonic()
+        while not steps.done:
+            size = await self._runner.run(steps.step, lane)
+            held.check()
+            if size:
+                took_s = clock.monotonic() - begun_s
+                await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
+                begun_s = clock.monotonic()
+
+    # Removing what is elsewhere -----------------------------------------------------------------
+    async def discard_all(self, channels: Callable[[], Iterable[Channel]]) -> None:
+        """Remove zips elsewhere that no log has any more, for ever."""
+        while True:
+            await asyncio.sleep(DISCARD_S)
+            for channel in list(channels()):
+                for part in (*channel.older, channel):
+                    if part.log is not None and part.log.flushing.discards:
+                        await self.discard(part.log)
+
+    async def discard(self, log: Log) -> None:
+        """Remove the zips elsewhere that a log has dropped; what cannot be reached stays."""
+        for mark in list(log.flushing.discards):
+            try:
+                await self._runner.run(lambda mark=mark: self._logs.discard(mark), Lane.ARCHIVE)  # type: ignore[misc]
+            except OSError as error:
+                self._tell(mark, error)
+            else:
+                if mark in log.flushing.discards:
+                    log.flushing.discards.remove(mark)
+
+    def _tell(self, mark: Path, error: OSError) -> None:
+        text = str(error)
+        if text not in self._told:
+            self._told.clear()
+            self._told.add(text)
+            logger.warning(
+                "archive elsewhere cannot be removed, trying again", path=mark, error=error
+            )
+
+
+class _Held:
+    """A block, and where it is, when work on it begins. Later it may not be there any more."""
+
+    def __init__(self, channel: Channel, block: Block, still: Callable[[], bool]) -> None:
+        for part in (*channel.older, channel):
+            if part.log is not None and part.log.has(block):
+                self.channel = channel
+                self.part = part
+                self.log = part.log
+                self.block = block
+                self.still = still
+                return
+        raise _gone(channel, block)
+
+    def check(self) -> None:
+        """Return if the block is in the same log still, and the caller still wants this.
+
+        Raises:
+            InvalidState: It is not so; it is left alone.
+        """
+        is_here = self.part in (*self.channel.older, self.channel) and self.part.log is self.log
+        if self.channel.state is State.CLOSED or not is_here or not self.log.has(self.block):
+            raise _gone(self.channel, self.block)
+        if not self.still():
+            raise InvalidState(f"a block of {self.channel} is left alone: what was known changed")
+
+    def check_archivable(self) -> None:
+        """Return if the block may be archived now.
+
+        Raises:
+            VqError: It may not.
+        """
+        self.check()
+        is_last = self.block is self.log.open_block and self.part is not self.channel
+        self.log.check_archivable(self.block, takes_appends=is_last)
+        if self.block.end_offset > self.part.high_watermark:
+            raise InvalidState(f"a block of {self.channel} is not committed yet")
+
+    def check_archived(self) -> Archive:
+        """Return the archive that holds the block.
+
+        Raises:
+            InvalidState: There is none.
+        """
+        self.check()
+        archive = self.block.archive
+        if archive is None:
+            raise InvalidState(
+                f"the block at {self.block.start_offset} of {self.channel} is not archived"
+            )
+        return archive
+
+
+class _Alone:
+    """Work on a block that nothing else may do beside."""
+
+    def __init__(self, busy: set[Block], block: Block) -> None:
+        self._busy = busy
+        self._block = block
+
+    def __enter__(self) -> None:
+        if self._block in self._busy:
+            raise Busy(f"{self._block.path} is being archived or restored at this moment")
+        self._busy.add(self._block)
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.discard(self._block)
+
+
+class _Errors:
+    """Gives errors of disks and places the class that says what can be done."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, Unreachable):
+            raise _unreachable(self._channel, error) from error
+        if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
+            raise DiskFull(f"no space to archive or restore {self._channel}: {error}") from error
+        if isinstance(error, CorruptData) and "offset" in error.details:
+            self._channel.context.suspect(self._channel, int(error.details["offset"]))
+
+
+def _unreachable(channel: Channel, error: Unreachable) -> Busy:
+    return Busy(f"{channel}: {error}", hint="have the broker reach the place of the archives")
+
+
+def _gone(channel: Channel, block: Block) -> InvalidState:
+    return InvalidState(f"the block at {block.start_offset} of {channel} is not here any more")
+
+
+async def _deleted(log: Log) -> None:
+    """Return once the files that were superseded are deleted, or time is up."""
+    for _ in range(DELETED_LOOKS_MAX):
+        if not log.flushing.deletes:
+            return
+        await asyncio.sleep(DELETED_PAUSE_S)

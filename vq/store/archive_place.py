@@ -1,0 +1,336 @@
+"""Where the zips of archives lie: beside their stubs, or at a URL that fsspec understands.
+
+In here: writing, reading and deleting the bytes of a zip. Not in here: what they mean
+(``archive``), and when they are written (``archive_writer``). All of it blocks; only opening a zip
+that lies beside its stub is as cheap as opening a block.
+
+fsspec is imported when a URL is used, and not before: brokers without one need not have it.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from vq.errors import CorruptData
+from vq.log_lines import get_logger
+from vq.store.archive import ArchiveFiles, Stub
+from vq.store.disk import Disk, File
+from vq.store.format import DISCARD_SUFFIX, TEMPORARY_SUFFIX
+
+__all__ = [
+    "Unreachable",
+    "ZipReader",
+    "ZipWriter",
+    "discard",
+    "discard_all",
+    "drop_archive",
+    "new_zip",
+    "open_zip",
+    "url_in",
+]
+
+logger = get_logger(__name__)
+
+#: Kinds of URL whose files the operating system has; they are made durable as any other file.
+_LOCAL: Final = frozenset({"file", "local"})
+
+
+class Unreachable(OSError):
+    """The place of a zip cannot be reached now, so nothing is known of its bytes."""
+
+    def __init__(self, url: str, why: object) -> None:
+        super().__init__(errno.EHOSTUNREACH, f"the place of an archive cannot be used: {why}", url)
+
+
+class ZipReader(Protocol):
+    """A zip that can be read; one thread at a time."""
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Return up to ``length`` bytes; fewer only at the end.
+
+        Raises:
+            Unreachable: The place cannot be reached.
+            OSError: The medium cannot deliver them, or the zip is not there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. May be called twice."""
+        ...
+
+
+class ZipWriter(Protocol):
+    """A zip that is being written, from front to back."""
+
+    def write(self, data: bytes) -> None:
+        """Write what follows."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was written durable; nothing follows."""
+        ...
+
+    def reader(self) -> ZipReader:
+        """Return what reads it back, from the medium as far as that can be told."""
+        ...
+
+    def place(self) -> None:
+        """Give it its name, durably."""
+        ...
+
+    def discard(self) -> None:
+        """Remove it, if ``place`` was not called. May be called twice."""
+        ...
+
+
+def open_zip(disk: Disk, stub_path: Path, url: str) -> ZipReader:
+    """Return a zip to read; ``url``: where it is, "" beside its stub.
+
+    Raises:
+        OSError: It does not lie beside its stub. What is elsewhere is not looked at.
+    """
+    return _Elsewhere(url) if url else disk.open(ArchiveFiles.of(stub_path).zip)
+
+
+def new_zip(disk: Disk, block_path: Path, url: str) -> ZipWriter:
+    """Return a zip to write for a block; ``url``: where to, "" beside the block.
+
+    Raises:
+        Unreachable: The place cannot be reached.
+        OSError: It cannot be made.
+    """
+    return _ElsewhereWriter(url) if url else _BesideWriter(disk, ArchiveFiles.of(block_path).zip)
+
+
+class _BesideWriter:
+    """A zip in the log's directory; until ``place`` it has a name that recovery removes."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self._length = 0
+        self._is_placed = False
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(self._beside)
+        self._file: File | None = disk.open(self._beside, create=True)
+
+    def write(self, data: bytes) -> None:
+        """See ``ZipWriter.write``."""
+        assert self._file is not None
+        self._file.pwrite([data], self._length)
+        self._length += len(data)
+
+    def sync(self) -> None:
+        """See ``ZipWriter.sync``."""
+        assert self._file is not None
+        self._file.datasync()
+        self._file.forget_cache()
+
+    def reader(self) -> ZipReader:
+        """See ``ZipWriter.reader``."""
+        return self._disk.open(self._beside)
+
+    def place(self) -> None:
+        """See ``ZipWriter.place``."""
+        self._close()
+        self._disk.rename(self._beside, self._path)
+        self._is_placed = True
+        self._disk.sync_directory(self._path.parent)
+
+    def discard(self) -> None:
+        """See ``ZipWriter.discard``."""
+        self._close()
+        if not self._is_placed:
+            with contextlib.suppress(FileNotFoundError):  # also if its directory was moved away
+                self._disk.unlink(self._beside)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+# Elsewhere --------------------------------------------------------------------------------------
+class _Elsewhere:
+    """A zip at a URL, read range by range."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def pread(self, position: int, length: int) -> bytes:
+        """See ``ZipReader.pread``."""
+        with _at(self._url) as (system, path):
+            return bytes(system.cat_file(path, start=position, end=position + length))
+
+    def close(self) -> None:
+        """See ``ZipReader.close``."""
+
+
+class _ElsewhereWriter:
+    """A zip at a URL. Nothing refers to it before the stub does, so it gets its name at once."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._is_placed = False
+        with _at(url) as (system, path):
+            system.makedirs(_parent(path), exist_ok=True)
+            self._file: Any = system.open(path, "wb")
+
+    def write(self, data: bytes) -> None:
+        """See ``ZipWriter.write``."""
+        with _at(self._url):
+            self._file.write(data)
+
+    def sync(self) -> None:
+        """See ``ZipWriter.sync``; a place that has no files keeps what it has taken."""
+        with _at(self._url) as (system, path):
+            self._file.close()
+            if _LOCAL & set(_protocols(system)):
+                for each in (Path(path), Path(path).parent):
+                    _fsync(each)
+            system.invalidate_cache(_parent(path))
+
+    def reader(self) -> ZipReader:
+        """See ``ZipWriter.reader``."""
+        return _Elsewhere(self._url)
+
+    def place(self) -> None:
+        """See ``ZipWriter.place``."""
+        self._is_placed = True
+
+    def discard(self) -> None:
+        """See ``ZipWriter.discard``. What cannot be removed is written over by the next try."""
+        if self._is_placed:
+            return
+        self._is_placed = True
+        try:
+            with _at(self._url):
+                self._file.close()
+            _remove(self._url)
+        except OSError as error:
+            logger.warning("zip of an archive cannot be removed", url=self._url, error=error)
+
+
+@contextlib.contextmanager
+def _at(url: str) -> Iterator[tuple[Any, str]]:
+    """Provide the file system of a URL and the path in it; have its errors be ``OSError``.
+
+    That a file is not there can mean that nothing is: a mount is missing, say. So it counts only if
+    its directory is there.
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise Unreachable(url, 'fsspec is not installed: pip install "vq[archive]"') from error
+    if "://" not in url:  # fsspec would take it for a path below the working directory
+        raise Unreachable(url, "a URL is needed, such as file:///mnt/archive or s3://bucket/vq")
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except Exception as error:
+        raise Unreachable(url, f"{type(error).__name__}: {error}") from error
+    try:
+        yield system, path
+    except Unreachable:
+        raise
+    except FileNotFoundError as error:
+        if _has_directory(system, path):
+            raise FileNotFoundError(errno.ENOENT, "no such file", url) from error
+        raise Unreachable(url, f"its directory is not there: {error}") from error
+    except Exception as error:  # each file system has its own
+        raise Unreachable(url, f"{type(error).__name__}: {error}") from error
+
+
+def _has_directory(system: Any, path: str) -> bool:
+    try:
+        return bool(system.isdir(_parent(path)))
+    except Exception:  # noqa: BLE001  so it cannot be reached
+        return False
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    found = system.protocol
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove(url: str) -> None:
+    with contextlib.suppress(FileNotFoundError), _at(url) as (system, path):
+        system.rm_file(path)
+
+
+# Removing ---------------------------------------------------------------------------------------
+def drop_archive(disk: Disk, stub_path: Path) -> bool:
+    """Remove a stub and the zip beside it; whether a zip elsewhere is left to be removed.
+
+    Then the stub got another name, ``<16 digits>.discard``, until ``discard`` has removed the zip.
+    Nothing of this reaches out to another machine. Done again, it does the rest.
+    """
+    files = ArchiveFiles.of(stub_path)
+    is_elsewhere = False
+    if disk.exists(files.stub):
+        with contextlib.suppress(CorruptData):
+            is_elsewhere = bool(Stub.from_bytes(disk.read_bytes(files.stub)).archive.url)
+        if is_elsewhere:
+            disk.rename(files.stub, files.discard)
+        else:
+            disk.unlink(files.stub)
+    if disk.exists(files.zip):
+        disk.unlink(files.zip)
+    return is_elsewhere
+
+
+def discard(disk: Disk, path: Path) -> None:
+    """Remove the zip that a ``.discard`` file names, then that file; nothing if it is gone.
+
+    Raises:
+        Unreachable: The zip's place cannot be reached; it is to be tried again.
+        OSError: The disk failed.
+    """
+    if not disk.exists(path):
+        return
+    url = url_in(disk, path)
+    if url:
+        _remove(url)
+    disk.unlink(path)
+    disk.sync_directory(path.parent)
+
+
+def url_in(disk: Disk, path: Path) -> str:
+    """Return the URL that a stub names; "": none, or it cannot be read."""
+    try:
+        return Stub.from_bytes(disk.read_bytes(path)).archive.url
+    except CorruptData as error:
+        logger.warning("stub of an archive cannot be read", path=path, error=error)
+        return ""
+
+
+def discard_all(disk: Disk, directory: Path) -> None:
+    """Remove all zips elsewhere of the logs below a directory that is to be removed.
+
+    Raises:
+        Unreachable: A place cannot be reached; it is to be tried again.
+        OSError: The disk failed.
+    """
+    for name in disk.listdir(directory):
+        path = directory / name
+        if disk.is_directory(path):
+            discard_all(disk, path)
+        elif name.endswith((ArchiveFiles.of(path).stub.suffix, DISCARD_SUFFIX)):
+            url = url_in(disk, path)
+            if url:
+                _remove(url)
