@@ -23,6 +23,9 @@ except ImportError:  # it was not compiled
 
 #: Names the common pool (None) where a text is needed; no other pool has this name.
 COMMON_POOL: Final = "common"
+#: Blocks of topics with the retention policy ``archive`` become archives after so many hours.
+ARCHIVE_AFTER_HOURS: Final = 24
+ARCHIVE_TO_CHARS_MAX: Final = 1_024
 #: Separates the tags of a filter, as in ``a || b``; no tag has it.
 TAG_SEPARATOR: Final = "||"
 
@@ -154,6 +157,7 @@ class RetentionPolicy(enum.StrEnum):
     """What happens to messages beyond the age or the size that a topic keeps."""
 
     DELETE = "delete"  # they are deleted, whoever has read them
+    ARCHIVE = "archive"  # as ``delete``; before that, blocks become archives
     KEEP = "keep"  # they are deleted once every consumer group of the topic has read them
 
 
@@ -216,8 +220,14 @@ class TopicSettings:
             A broker deletes whole blocks, the youngest message of which is that old.
         retention_bytes: So many bytes of each partition stay on a broker group, >= 1: what is older
             is deleted, block by block. None: nothing is too much.
-        retention_policy: ``delete``: what is too old or too much goes. ``keep``: it goes once every
-            consumer group of the topic has read it; without any group, it stays.
+        retention_policy: ``delete``: what is too old or too much goes. ``archive``: so it does, and
+            before that blocks become archives, which are read like blocks. ``keep``: it goes once
+            every consumer group of the topic has read it; without any group, it stays.
+        archive_after_hours: Blocks become archives when their youngest message is older than this,
+            >= 1, in a run once a day. None: 24 with the policy ``archive``, never with ``keep``.
+            With ``delete`` it must be None.
+        archive_to: Where archives are kept: the URL of a directory, for fsspec. None: beside the
+            log. Only for topics whose blocks become archives.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
             groups without a pool. ``common`` names it, too, and becomes None.
         replication: ``sync``: a message is acknowledged when every node in sync has it. ``async``:
@@ -238,7 +248,11 @@ class TopicSettings:
     compression_threshold: int | None = None
     retention_hours: int | None = 72
     retention_bytes: int | None = None
-    retention_policy: RetentionPolicy | Literal["delete", "keep"] = RetentionPolicy.DELETE
+    retention_policy: RetentionPolicy | Literal["delete", "archive", "keep"] = (
+        RetentionPolicy.DELETE
+    )
+    archive_after_hours: int | None = None
+    archive_to: str | None = None
     pool: str | None = None
     replication: Replication | Literal["sync", "async"] = Replication.SYNC
     min_insync: int = 1
@@ -259,6 +273,7 @@ class TopicSettings:
             _bound("retention_bytes", self.retention_bytes, 1, 2**63)
         policy = choice_of(RetentionPolicy, "retention_policy", self.retention_policy)
         object.__setattr__(self, "retention_policy", policy)
+        self._check_archive()
         object.__setattr__(self, "flush", choice_of(FlushMode, "flush", self.flush))
         replication = choice_of(Replication, "replication", self.replication)
         object.__setattr__(self, "replication", replication)
@@ -268,6 +283,37 @@ class TopicSettings:
                     f"{name} = {shown(getattr(self, name))} is no bool; give True or False"
                 )
         object.__setattr__(self, "pool", check_pool(self.pool))
+
+    @property
+    def archived_after_hours(self) -> int | None:
+        """The age at which blocks become archives; None: they do not."""
+        if self.archive_after_hours is None and self.retention_policy is RetentionPolicy.ARCHIVE:
+            return ARCHIVE_AFTER_HOURS
+        return self.archive_after_hours
+
+    def _check_archive(self) -> None:
+        hours = self.archive_after_hours
+        if hours is not None:
+            _bound("archive_after_hours", hours, 1, 2**31)
+            if self.retention_policy is RetentionPolicy.DELETE:
+                raise InvalidArgument(
+                    f"archive_after_hours = {hours} has no effect with retention_policy = "
+                    "'delete'; give retention_policy = 'archive', or None for both archive settings"
+                )
+        after, kept = self.archived_after_hours, self.retention_hours
+        is_late = after is not None and kept is not None and after >= kept
+        if is_late and self.retention_policy is RetentionPolicy.ARCHIVE:
+            raise InvalidArgument(
+                f"archive_after_hours = {after} is not below retention_hours = {kept}: messages "
+                "would be deleted before they are archived; let one of them be another"
+            )
+        if self.archive_to is not None:
+            _check_archive_to(self.archive_to)
+            if after is None:
+                raise InvalidArgument(
+                    f"archive_to = {self.archive_to!r} has no effect: no block becomes an archive; "
+                    "give retention_policy = 'archive', or archive_to = None"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +331,24 @@ class TopicOrigin:
     host: str
     time_ms: int
     auto: bool = False
+
+
+def _check_archive_to(url: object) -> None:
+    """Refuse what is no URL, and one that shows a password to whoever describes the topic."""
+    if not isinstance(url, str) or not 1 <= len(url) <= ARCHIVE_TO_CHARS_MAX:
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is no URL of 1 to {ARCHIVE_TO_CHARS_MAX} characters"
+        )
+    scheme, found, rest = url.partition("://")
+    if not (found and scheme and rest and url.isprintable() and " " not in url):
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is no URL of a directory, such as file:///mnt/archive"
+        )
+    if "@" in rest.partition("/")[0]:
+        raise InvalidArgument(
+            "archive_to has a user or a password before its host, which everybody would see; "
+            "leave them out, and give them to the brokers as the file system wants them"
+        )
 
 
 def check_pool(pool: str | None) -> str | None:

@@ -70,6 +70,55 @@ def test_another_compression_of_a_topic_is_refused(settings: dict[str, Any], tex
         TopicSettings(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "hours"),
+    [
+        ({}, None),
+        ({"retention_policy": "keep"}, None),
+        ({"retention_policy": "keep", "archive_after_hours": 100}, 100),
+        ({"retention_policy": "archive"}, 24),
+        ({"retention_policy": "archive", "retention_hours": None}, 24),
+        ({"retention_policy": "archive", "archive_after_hours": 71}, 71),
+    ],
+)
+def test_blocks_become_archives_as_policy_and_age_say(
+    settings: dict[str, Any], hours: int | None
+) -> None:
+    assert TopicSettings(**settings).archived_after_hours == hours
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"archive_after_hours": 48}, "archive_after_hours = 48 has no effect with"),
+        ({"archive_after_hours": 0, "retention_policy": "archive"}, "= 0 is outside"),
+        (
+            {"retention_hours": 24, "retention_policy": "archive"},
+            "archive_after_hours = 24 is not below retention_hours = 24",
+        ),
+        ({"archive_to": "file:///a"}, "archive_to = 'file:///a' has no effect"),
+        ({"archive_to": "file:///a", "retention_policy": "keep"}, "has no effect"),
+    ],
+)
+def test_archive_settings_that_do_not_fit_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(text)):
+        TopicSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "/mnt/archive", "file://", "://a", "file:///a b", "file:///a\n", "x" * 2000, 5]
+)
+def test_archives_are_kept_at_a_url(url: Any) -> None:
+    with pytest.raises(InvalidArgument, match="archive_to"):
+        TopicSettings(retention_policy="archive", archive_to=url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        TopicSettings(retention_policy="archive", archive_to="s3://me:secret@host/a")
+    assert "secret" not in str(refused.value)
+
+
 def test_a_diverted_result_is_a_result_that_says_so() -> None:
     plain, diverted = SendResult(1, 2, 3), DivertedResult(1, 2, 3)
     assert (plain.diverted, diverted.diverted) == (False, True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vq import limits
+from vq.broker.daily import DailyTime
 from vq.errors import InvalidArgument
 from vq.model import Address, check_host, check_name, check_pool
 
@@ -116,6 +117,8 @@ class BrokerConfig:
         scrub_interval_s: From the begin of such a pass to that of the next one, at least.
         retention_interval_s: How often the master of a group looks for messages that its topics
             keep no longer.
+        archive_at: When the daily run of the archive is due, "HH:MM" by the local clock of the node
+            that makes it.
         trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
         connections: Bounds of connections.
     """
@@ -152,6 +155,7 @@ class BrokerConfig:
     scrub_bytes_per_s: int = 4 * limits.MIB
     scrub_interval_s: float = 604_800.0
     retention_interval_s: float = 60.0
+    archive_at: str = "02:00"
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -162,6 +166,7 @@ class BrokerConfig:
         check_pool(self.pool)
         if self.rack:
             check_name("rack", self.rack)
+        DailyTime.parse(self.archive_at)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:

@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import ProcessCollector
 
 from vq import limits
+from vq.broker.alarm import ring_daily
 from vq.broker.config import BrokerConfig
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
@@ -51,6 +52,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         cpu_s=time.thread_time,
         pid=os.getpid(),
         process_metrics=ProcessCollector(registry=None).collect,
+        alarm=ring_daily,
     )
 
 

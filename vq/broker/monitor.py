@@ -16,6 +16,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
+from vq.broker.archive_runs import Archiver
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.histogram import Histogram
@@ -51,6 +52,7 @@ class Watched:
         count_damage: Returns how many ranges of a partition are damaged.
         lags: Knows the copies.
         retainer: Deletes what topics keep no longer.
+        archiver: Does the runs of the archive.
         registered: Returns whether the process is registered in ZooKeeper.
         not_ready: Returns why the started node does not do its work, apart from ZooKeeper.
     """
@@ -60,6 +62,7 @@ class Watched:
     count_damage: Callable[[Channel], int]
     lags: Lags
     retainer: Retainer
+    archiver: Archiver
     registered: Callable[[], bool]
     not_ready: Callable[[], list[str]]
 

@@ -22,9 +22,12 @@ from enum import Enum
 from prometheus_client.metrics_core import Metric
 
 from vq import limits
+from vq.broker.archive_runs import Archiver
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
+from vq.broker.daily import DailyTime
+from vq.broker.daily_runs import Alarm, DailyRuns, no_alarm
 from vq.broker.disk_watch import DiskLevel, DiskWatch
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
@@ -117,6 +120,7 @@ class BrokerNode:
         cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
         pid: Of its process, for operators; 0: not known.
         process_metrics: Returns families about the process, for the page of metrics.
+        alarm: Rings when the daily run of the archive is due.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -137,6 +141,7 @@ class BrokerNode:
         cpu_s: Callable[[], float] | None = None,
         pid: int = 0,
         process_metrics: Callable[[], Iterable[Metric]] = tuple,
+        alarm: Alarm = no_alarm,
     ) -> None:
         self.config = config
         self._coordinator = coordinator
@@ -153,6 +158,7 @@ class BrokerNode:
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
         self._cpu_s = cpu_s
         self._pid = pid
+        self._alarm = alarm
         self._monitor = Monitor(config, coordinator, process_metrics)
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
@@ -239,6 +245,8 @@ class BrokerNode:
         self._tasks.keep(self._watch_disk, "watch the disk")
         self._tasks.keep(self._publish_load, "publish the load")
         self._tasks.keep(self._tidy, "tidy up")
+        self._tasks.keep(self._archiver.run, "archive")
+        self._tasks.keep(self._daily_runs().run, "make daily runs")
         self._monitor.has_started = True
         logger.info(
             "broker started",
@@ -398,6 +406,20 @@ class BrokerNode:
             interval_s=config.retention_interval_s,
         )
         self._tasks.keep(retainer.run, "retention")
+        archiver = Archiver(
+            self._partitions.channels.values,
+            self._partitions.logs,
+            self._coordinator,
+            group=config.group,
+            node=config.node,
+            disk=self._disk,
+            runner=self._runner,
+            clock=clock,
+            counters=self._context.counters,
+            rng=self._rng,
+            stops=lambda: self._stage is not Stage.SERVING,
+        )
+        self._archiver = archiver
         self._tasks.keep(
             lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
             "remove archives elsewhere",
@@ -440,11 +462,24 @@ class BrokerNode:
             count_damage=verifier.count_damage,
             lags=lags,
             retainer=retainer,
+            archiver=archiver,
             registered=lambda: bool(self._registration and self._registration.incarnation),
             not_ready=self._not_ready,
         )
         self._update_refusal()
         return watched
+
+    def _daily_runs(self) -> DailyRuns:
+        topics = self._partitions.view
+        return DailyRuns(
+            self._coordinator,
+            self._clock,
+            at=DailyTime.parse(self.config.archive_at),
+            by=f"{self.config.group}/{self.config.node}",
+            topics=lambda: [each.settings for each in topics.topics.values()],
+            alarm=self._alarm,
+            rng=self._rng,
+        )
 
     def _problems(self, follower: Follower) -> list[str]:
         """Return what is wrong with the node as a whole, for STATUS."""

@@ -10,17 +10,17 @@ deletes a few blocks at a time, whatever is due.
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import count, groupby
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
-from vq.broker.partition_state import State
-from vq.broker.runner import Lane, Runner
+from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
+from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.needs import Needs, read_needs
-from vq.errors import CorruptData, VqError
+from vq.errors import VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
@@ -28,8 +28,7 @@ from vq.store.block import Block
 from vq.store.block_facts import read_facts, read_first_ms
 from vq.store.disk import Disk
 from vq.store.log import Log
-from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll
-from vq.store.scrub import Piece
+from vq.store.retention import Cut, Limits, OpenBlock, decide, must_roll
 
 logger = get_logger(__name__)
 
@@ -46,9 +45,6 @@ DELETED_PAUSE: Final = Backoff(first_s=0.001, most_s=0.05)
 DELETED_LOOKS_MAX: Final = 200
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
-_BROKEN: Final = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
-
-T = TypeVar("T")
 
 
 class Held(NamedTuple):
@@ -161,7 +157,7 @@ class Retainer:
 
         await self._maybe_roll(channel, limits)
         while still():
-            blocks = _closed_blocks(channel)
+            blocks = closed_blocks(channel)
             await self._look_at(blocks, limits)
             cut = self._decide(channel, blocks, limits)
             if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
@@ -208,7 +204,7 @@ class Retainer:
     ) -> Cut:
         logs = [each.log for each in (*channel.older, channel) if each.log is not None]
         return decide(
-            [_kept(log, block) for log, block in blocks],
+            [kept_of(log, block) for log, block in blocks],
             limits,
             start=blocks[0][1].start_offset if blocks else channel.start_offset,
             size_bytes=sum(log.size_bytes for log in logs),
@@ -223,7 +219,7 @@ class Retainer:
         if not cut.holder:
             self.held.pop(channel, None)
             return
-        kept = [_kept(log, block) for log, block in blocks]
+        kept = [kept_of(log, block) for log, block in blocks]
         held = [each for each in kept if cut.offset < each.end <= cut.wanted]
         due_ms = 0
         if limits.age_ms is not None and held[0].last_ms is not None:
@@ -244,7 +240,7 @@ class Retainer:
         if block.index is not None:
             first_ms = block.index.at_offset(block.start_offset).append_time_ms
         elif limits.age_ms is not None:
-            first_ms = await self._read(read_first_ms, block)
+            first_ms = await read_block(self._disk, self._runner, read_first_ms, block)
         open_block = OpenBlock(block.start_offset, block.end_offset, first_ms)
         if must_roll(open_block, limits, now_ms=self._clock.wall_ms()):
             await self._logs.roll(channel, block)
@@ -259,19 +255,11 @@ class Retainer:
         now_ms = self._clock.wall_ms()
         for _, block in blocks:
             if block.facts is None:
-                block.facts = await self._read(read_facts, block)
+                block.facts = await read_block(self._disk, self._runner, read_facts, block)
             if limits is None or block.facts is None:
                 continue
             if limits.age_ms is not None and block.facts.last_ms > now_ms - limits.age_ms:
                 return
-
-    async def _read(self, read: Callable[[Disk, Piece], T], block: Block) -> T | None:
-        """Return what ``read`` finds in a block; None: damage, or a failing medium, hides it."""
-        piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
-        try:
-            return await self._runner.run(lambda: read(self._disk, piece), Lane.VERIFY)
-        except (CorruptData, OSError):
-            return None
 
 
 class _Topic:
@@ -302,27 +290,7 @@ def limits_of(settings: TopicSettings) -> Limits:
 
 def _leads(channel: Channel) -> bool:
     """Whether this node decides what is deleted of a partition, and its log can be changed."""
-    role = channel.role
-    is_whole = channel.state not in _BROKEN
-    return role.epoch > 0 and role.holds() and channel.log is not None and is_whole
-
-
-def _closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:
-    """Return the blocks that may go, with their logs, in rising order.
-
-    Those of an earlier range count as closed: nothing is appended to it any more. One that is
-    damaged stays as it is.
-    """
-    found: list[tuple[Log, Block]] = []
-    for part in (*channel.older, channel):
-        log = part.log
-        if log is None or not log.status.can_flush:
-            continue
-        blocks = list(log.closed_blocks)
-        if part is not channel and log.open_block is not None:
-            blocks.append(log.open_block)
-        found += [(log, block) for block in blocks if block.length]
-    return found
+    return channel.role.epoch > 0 and channel.role.holds() and is_whole(channel)
 
 
 def _at_a_time(due: list[tuple[Log, Block]]) -> list[tuple[Log, Block]]:
@@ -333,10 +301,3 @@ def _at_a_time(due: list[tuple[Log, Block]]) -> list[tuple[Log, Block]]:
         if number and (size > BYTES_AT_A_TIME or number >= BLOCKS_AT_A_TIME):
             return due[:number]
     return due
-
-
-def _kept(log: Log, block: Block) -> Kept:
-    last_ms = None if block.facts is None else block.facts.last_ms
-    if block.end_offset == log.end_offset:
-        last_ms = log.last_append_time_ms
-    return Kept(block.start_offset, block.end_offset, last_ms)

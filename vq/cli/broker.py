@@ -48,6 +48,9 @@ logger = get_logger(__name__)
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
+    "--archive-at", metavar="HH:MM", help="Local time of the daily run of the archive.  [02:00]"
+)
+@click.option(
     "--accept-data-loss",
     is_flag=True,
     default=None,
@@ -67,6 +70,7 @@ def broker(
     metrics_port: int | None,
     pool: str | None,
     rack: str | None,
+    archive_at: str | None,
     accept_data_loss: bool | None,
     die_with: int | None,
 ) -> None:
@@ -92,6 +96,7 @@ def broker(
         metrics_port=metrics_port,
         pool=pool,
         rack=rack,
+        archive_at=archive_at,
         accept_data_loss=accept_data_loss,
     )
     try:

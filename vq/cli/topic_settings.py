@@ -6,7 +6,7 @@ that producers create.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -22,6 +22,10 @@ from vq.model import (
     RetentionPolicy,
     TopicSettings,
 )
+
+#: Stand for None where a text is needed.
+DEFAULT: Final = "default"
+BESIDE: Final = "beside"
 
 
 def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[..., Any]:
@@ -85,9 +89,27 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             "--retention-policy",
             type=click.Choice([str(policy) for policy in RetentionPolicy]),
             help=help_of(
-                "Delete what is beyond that at once, or keep it until every consumer group of the "
-                "topic has read it.",
+                "Delete what is beyond that at once; archive it before; or keep it until every "
+                "consumer group of the topic has read it.",
                 "delete",
+            ),
+        ),
+        click.option(
+            "--archive-after-hours",
+            metavar="HOURS",
+            help=help_of(
+                "Once a day, turn blocks with only older messages into archives, which are read "
+                "like blocks; or 'default': 24 with the policy archive, else never.",
+                "default",
+            ),
+        ),
+        click.option(
+            "--archive-to",
+            metavar="URL",
+            help=help_of(
+                "Keep archives in this directory, such as file:///mnt/archive; or 'beside': beside "
+                "the log.",
+                "beside",
             ),
         ),
         click.option(
@@ -144,6 +166,10 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
         values["retention_hours"] = _hours(values["retention_hours"])
     if "retention_bytes" in values:
         values["retention_bytes"] = _bytes(values["retention_bytes"])
+    if "archive_after_hours" in values:
+        values["archive_after_hours"] = _archive_hours(values["archive_after_hours"])
+    if values.get("archive_to") == BESIDE:
+        values["archive_to"] = None
     after = replace(before, **values)
     for option, name in (
         ("--flush-messages", "flush_interval_messages"),
@@ -165,6 +191,16 @@ def _hours(text: str) -> int | None:
     return int(text)
 
 
+def _archive_hours(text: str) -> int | None:
+    if text == DEFAULT:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgument(
+            f"--archive-after-hours {text!r} is neither a whole number nor {DEFAULT!r}"
+        )
+    return int(text)
+
+
 def _bytes(text: str) -> int | None:
     if text == "unlimited":
         return None
@@ -180,6 +216,7 @@ def _bytes(text: str) -> int | None:
 def remark_retention(output: Output, options: Mapping[str, Any], settings: TopicSettings) -> None:
     """Say when what was given about retention deletes nothing."""
     limited = settings.retention_hours is not None or settings.retention_bytes is not None
+    limited |= settings.retention_policy is RetentionPolicy.ARCHIVE  # which has another effect
     if options["retention_policy"] is not None and not limited:
         output.remark(
             f"--retention-policy {settings.retention_policy} has no effect with --retention-hours "
@@ -199,6 +236,7 @@ def remark_threshold(output: Output, options: Mapping[str, Any], settings: Topic
 
 def shown_settings(settings: TopicSettings) -> dict[str, Value]:
     """Return all settings but the number of partitions, to be shown."""
+    hours = settings.archived_after_hours
     return {
         "flush": str(settings.flush),
         "flush_interval_messages": settings.flush_interval_messages,
@@ -208,6 +246,8 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         if settings.retention_bytes is None
         else settings.retention_bytes,
         "retention_policy": str(settings.retention_policy),
+        "archive_after": "never" if hours is None else f"{hours} h",
+        "archive_to": settings.archive_to or BESIDE,
         "max_message_bytes": settings.max_message_bytes,
         "compression": settings.compression or "none",
         "compression_threshold": _threshold(settings),
@@ -221,6 +261,7 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
 
 def settings_json(settings: TopicSettings) -> dict[str, Any]:
     """Return all settings but the number of partitions for a program: bytes, seconds, null."""
+    hours = settings.archived_after_hours
     return {
         "flush": str(settings.flush),
         "flush_interval_messages": settings.flush_interval_messages,
@@ -228,6 +269,8 @@ def settings_json(settings: TopicSettings) -> dict[str, Any]:
         "retention_s": retention_s(settings),
         "retention_bytes": settings.retention_bytes,
         "retention_policy": str(settings.retention_policy),
+        "archive_after_s": None if hours is None else hours * 3600,
+        "archive_to": settings.archive_to,
         "max_message_bytes": settings.max_message_bytes,
         "compression": str(settings.compression or "none"),
         "compression_threshold_bytes": _threshold(settings),

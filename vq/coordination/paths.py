@@ -24,6 +24,9 @@ version) and refuses a higher ``v``. This module does no I/O.
     slots                                 SlotCounter     where the search for a slot starts
       <n>                     ephemeral   Slot            the holder of this message-id slot
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
+    leases/<job>                          LeaseFence      how often the lease was taken (the fence)
+      holder                  ephemeral   LeaseHolder     the node that does the job now
+    archive/runs/…                                        the runs of the archive: ``run_values``
 """
 
 import json
@@ -60,6 +63,7 @@ UNCLEAN_ELECTIONS_MAX: Final = 20
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
+LEASES: Final = "leases"
 
 #: Of a master: the wire and the batches have 32 bits for it.
 EPOCH_MAX: Final = 2**32 - 1
@@ -935,3 +939,39 @@ class SlotMark(Value):
     def path(slot: int) -> str:
         """Return the mark's path."""
         return join(SLOT_MARKS, str(slot))
+
+
+# Leases ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFence(Value):
+    """``leases/<job>``: persistent; ``fence`` rises by 1 whenever a node takes the lease.
+
+    Whoever does something under the lease checks the version of this node in the same ``multi``.
+    """
+
+    _what = "fence of a lease"
+    fence: int = 0
+
+    @staticmethod
+    def path(job: str) -> str:
+        """Return the path of the job's lease."""
+        return join(LEASES, job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHolder(Value):
+    """``leases/<job>/holder``: who holds the lease with ``fence``, until its session ends.
+
+    ``nonce`` identifies our own node after a lost reply.
+    """
+
+    _what = "holder of a lease"
+    holder: str
+    fence: int
+    since_ms: int = 0
+    nonce: str = ""
+
+    @staticmethod
+    def path(job: str) -> str:
+        """Return the path of the node of the job's holder."""
+        return join(LEASES, job, "holder")

@@ -25,6 +25,8 @@ ALL = {
     "--retention-hours": ("retention_hours", "forever"),
     "--retention-bytes": ("retention_bytes", 900),
     "--retention-policy": ("retention_policy", "keep"),
+    "--archive-after-hours": ("archive_after_hours", 48),
+    "--archive-to": ("archive_to", "file:///mnt/archive"),
     "--max-message-bytes": ("max_message_bytes", 1000),
     "--replication": ("replication", "async"),
     "--min-insync": ("min_insync", 2),
@@ -32,9 +34,13 @@ ALL = {
     "--compression-threshold": ("compression_threshold", 500),
 }
 #: As programs see it.
-SHOWN = dict(ALL.values()) | {"flush_interval_s": 0.07, "retention_s": None}
+SHOWN = dict(ALL.values()) | {
+    "flush_interval_s": 0.07,
+    "retention_s": None,
+    "archive_after_s": 172_800,
+}
 SHOWN["compression_threshold_bytes"] = SHOWN.pop("compression_threshold")
-del SHOWN["flush_interval_ms"], SHOWN["retention_hours"]
+del SHOWN["flush_interval_ms"], SHOWN["retention_hours"], SHOWN["archive_after_hours"]
 GIVEN = [text for option, (_, value) in ALL.items() for text in (option, str(value))]
 
 
@@ -110,6 +116,26 @@ def test_a_size_may_have_a_unit_and_be_unset(shown: Any, given: str, stored: int
 @pytest.mark.parametrize("size", ["x", "-1", "1.5G", "٣K", "", "0"])
 def test_a_size_to_keep_is_a_number_of_bytes(size: str) -> None:
     assert size in said("--auto-create", "on", "--retention-bytes", size)["message"]
+
+
+def test_archive_settings_are_unset_by_words(shown: Any) -> None:
+    shown("--auto-create", "on", "--retention-policy", "archive", "--archive-after-hours", "48")
+    shown("--archive-to", "file:///mnt/archive")
+    found = shown("--archive-after-hours", "default", "--archive-to", "beside")
+    assert (found["archive_after_s"], found["archive_to"]) == (86_400, None)
+    assert shown("--retention-policy", "delete")["archive_after_s"] is None
+
+
+@pytest.mark.parametrize("hours", ["x", "-1", "²", "0", "72"])
+def test_the_age_of_archives_is_a_number_below_that_of_deletion(hours: str) -> None:
+    given = ("--auto-create", "on", "--retention-policy", "archive", "--archive-after-hours", hours)
+    assert hours in said(*given)["message"]
+
+
+def test_a_policy_that_archives_nothing_refuses_what_is_set_for_archives(shown: Any) -> None:
+    shown("--auto-create", "on", "--retention-policy", "archive", "--archive-after-hours", "48")
+    message = said("--retention-policy", "delete")["message"]
+    assert "archive_after_hours = 48 has no effect with retention_policy = 'delete'" in message
 
 
 def test_an_option_without_effect_is_refused(shown: Any) -> None:

@@ -151,6 +151,7 @@ def test_who_created_a_topic_is_shown() -> None:
     [
         (["--retention-policy", "keep"], False),
         (["--retention-hours", "forever", "--retention-policy", "keep"], True),
+        (["--retention-hours", "forever", "--retention-policy", "archive"], False),
         (["--retention-hours", "forever", "--retention-bytes", "1G"], False),
         (["--retention-hours", "forever"], False),
     ],

@@ -17,6 +17,8 @@ from vq.coordination.paths import (
     ConsumerGroup,
     DeletedTopics,
     GroupState,
+    LeaseFence,
+    LeaseHolder,
     Member,
     OpenPartitions,
     Owner,
@@ -45,6 +47,11 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "version": 1, "partitions": [4], "open": {"b1": 3, "": 1}}',
     ),
     (OpenPartitions(open=7), '{"v": 1, "open": 7}'),
+    (LeaseFence(fence=3), '{"v": 1, "fence": 3}'),
+    (
+        LeaseHolder(holder="b1/n1", fence=3, since_ms=9, nonce="ab"),
+        '{"v": 1, "holder": "b1/n1", "fence": 3, "since_ms": 9, "nonce": "ab"}',
+    ),
     (ClusterSecret(secret="a5" * 32), '{"v": 1, "secret": "' + "a5" * 32 + '"}'),
     (
         BrokerGroup(pool="p", labels={"rack": "7"}, draining=True),
@@ -94,6 +101,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": "p", "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -103,6 +111,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -112,6 +121,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),

@@ -1,0 +1,169 @@
+"""Runs of the archive: made once, forgotten after a while, and set aside when unreadable."""
+
+import asyncio
+
+import pytest
+from support.coordination import FAULTS, client_of, disarm, strike
+from support.waiting import until
+
+from vq.coordination.coordinator import Check, NodeExists, WatchEvent
+from vq.coordination.leases import LeaseNotHeld
+from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.paths import LeaseFence
+from vq.coordination.run_values import (
+    RUNS_KEPT,
+    ArchiveRun,
+    RunCounter,
+    RunResult,
+    RunState,
+    TopicResult,
+)
+from vq.coordination.runs import (
+    begin_runs,
+    forget_runs,
+    make_run,
+    read_result,
+    read_results,
+    read_runs,
+    write_result,
+)
+from vq.errors import CoordinationError
+
+DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=TopicResult(blocks=3))
+
+
+def run(nonce: str = "a", **values: object) -> ArchiveRun:
+    return ArchiveRun(**{"as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": nonce, **values})
+
+
+async def test_runs_have_rising_numbers_and_are_read_in_order(client) -> None:
+    assert await read_runs(client) == type(await read_runs(client))()
+    for number, nonce in enumerate("abcdefghijkl"):
+        assert await make_run(client, run(nonce)) == number
+    found = await read_runs(client)
+    assert list(found.known) == list(range(12))
+    assert found.known[11] == run("l")
+
+
+async def test_a_run_that_is_there_is_not_made_again(client) -> None:
+    """By its nonce; a daily one also by the time at which it was due."""
+    assert await make_run(client, run("a", due_ms=1)) == 0
+    assert await make_run(client, run("a")) == 0
+    assert await make_run(client, run("b", due_ms=1)) == 0
+    assert await make_run(client, run("c", due_ms=2)) == 1
+
+
+async def test_runs_that_are_made_at_once_get_different_numbers(client, other) -> None:
+    numbers = await asyncio.gather(
+        *(
+            make_run(each, run(f"{name}{n}"))
+            for name, each in (("a", client), ("b", other))
+            for n in range(5)
+        )
+    )
+    assert sorted(numbers) == list(range(10))
+
+
+async def test_a_counter_that_is_behind_or_unreadable_gives_no_number_twice(client) -> None:
+    for nonce in "ab":
+        await make_run(client, run(nonce))
+    await client.set(RunCounter.path(), RunCounter(next=0).encode())
+    assert await make_run(client, run("c")) == 2
+    await client.set(RunCounter.path(), b"odd")
+    assert await make_run(client, run("d")) == 3
+    await client.set("archive/runs/3", b"odd")
+    await client.set(RunCounter.path(), RunCounter(next=0).encode())
+    assert await make_run(client, run("e")) == 4
+
+
+async def test_a_run_is_made_only_under_the_lease(client) -> None:
+    await client.create(LeaseFence.path("j"), b"1", parents=True)
+    check = Check(LeaseFence.path("j"), 0)
+    assert await make_run(client, run("a", fence=1), lease=lambda: check) == 0
+    await client.set(LeaseFence.path("j"), b"2")
+    with pytest.raises(LeaseNotHeld, match="another node took the lease before me"):
+        await make_run(client, run("b", fence=1), lease=lambda: check)
+    assert list((await read_runs(client)).known) == [0]
+
+
+async def test_an_unreadable_run_is_set_aside(client) -> None:
+    for nonce in "abc":
+        await make_run(client, run(nonce))
+    await client.set("archive/runs/1", b'{"v": 2}')
+    await client.create("archive/runs/notes")
+    found = await read_runs(client)
+    assert (list(found.known), list(found.unreadable)) == ([0, 2], [1])
+    assert "upgrade vq" in str(found.unreadable[1])
+
+
+async def test_known_runs_are_not_read_again(client) -> None:
+    await make_run(client, run("a"))
+    before = await read_runs(client)
+    await client.set("archive/runs/0", b"odd")  # nobody does: runs never change
+    again = await read_runs(client, known=before.known)
+    assert again.known == before.known
+
+
+async def test_a_new_run_fires_the_watch(client, other) -> None:
+    seen: list[WatchEvent] = []
+    await read_runs(client, watch=seen.append)  # the folder is missing
+    await make_run(other, run("a"))
+    await until(lambda: bool(seen))
+    seen.clear()
+    await read_runs(client, watch=seen.append)
+    await make_run(other, run("b"))
+    await until(lambda: bool(seen))
+
+
+async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
+    for n in range(RUNS_KEPT + 3):
+        await make_run(client, run(str(n)))
+        await write_result(client, n, "b1", "n1", DONE)
+    await forget_runs(client)
+    assert list((await read_runs(client)).known) == list(range(3, RUNS_KEPT + 3))
+    assert await read_result(client, 3, "b1", "n1") == DONE
+    assert await read_result(client, 2, "b1", "n1") is None
+    await write_result(client, 2, "b1", "n1", DONE)  # of a node that was away
+    assert await read_results(client, 2) == {}
+    assert await make_run(client, run("next")) == RUNS_KEPT + 3
+
+
+async def test_results_are_those_that_nodes_wrote_last(client) -> None:
+    await make_run(client, run("a"))
+    await write_result(client, 0, "b1", "n1", RunResult(state=RunState.RUNNING, begun_ms=1))
+    await write_result(client, 0, "b1", "n1", DONE)
+    await write_result(client, 0, "b1", "n2", DONE)
+    await client.set(RunResult.path(0, "b1", "n2"), b"odd")
+    found = await read_results(client, 0)
+    assert list(found) == [("b1", "n1"), ("b1", "n2")]
+    assert found["b1", "n1"] == DONE
+    assert isinstance(found["b1", "n2"], CoordinationError)
+    assert await read_result(client, 0, "b1", "n2") is None, "the node does the run again"
+
+
+async def test_since_when_runs_can_be_missed_is_noted_once(client) -> None:
+    await begin_runs(client, 5)
+    await begin_runs(client, 9)
+    assert (await read_runs(client)).since_ms == 5
+    await make_run(client, run("a"))
+    assert (await read_runs(client)).since_ms == 5
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("skip", range(6))
+async def test_a_fault_of_any_call_makes_a_run_once_or_tells(
+    ensemble: MemoryEnsemble, fault: str, skip: int
+) -> None:
+    async with client_of(ensemble) as client, client_of(ensemble) as other:
+        await make_run(other, run("before"))
+        strike(ensemble, client, fault, skip)
+        try:
+            number = await make_run(client, run("a"))
+        except CoordinationError:
+            disarm(client)
+            number = await make_run(client, run("a"))
+        disarm(client)
+        found = (await read_runs(other)).known
+        assert [at for at, each in found.items() if each.nonce == "a"] == [number]
+        with pytest.raises(NodeExists):
+            await other.create(ArchiveRun.path(number))
