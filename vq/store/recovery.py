@@ -52,6 +52,7 @@ from vq.store.format import (
     CUT_MARK,
     DROPPED_SUFFIX,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     OFFSET_DIGITS,
     TEMPORARY_SUFFIX,
     block_name,
@@ -231,6 +232,12 @@ def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
         if name.endswith(TEMPORARY_SUFFIX) or lost_index:
             disk.unlink(directory / name)
             kept.discard(name)
+    # What is left of a block, wherever its bytes are, has a name with its digits.
+    blocks = {name.partition(".")[0] for name in kept if not name.endswith(KEYS_SUFFIX)}
+    for name in [each for each in kept if each.endswith(KEYS_SUFFIX)]:
+        if name.removesuffix(KEYS_SUFFIX) not in blocks:
+            disk.unlink(directory / name)
+            kept.discard(name)
     return sorted(kept)
 
 
@@ -326,8 +333,9 @@ class _Recovery:
             if start >= checkpoint.start_offset or end > checkpoint.start_offset:
                 break
             self.disk.unlink(self._path(start))
-            with contextlib.suppress(FileNotFoundError):
-                self.disk.unlink(self._path(start).with_suffix(INDEX_SUFFIX))
+            for suffix in (INDEX_SUFFIX, KEYS_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self.disk.unlink(self._path(start).with_suffix(suffix))
             keep = at + 1
         return starts[keep:]
 

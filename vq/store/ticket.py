@@ -19,6 +19,7 @@ from vq.store.format import (
     CUT_MARK,
     DROPPED_SUFFIX,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     OFFSET_DIGITS,
 )
 from vq.store.log_config import partition_of
@@ -211,7 +212,7 @@ class SyncTicket:
         if not self.doomed:
             return
         for path in self.doomed:
-            for suffix in (path.suffix, INDEX_SUFFIX, DROPPED_SUFFIX):
+            for suffix in (path.suffix, INDEX_SUFFIX, KEYS_SUFFIX, DROPPED_SUFFIX):
                 victim = path.with_suffix(suffix)
                 if self.disk.exists(victim):
                     self.disk.unlink(victim)
