@@ -30,6 +30,7 @@ from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
+from vq.broker.finding import Finder
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
@@ -395,6 +396,7 @@ class BrokerNode:
             interval_s=config.retention_interval_s,
         )
         self._tasks.keep(retainer.run, "retention")
+        finder = Finder(self._context, disk=self._disk, runner=self._runner, tasks=self._tasks)
         status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
@@ -409,6 +411,7 @@ class BrokerNode:
             verifier,
             diverged.answer,
             repairer,
+            finder,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         self._server = Server(

@@ -22,6 +22,7 @@ class Lane(enum.Enum):
     READ = ("read", 4)  # bytes that readers wait for
     PURGE = ("purge", 1)  # deleting files, which may take seconds each
     VERIFY = ("verify", 1)  # reading everything, slowly
+    FIND = ("find", 1)  # searching for messages
 
     @property
     def threads(self) -> int:
