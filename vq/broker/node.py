@@ -36,6 +36,7 @@ from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.histogram import Histogram
 from vq.broker.insync_set import InSyncSet
+from vq.broker.key_indexing import KeyIndexer
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -397,6 +398,16 @@ class BrokerNode:
         )
         self._tasks.keep(retainer.run, "retention")
         finder = Finder(self._context, disk=self._disk, runner=self._runner, tasks=self._tasks)
+        indexer = KeyIndexer(
+            self._partitions.channels.values,
+            disk=self._disk,
+            runner=self._runner,
+            clock=clock,
+            bytes_per_s=config.key_index_bytes_per_s,
+            has_space=lambda: self._disk_watch.level is not DiskLevel.REFUSE,
+        )
+        finder.on_unfit = indexer.rebuild
+        self._tasks.keep(indexer.run, "make key indexes")
         status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
