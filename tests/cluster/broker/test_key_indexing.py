@@ -79,6 +79,22 @@ async def test_closed_blocks_get_an_index_and_searches_use_it(served):
     assert len((await find(served.client, "last")).offsets) == 1
 
 
+async def test_a_block_that_is_not_durable_gets_no_index_yet(served):
+    """What is in it may be cut off again."""
+    await served.client.put("t", 0, [encode_record(1, b"x")])
+    served.flusher.held = True
+    waiting = served.client.send_put("t", 0, [encode_record(2, b"y")])
+    log = log_of(served)
+    await until(lambda: log.end_offset > log.synced_offset)
+    log.roll()
+    await asyncio.sleep(3 * key_indexing.LOOK_S)
+    assert len(log.closed_blocks) == 1
+    assert indexed(served) == []
+    served.flusher.release()
+    await waiting
+    await until(lambda: indexed(served) == [0])
+
+
 async def test_an_index_goes_with_its_block(served):
     starts = await filled(served)
     channel = served.node._partitions.channels["t", 0]
