@@ -41,6 +41,14 @@ FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
 FRAME_BYTES_MAX: Final = 16 * MIB
 #: Largest header inside a frame: STATUS of thousands of partitions, the producers of SEAL.
 FRAME_HEADER_BYTES_MAX: Final = 1 * MIB
+#: Messages in one answer to FIND, and the bytes of their records.
+FIND_MESSAGES_MAX: Final = 1_000
+FIND_BYTES_MAX: Final = 4 * MIB
+#: Bytes of a log that one FIND searches; what a key index rules out counts, too.
+FIND_SEARCHED_BYTES_MAX: Final = 256 * MIB
+#: FINDs of one connection that may be under way, and of a whole node.
+FINDS_PER_CONNECTION_MAX: Final = 8
+FINDS_MAX: Final = 32
 #: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
 
@@ -115,6 +123,8 @@ SLOTS_MAX: Final = 1 << ID_SLOT_BITS
 assert MESSAGE_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX <= BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
 assert FETCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
+assert MESSAGE_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX <= FIND_BYTES_MAX <= FETCH_BYTES_MAX
+assert FIND_MESSAGES_MAX * 20 < FRAME_HEADER_BYTES_MAX // 2, "places of the messages found"
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX, "one GET must be able to carry the largest batch"
 assert (
     PARTITIONS_PER_TOPIC_MAX * 4 * FETCH_STATE_ENTRY_BYTES < FETCH_STATE_BYTES_PER_CONNECTION_MAX

@@ -7,6 +7,7 @@ input may take long or make the process grow (see ``support.fuzz``). Hard inputs
 once, or thought of, are kept in tests/testdata/store/hard.txt.
 """
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from vq.errors import VqError
 from vq.limits import BATCH_RECORDS_MAX
 from vq.model import Message, ProducerStamp
 from vq.store import codec
+from vq.store.batches import intact_batches
 from vq.store.checkpoint import Checkpoint
 from vq.store.compression import compress, decompress
 from vq.store.format import (
@@ -45,6 +47,7 @@ from vq.store.format import (
     md5,
 )
 from vq.store.identity import IDENTITY_NAME, Identity
+from vq.store.key_index import KeyIndex, KeyIndexBuilder, Probe
 from vq.store.memory_disk import MemoryDisk, keep_all
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
@@ -58,6 +61,7 @@ from vq.store.record import (
     encode_record,
 )
 from vq.store.tag_filter import filter_by_tag
+from vq.store.wanted import Wanted, matches
 
 HARD = Path(__file__).parents[1] / "testdata" / "store" / "hard.txt"
 GRAFTS = [
@@ -102,7 +106,27 @@ def _producers() -> bytes:
     return table.to_bytes()
 
 
-INDEX, PRODUCERS = _index(), _producers()
+def _keys() -> bytes:
+    data = b""
+    for number in range(4):
+        body = b"".join(RECORDS)
+        size = CONTROL_BYTES + len(body)
+        header = BatchHeader(88 + len(data), size, len(RECORDS), 1_000 + number)
+        data += encode_control(header, google_crc32c.value(body)) + body
+    builder = KeyIndexBuilder(88)
+    builder.add(data, intact_batches(data, 88), 88)
+    return builder.to_bytes()
+
+
+INDEX, PRODUCERS, KEYS = _index(), _producers(), _keys()
+WANTED = [
+    Wanted(),
+    Wanted(id=3),
+    Wanted(key="k"),
+    Wanted(key=b""),
+    Wanted(key=-1, tags=frozenset([b"x"])),
+    Wanted(tags=frozenset([b"x", "é".encode()])),
+]
 CHECKPOINT = Checkpoint(
     topic_id="t-漢", start_offset=0, offset=300_000, messages=12, index=INDEX, producers=PRODUCERS
 ).to_bytes()
@@ -239,6 +263,30 @@ def read_batch(rng: random.Random, data: bytes) -> None:
     if header is not None:
         batch_crc(data, 0, header.byte_length)
         attempt(lambda: decode_records(data, header.start_offset))
+    batches = intact_batches(data, 0)
+    for batch in batches:
+        for wanted in WANTED:
+            attempt(lambda batch=batch, wanted=wanted: list(matches(data, batch, wanted)))
+    builder = KeyIndexBuilder(0)
+    if batches and attempt(lambda: builder.add(data, batches, 0)) is not None:
+        index = KeyIndex(builder.to_bytes())
+        for wanted in WANTED:
+            if any(True for batch in batches for _ in matches(data, batch, wanted)):
+                assert any(index.may_have(n, Probe(wanted)) for n in range(len(index)))
+
+
+def read_key_index(rng: random.Random, data: bytes) -> None:
+    """An index that is taken covers its block, and answers every question."""
+    index = attempt(lambda: KeyIndex(data))
+    if isinstance(index, KeyIndex):
+        parts = [index.part(number) for number in range(len(index))]
+        assert parts[0].start == index.start_offset
+        assert parts[-1].end == index.end_offset
+        assert all(one.end == two.start for one, two in itertools.pairwise(parts))
+        number = rng.randrange(len(index))
+        assert index.part_at(parts[number].start) == number
+        for wanted in WANTED:
+            index.may_have(number, Probe(wanted))
 
 
 def read_checkpoint(_: random.Random, data: bytes) -> None:
@@ -328,6 +376,7 @@ TARGETS: Targets = {
     "batches": (read_batch, hostile_batch),
     "checkpoint": (read_checkpoint, lambda rng: with_crc(rng, CHECKPOINT)),
     "index": (read_index, lambda rng: with_crc(rng, INDEX)),
+    "keys": (read_key_index, lambda rng: with_crc(rng, KEYS)),
     "producers": (read_producers, lambda rng: with_crc(rng, PRODUCERS)),
     "epoch": (read_texts, lambda rng: mutated(rng, b"vq-epoch 1 17\n", [*GRAFTS, "²".encode()])),
     "identity": (read_texts, lambda rng: mutated(rng, IDENTITY, [b"[", b'"', b"1e999", b"null"])),

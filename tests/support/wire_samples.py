@@ -123,6 +123,48 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             repairs=2,
         )
     ),
+    (Command.FIND, "request"): Sample(
+        wire.FindRequest(
+            topic="orders",
+            partition=3,
+            topic_id="5f0c",
+            offset=88,
+            end_offset=5000,
+            message_id=241591910400000,
+            key_kind=1,
+            key=b"order-17",
+            tags=["t", "u"],
+            max_messages=100,
+            max_bytes=1048576,
+            max_searched_bytes=67108864,
+            epoch=3,
+        )
+    ),
+    (Command.FIND, "response"): Sample(
+        wire.FindResponse(
+            offsets=[4000],
+            append_ms=[1750000000000],
+            offset=88,
+            next_offset=5000,
+            done=True,
+            read_bytes=2000,
+            skipped_bytes=2800,
+            first_ms=1749999999000,
+            last_ms=1750000001000,
+            damage=[
+                wire.DamagedRange(
+                    start=188,
+                    end=300,
+                    file="/data/orders/3/0000000000000088.block",
+                    reason="its control record is damaged",
+                )
+            ],
+            log_start_offset=88,
+            high_watermark=6000,
+            epoch=3,
+        ),
+        RECORD,
+    ),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(
             topic="orders",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vq.admin.cluster import BrokerReport, ClusterStatus
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.admin.finding import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.admin.groups import (
         GroupDeletion,
         GroupDescription,
@@ -54,6 +55,7 @@ _HOMES = {
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
+    "vq.admin.finding": ("FoundMessages", "GapKind", "SearchGap", "SearchedPartition"),
     "vq.admin.groups": (
         "GroupDeletion",
         "GroupDescription",
@@ -102,6 +104,8 @@ __all__ = [
     "DrainedGroup",
     "DrainedNode",
     "Finding",
+    "FoundMessages",
+    "GapKind",
     "GivenUp",
     "Goal",
     "GroupDeletion",
@@ -120,6 +124,8 @@ __all__ = [
     "Removal",
     "Reset",
     "ResetUnknown",
+    "SearchGap",
+    "SearchedPartition",
     "SettingsUnknown",
     "StoredRange",
     "Switched",

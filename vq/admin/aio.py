@@ -1,6 +1,6 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vq.admin import (
@@ -8,6 +8,7 @@ from vq.admin import (
     cluster,
     diverged,
     draining,
+    finding,
     groups,
     offsets,
     placements,
@@ -25,6 +26,7 @@ from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
@@ -38,7 +40,7 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings
-from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
 
 class Admin:
@@ -179,6 +181,37 @@ class Admin:
         """Return stored bytes of a partition between two offsets; see ``vq.Admin.read_range``."""
         return await stored.read_range(
             self._client, topic, partition, start, end, max_bytes=max_bytes
+        )
+
+    async def find_messages(
+        self,
+        topic: str,
+        *,
+        id: int | None = None,
+        key: Key | None = None,
+        tag: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        partitions: Sequence[int] = (),
+        offsets: Mapping[int, int] | None = None,
+        limit: int = LIMIT,
+        max_bytes: int | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> FoundMessages:
+        """Return messages with an id, a key or a tag; see ``vq.Admin.find_messages``."""
+        return await finding.find_messages(
+            self._client,
+            topic,
+            id=id,
+            key=key,
+            tag=tag,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            partitions=partitions,
+            offsets=offsets,
+            limit=limit,
+            max_bytes=max_bytes,
+            timeout=timeout,
         )
 
     # Brokers and the cluster

@@ -1,6 +1,6 @@
 """``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vq.admin import aio
@@ -8,6 +8,7 @@ from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
@@ -21,7 +22,7 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings
-from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
 
 class Admin:
@@ -292,6 +293,63 @@ class Admin:
                 does.
         """
         return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
+
+    def find_messages(
+        self,
+        topic: str,
+        *,
+        id: int | None = None,
+        key: Key | None = None,
+        tag: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        partitions: Sequence[int] = (),
+        offsets: Mapping[int, int] | None = None,
+        limit: int = LIMIT,
+        max_bytes: int | None = None,
+        timeout: float = TIMEOUT_S,
+    ) -> FoundMessages:
+        """Return the messages of a topic that have all that is given, and what was searched.
+
+        Brokers search; what a key index rules out is not read. No group is needed and none moves.
+        Look at ``complete`` of the result before you take a message for missing: ``gaps`` are the
+        ranges that could not be searched, ``rest`` says what is left after a bound was met.
+
+        Args:
+            topic: Its name.
+            id: Of the message, in [1, 2**63). Without ``since_ms`` and ``until_ms``, batches stored
+                up to an hour before and after the time in the id are searched: give them to search
+                further.
+            key: Of the message, of the same type: text, bytes, or an integer.
+            tag: Of the message; ``a || b`` is one of both.
+            since_ms: Stored at or after this time, in milliseconds since 1970 UTC.
+            until_ms: Stored before this time.
+            partitions: Only these.
+            offsets: Only these partitions, each from an offset on: ``rest`` of an earlier result.
+            limit: At most so many messages, 1 to 100,000.
+            max_bytes: Stop after about so many bytes were searched; None: no bound.
+            timeout: Stop after so many seconds.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            InvalidArgument, MessageTooLarge: Nothing is asked for, or what no message can have.
+            PermissionRefused: The topic is not readable.
+        """
+        return self._run(
+            self._admin.find_messages(
+                topic,
+                id=id,
+                key=key,
+                tag=tag,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                partitions=partitions,
+                offsets=offsets,
+                limit=limit,
+                max_bytes=max_bytes,
+                timeout=timeout,
+            )
+        )
 
     # Brokers and the cluster
     def list_brokers(self) -> list[NodeInfo]:

@@ -115,6 +115,8 @@ class BrokerConfig:
         scrub_bytes_per_s: How fast all that is stored is verified beside other work, at most; 0: it
             is not.
         scrub_interval_s: From the begin of such a pass to that of the next one, at least.
+        key_index_bytes_per_s: How fast closed blocks are read to make key indexes for searches, at
+            most; 0: no indexes are made.
         retention_interval_s: How often the master of a group looks for messages that its topics
             keep no longer.
         archive_at: When the daily run of the archive is due, "HH:MM" by the local clock of the node
@@ -154,6 +156,7 @@ class BrokerConfig:
     verify_bytes_per_s: int = 32 * limits.MIB
     scrub_bytes_per_s: int = 4 * limits.MIB
     scrub_interval_s: float = 604_800.0
+    key_index_bytes_per_s: int = 32 * limits.MIB
     retention_interval_s: float = 60.0
     archive_at: str = "02:00"
     trash_keep_s: float = 3_600.0
@@ -211,8 +214,9 @@ class BrokerConfig:
                 f"catch_up_bytes_per_s = {self.catch_up_bytes_per_s} is below {limits.MIB}: a node "
                 "that slow may never catch up; 0 means no limit"
             )
-        if self.scrub_bytes_per_s < 0:
-            raise InvalidArgument(f"scrub_bytes_per_s = {self.scrub_bytes_per_s} is below 0")
+        for name in ("scrub_bytes_per_s", "key_index_bytes_per_s"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} = {getattr(self, name)} is below 0")
         if self.load_interval_s > limits.LOAD_INTERVAL_S_MAX:
             raise InvalidArgument(
                 f"load_interval_s = {self.load_interval_s} is above {limits.LOAD_INTERVAL_S_MAX}; "

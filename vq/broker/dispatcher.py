@@ -63,6 +63,16 @@ class Verifies(Protocol):
         ...
 
 
+class Finds(Protocol):
+    """Searches for messages; in practice ``finding.Finder``."""
+
+    def find(
+        self, session: Session, request_id: RequestId, channel: Channel, header: wire.FindRequest
+    ) -> None:
+        """Carry out a FIND."""
+        ...
+
+
 class Repairs(Protocol):
     """Has intact bytes for other nodes; in practice ``repairing.Repairer``."""
 
@@ -102,11 +112,13 @@ class Dispatcher:
         verifies: Verifies,
         diverged: Handler,
         repairs: Repairs,
+        finds: Finds,
     ) -> None:
         self._directory = directory
         self._moves = moves
         self._verifies = verifies
         self.repairs = repairs
+        self._finds = finds
         self._channels = directory.channels
         self._context = context
         self._role = context.role
@@ -122,6 +134,7 @@ class Dispatcher:
             Command.GET: self._reading(self.get),
             Command.FETCH: self._reading(fetches.fetch),
             Command.OFFSETS: self._serving(self.offsets),
+            Command.FIND: self._serving(self.find),
             Command.VERIFY: self.verify,
             Command.PING: self.ping,
             Command.STATUS: self.status,
@@ -352,6 +365,16 @@ class Dispatcher:
             self._resolve(self.verify, session, request_id, header, b"")
         else:
             self._verifies.verify(session, request_id, channel, header)
+
+    def find(
+        self, session: Session, request_id: RequestId, header: wire.FindRequest, body: bytes
+    ) -> None:
+        """FIND: search for messages."""
+        channel = self._known(header)
+        if channel is None:
+            self._resolve(self.find, session, request_id, header, b"")
+        else:
+            self._finds.find(session, request_id, channel, header)
 
     def ping(self, session: Session, request_id: RequestId, _header: object, _body: bytes) -> None:
         """PING: answer with the time of the wall clock."""

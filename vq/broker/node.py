@@ -33,11 +33,13 @@ from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
+from vq.broker.finding import Finder
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.histogram import Histogram
 from vq.broker.insync_set import InSyncSet
+from vq.broker.key_indexing import KeyIndexer
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -424,6 +426,17 @@ class BrokerNode:
             lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
             "remove archives elsewhere",
         )
+        finder = Finder(self._context, disk=self._disk, runner=self._runner, tasks=self._tasks)
+        indexer = KeyIndexer(
+            self._partitions.channels.values,
+            disk=self._disk,
+            runner=self._runner,
+            clock=clock,
+            bytes_per_s=config.key_index_bytes_per_s,
+            has_space=lambda: self._disk_watch.level is not DiskLevel.REFUSE,
+        )
+        finder.on_unfit = indexer.rebuild
+        self._tasks.keep(indexer.run, "make key indexes")
         status.held = lambda: retainer.held
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
@@ -438,6 +451,7 @@ class BrokerNode:
             verifier,
             diverged.answer,
             repairer,
+            finder,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         self._server = Server(

@@ -23,6 +23,8 @@ class Lane(enum.Enum):
     PURGE = ("purge", 1)  # deleting files, which may take seconds each
     VERIFY = ("verify", 1)  # reading everything, slowly
     ARCHIVE = ("archive", 1)  # archiving, restoring, and removing archives elsewhere
+    FIND = ("find", 1)  # searching for messages
+    KEYS = ("keys", 1)  # making key indexes
 
     @property
     def threads(self) -> int:

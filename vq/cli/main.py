@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.consume", "consume", "Print messages, as a member of a group or without one."
     ),
     "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
-    "message": Entry("vq.cli.message", "message", "Look at single messages."),
+    "message": Entry("vq.cli.message", "message", "Look at single messages, and find them."),
     "cluster": Entry(
         "vq.cli.cluster",
         "cluster",

@@ -1,4 +1,4 @@
-"""``vq message``: reading by position, without a group."""
+"""``vq message``: reading by position, and finding, without a group."""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.message_find import find
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
 from vq.errors import OffsetNotBoundary
@@ -20,7 +21,7 @@ _LENGTH = 64 * KIB
 
 @click.group(cls=Commands)
 def message() -> None:
-    """Look at single messages."""
+    """Look at single messages, and find them."""
 
 
 @message.command()
@@ -105,3 +106,6 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bo
             fields = text.as_fields(each)
             absent = {name: "-" for name in ("tag", "key") if fields.get(name, "") is None}
             invocation.output.record({**fields, **absent})
+
+
+message.add_command(find)

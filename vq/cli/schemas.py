@@ -294,6 +294,27 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "consume": _MESSAGE,
     "message get": _MESSAGE,
+    "message find": record(
+        messages=some(optional(_MESSAGE, stored_s=NUMBER)),
+        since_s=maybe(NUMBER),
+        until_s=maybe(NUMBER),
+        complete=TRUTH,
+        stopped=maybe(TEXT),
+        searched=some(
+            record(
+                partition=WHOLE,
+                start=WHOLE,
+                end=maybe(WHOLE),
+                next_offset=WHOLE,
+                done=TRUTH,
+                read_bytes=WHOLE,
+                skipped_bytes=WHOLE,
+                first_stored_s=maybe(NUMBER),
+                last_stored_s=maybe(NUMBER),
+                gaps=some(record(start=WHOLE, end=maybe(WHOLE), kind=TEXT, reason=TEXT)),
+            )
+        ),
+    ),
     "group list": some(
         record(group=TEXT, topics=some(TEXT), members=WHOLE, model=TEXT, start=TEXT)
     ),

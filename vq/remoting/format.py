@@ -61,6 +61,15 @@ class Place(enum.IntEnum):
     OTHER = 2  # the log ends before the offset, or has another message there
 
 
+class KeyKind(enum.IntEnum):
+    """What the key of a FIND is: the number of its field in ``RecordProperties``."""
+
+    ANY = 0  # any key, or none
+    TEXT = 1
+    BYTES = 6
+    INTEGER = 7  # 8 bytes with sign
+
+
 class Command(enum.IntEnum):
     """Numbers of commands. They never change, like the field numbers in wire.proto.
 
@@ -76,6 +85,7 @@ class Command(enum.IntEnum):
     OFFSETS = 12
     FETCH = 13
     VERIFY = 14
+    FIND = 15
     SEAL = 20
     ADOPT = 21
     REPLICATE = 40
@@ -105,6 +115,8 @@ ACCESS: Final[Mapping[Command, Access]] = {
     Command.GET: Access.ANYONE,
     Command.OFFSETS: Access.ANYONE,
     Command.FETCH: Access.ANYONE,
+    # It shows what GET shows, and a node works at few of them at a time, in small steps.
+    Command.FIND: Access.ANYONE,
     # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
     # have no bytes of messages, and VERIFY reads at a bounded rate.
     Command.PING: Access.ANYONE,

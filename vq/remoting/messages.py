@@ -47,6 +47,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.GET: Pair(wire.GetRequest, wire.GetResponse),
     Command.OFFSETS: Pair(wire.OffsetsRequest, wire.OffsetsResponse),
     Command.FETCH: Pair(wire.FetchRequest, wire.FetchResponse),
+    Command.FIND: Pair(wire.FindRequest, wire.FindResponse),
     Command.VERIFY: Pair(wire.VerifyRequest, wire.VerifyResponse),
     Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
     Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),

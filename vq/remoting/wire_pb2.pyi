@@ -606,6 +606,66 @@ class OffsetsResponse(_message.Message):
     place_reason: str
     def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ...) -> None: ...
 
+class FindRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_KIND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEARCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    offset: int
+    end_offset: int
+    message_id: int
+    key_kind: int
+    key: bytes
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    max_messages: int
+    max_bytes: int
+    max_searched_bytes: int
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[int] = ..., key_kind: _Optional[int] = ..., key: _Optional[bytes] = ..., tags: _Optional[_Iterable[str]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_searched_bytes: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class FindResponse(_message.Message):
+    __slots__ = ("offsets", "append_ms", "offset", "next_offset", "done", "read_bytes", "skipped_bytes", "first_ms", "last_ms", "damage", "log_start_offset", "high_watermark", "epoch")
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    append_ms: _containers.RepeatedScalarFieldContainer[int]
+    offset: int
+    next_offset: int
+    done: bool
+    read_bytes: int
+    skipped_bytes: int
+    first_ms: int
+    last_ms: int
+    damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    log_start_offset: int
+    high_watermark: int
+    epoch: int
+    def __init__(self, offsets: _Optional[_Iterable[int]] = ..., append_ms: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., done: _Optional[bool] = ..., read_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class VerifyRequest(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "offset", "whole", "begin", "again")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

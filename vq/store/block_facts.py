@@ -7,7 +7,6 @@ while the log is open notes its facts itself (``Log``).
 from typing import NamedTuple
 
 from vq.errors import CorruptData
-from vq.store.archived_file import open_stored
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, INDEX_SUFFIX, BatchHeader, decode_control
 from vq.store.offset_index import OffsetIndex
@@ -39,7 +38,7 @@ def read_facts(disk: Disk, piece: Piece) -> BlockFacts:
         OSError: The medium cannot deliver it, or it is gone.
     """
     offset, messages, last_ms = _from_index(disk, piece)
-    file = open_stored(disk, piece.path)
+    file = piece.open(disk)
     try:
         while offset < piece.end:
             header = _header(file, piece, offset)
@@ -56,7 +55,7 @@ def read_first_ms(disk: Disk, piece: Piece) -> int:
     Raises:
         CorruptData, OSError: As ``read_facts``.
     """
-    file = open_stored(disk, piece.path)
+    file = piece.open(disk)
     try:
         return _header(file, piece, piece.block_start).append_time_ms
     finally:

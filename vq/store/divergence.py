@@ -33,6 +33,7 @@ from vq.store.format import (
     CHECKPOINT_NAME,
     CONTROL_BYTES,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     OFFSET_DIGITS,
     BatchHeader,
     block_name,
@@ -290,9 +291,10 @@ class _Cut:
         return end
 
     def _drop_index(self, start: int) -> None:
-        """Delete the index: other batches of the same lengths may follow, and it would fit them."""
-        with contextlib.suppress(FileNotFoundError):
-            self.disk.unlink(self._path(start).with_suffix(INDEX_SUFFIX))
+        """Delete the indexes: other batches of the same lengths may follow; they would fit them."""
+        for suffix in (INDEX_SUFFIX, KEYS_SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(self._path(start).with_suffix(suffix))
 
     def _free_name(self, start: int, content: bytes | None = None) -> Path:
         """Return a name that is free, or that of a file with this very content."""

@@ -175,6 +175,7 @@ BATCH_ON_DISK_BYTES_MAX: Final = CONTROL_BYTES + limits.BATCH_BYTES_MAX
 # Names of files in a partition's directory ------------------------------------------------------
 BLOCK_SUFFIX: Final = ".block"
 INDEX_SUFFIX: Final = ".index"
+KEYS_SUFFIX: Final = ".keys"
 CUT_MARK: Final = ".cut-"
 DROPPED_SUFFIX: Final = ".drop"
 ARCHIVE_SUFFIX: Final = ".archive"
@@ -351,6 +352,11 @@ def batch_crc(buf: bytes | memoryview, position: int, byte_length: int) -> int:
 def block_name(start_offset: int) -> str:
     """Return the file name of the block that starts at ``start_offset``."""
     return f"{start_offset:0{OFFSET_DIGITS}d}{BLOCK_SUFFIX}"
+
+
+def keys_name(start_offset: int) -> str:
+    """Return the name of the file with the key index of the block that starts there."""
+    return f"{start_offset:0{OFFSET_DIGITS}d}{KEYS_SUFFIX}"
 
 
 def parse_block_name(name: str) -> int | None:

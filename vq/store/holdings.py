@@ -37,6 +37,7 @@ from vq.store.format import (
     ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
     DISCARD_SUFFIX,
+    KEYS_SUFFIX,
     ZIP_SUFFIX,
     block_name,
     parse_name,
@@ -131,7 +132,7 @@ class Holdings:
     def remove(self, start: int) -> None:
         """Remove all files of a block."""
         files = self._files(start)
-        for path in (files.block, files.index):
+        for path in (files.block, files.index, files.index.with_suffix(KEYS_SUFFIX)):
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(path)
         self.remove_archive(start)

@@ -172,7 +172,7 @@ class LogReader:
         block = self._blocks.at(offset)
         return block if block is not None and offset < block.end_offset else None
 
-    def pieces(self, offset: int, end: int) -> list[Piece]:
+    def pieces(self, offset: int, end: int, at_most: int | None = None) -> list[Piece]:
         """Return where the batches that hold the bytes ``[offset, end)`` lie.
 
         The first piece may begin some batches earlier.
@@ -180,14 +180,19 @@ class LogReader:
         Args:
             offset: Where to begin.
             end: A batch boundary, at most the end of the log.
+            at_most: So many pieces, >= 1; None: all.
 
         Raises:
             PartitionFailed, ShuttingDown: As ``LogStatus.check_readable``.
         """
         self._status.check_readable()
-        found = []
-        for block in self._blocks:
-            if block.start_offset < end and offset < block.end_offset:
+        found: list[Piece] = []
+        blocks = self._blocks
+        for number in range(max(0, blocks.index_at(offset)), len(blocks)):
+            block = blocks[number]
+            if block.start_offset >= end or (at_most is not None and len(found) >= at_most):
+                break
+            if offset < block.end_offset:
                 start = self._batch_start(block, max(offset, block.start_offset))
                 piece_end = min(block.end_offset, end)
                 found.append(Piece(block.path, block.start_offset, start, piece_end))

@@ -55,6 +55,7 @@ from vq.store.format import (
     CUT_MARK,
     DROPPED_SUFFIX,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     OFFSET_DIGITS,
     TEMPORARY_SUFFIX,
     block_name,
@@ -234,6 +235,12 @@ def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
         bare = name.removesuffix(INDEX_SUFFIX)
         lost_index = bare != name and not kept & {bare + BLOCK_SUFFIX, bare + ARCHIVE_SUFFIX}
         if name.endswith(TEMPORARY_SUFFIX) or lost_index:
+            disk.unlink(directory / name)
+            kept.discard(name)
+    # What is left of a block, wherever its bytes are, has a name with its digits.
+    blocks = {name.partition(".")[0] for name in kept if not name.endswith(KEYS_SUFFIX)}
+    for name in [each for each in kept if each.endswith(KEYS_SUFFIX)]:
+        if name.removesuffix(KEYS_SUFFIX) not in blocks:
             disk.unlink(directory / name)
             kept.discard(name)
     return sorted(kept)

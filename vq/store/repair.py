@@ -102,7 +102,7 @@ def read_intact(
     piece = next((each for each in pieces if each.start <= start < each.end), None)
     if piece is None:
         raise CorruptData(f"offset {start} is not stored here", details={"offset": start})
-    file = open_stored(disk, piece.path)
+    file = piece.open(disk)
     try:
         for size in (max_bytes, BATCH_ON_DISK_BYTES_MAX):
             stop = min(start + size, piece.end)

@@ -37,6 +37,14 @@ class Piece(NamedTuple):
     start: int
     end: int
 
+    def open(self, disk: Disk) -> File:
+        """Return the block's file, opened for this caller alone; any thread.
+
+        Raises:
+            OSError: It cannot be opened, or is gone.
+        """
+        return open_stored(disk, self.path)
+
 
 class Damage(NamedTuple):
     """A range of offsets ``[start, end)`` that holds no intact batch, in the block at ``path``."""
@@ -98,7 +106,7 @@ class Scrub:
         piece, before = self._pieces[-1], self._position
         try:
             if self._file is None:
-                self._file = open_stored(self._disk, piece.path)
+                self._file = piece.open(self._disk)
             if self._bad is None:
                 self._verify(self._file, piece)
             else:

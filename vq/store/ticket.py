@@ -22,6 +22,7 @@ from vq.store.format import (
     CUT_MARK,
     DROPPED_SUFFIX,
     INDEX_SUFFIX,
+    KEYS_SUFFIX,
     OFFSET_DIGITS,
 )
 from vq.store.log_config import partition_of
@@ -229,7 +230,7 @@ class SyncTicket:
             return
         for path in self.doomed:
             self._delete_file(path)
-            for suffix in (INDEX_SUFFIX, DROPPED_SUFFIX):
+            for suffix in (INDEX_SUFFIX, KEYS_SUFFIX, DROPPED_SUFFIX):
                 self._delete_file(path.with_suffix(suffix))
         for name in self.disk.listdir(self.directory):
             digits, mark, _ = name.partition(CUT_MARK)

@@ -69,6 +69,7 @@ class Board:
             None,
             lambda *_: None,
             None,
+            None,
         )
 
     def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:

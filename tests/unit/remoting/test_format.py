@@ -23,6 +23,7 @@ def test_commands_keep_their_numbers() -> None:
         "OFFSETS": 12,
         "FETCH": 13,
         "VERIFY": 14,
+        "FIND": 15,
         "SEAL": 20,
         "ADOPT": 21,
         "REPLICATE": 40,

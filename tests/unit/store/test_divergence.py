@@ -19,7 +19,7 @@ from vq.errors import CorruptData, InvalidArgument
 from vq.model import ProducerStamp
 from vq.store.block import BlockCache
 from vq.store.divergence import Diverged, cut_back, diverged
-from vq.store.format import INDEX_SUFFIX, block_name
+from vq.store.format import INDEX_SUFFIX, KEYS_SUFFIX, block_name
 from vq.store.log import Log, LogState
 from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.recovery import Case
@@ -174,11 +174,14 @@ def test_two_cuts_at_one_place_keep_both() -> None:
     assert contents_of(disk, diverged(DIRECTORY, disk)) == [content(1), b"other"]
 
 
-def test_no_index_of_cut_batches_is_used_again() -> None:
-    """Batches of the same lengths and other times take their place."""
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, KEYS_SUFFIX])
+def test_no_index_of_cut_batches_is_used_again(suffix: str) -> None:
+    """Batches of the same lengths and other times, or keys, take their place."""
     disk = memory_disk()
     starts = fill(disk)
-    index = (DIRECTORY / block_name(0)).with_suffix(INDEX_SUFFIX)
+    index = (DIRECTORY / block_name(0)).with_suffix(suffix)
+    if suffix == KEYS_SUFFIX:
+        disk.write_atomic(index, b"keys")
     assert disk.exists(index)
     cut(disk, starts[1])
     assert not disk.exists(index)

@@ -47,6 +47,18 @@ def test_retention_drops_whole_durable_blocks_only() -> None:
     assert log.drop_before(log.end_offset) == 0
 
 
+def test_a_key_index_is_deleted_with_its_block() -> None:
+    """And no other one."""
+    disk = memory_disk()
+    log, _ = filled(disk)
+    keys = [each.path.with_suffix(".keys") for each in log.closed_blocks]
+    for path in keys:
+        disk.write_atomic(path, b"index")
+    log.drop_before(log.closed_blocks[1].start_offset)
+    flush(log)
+    assert [disk.exists(path) for path in keys] == [False] + [True] * (len(keys) - 1)
+
+
 def test_retention_keeps_what_is_not_durable_yet() -> None:
     """Its flush needs the file; once that is over the block may go."""
     log = open_log(memory_disk())

@@ -481,6 +481,34 @@ def test_a_log_without_its_checkpoint_knows_whether_it_knows_all_producers(dropp
     assert log.producers.forgot == bool(dropped)
 
 
+def test_key_indexes_stay_beside_what_is_left_of_a_block_and_no_longer() -> None:
+    """Whatever holds its bytes has the digits of the block; those of dropped blocks go."""
+    disk = closed(30)
+    blocks = [name[:16] for name in disk.listdir(DIRECTORY) if name.endswith(".block")]
+    for digits in (*blocks, "9" * 16):
+        disk.write_atomic(DIRECTORY / f"{digits}.keys", b"index")
+    disk.write_atomic(DIRECTORY / f"{7:016d}.keys", b"index")
+    disk.write_atomic(DIRECTORY / f"{7:016d}.archive", b"its bytes lie elsewhere")
+    reopen(disk)
+    kept = [name[:16] for name in disk.listdir(DIRECTORY) if name.endswith(".keys")]
+    assert kept == sorted([*blocks, f"{7:016d}"])
+
+
+def test_a_key_index_goes_with_a_block_whose_deletion_was_interrupted() -> None:
+    disk = closed(30)
+    log = open_log(disk)
+    first, second = log.closed_blocks[:2]
+    path = first.path.with_suffix(".keys")
+    disk.write_atomic(path, b"index")
+    log.drop_before(second.start_offset)
+    disk.fail("unlink", name=first.path.name)
+    flush(log)
+    assert disk.exists(first.path)
+    reopen(disk)
+    assert not disk.exists(first.path)
+    assert not disk.exists(path)
+
+
 @pytest.mark.parametrize("suffix", [".index", ".index.tmp", ".tmp"])
 def test_leftovers_and_lost_indexes(suffix: str) -> None:
     """Indexes are rebuilt, half-written files removed."""

@@ -30,7 +30,13 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
+from vq.remoting.wire_pb2 import (
+    FindRequest,
+    GetRequest,
+    GetResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+)
 from vq.store.record import bytes_needed
 
 logger = get_logger(__name__)
@@ -168,7 +174,7 @@ class Reader:
         partition: TopicPartition,
         offset: int,
         command: int,
-        message: GetRequest | OffsetsRequest,
+        message: GetRequest | OffsetsRequest | FindRequest,
         extra_s: float = 0.0,
         *,
         damaged: int = 0,

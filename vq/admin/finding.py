@@ -1,0 +1,547 @@
+"""Messages found by id, key, tag and time; and what was searched for them, without a silent gap.
+
+Loop-bound functions on a ``ClusterClient``. Brokers search, each for the ranges of its group; here
+they are asked range after range, and what they could not search is told as a gap.
+"""
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from vq import limits
+from vq.admin.offsets import check_time
+from vq.admin.stored import COUNT_MAX
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.decode import decode_messages
+from vq.client.consumer.filters import tags_of
+from vq.client.consumer.reader import Reader
+from vq.client.consumer.troubles import Troubles
+from vq.client.kinds import check_whole
+from vq.client.producer.head import Heads
+from vq.coordination import topics
+from vq.coordination.reading import gather_all
+from vq.errors import (
+    ConnectionCut,
+    CorruptData,
+    InvalidArgument,
+    InvalidRequest,
+    NotMaster,
+    OffsetOutOfRange,
+    PartitionFailed,
+    PartitionQuarantined,
+    PermissionRefused,
+    TimedOut,
+    UnknownPartition,
+    UnknownTopic,
+    Unreachable,
+    VqError,
+)
+from vq.model import (
+    Key,
+    Message,
+    PartitionPlacement,
+    Span,
+    TopicPartition,
+    check_timeout,
+    time_ms_of,
+)
+from vq.remoting.format import Command, KeyKind
+from vq.remoting.wire_pb2 import FindRequest, FindResponse, OffsetsRequest, OffsetsResponse
+from vq.store.record import boundaries
+
+#: Messages that are found if the caller does not say how many.
+LIMIT: Final = 100
+TIMEOUT_S: Final = 60.0
+#: An id has the time at which it was made, by the producer's clock. Without a range, batches that
+#: brokers appended so long before and after it are searched: clocks differ, a producer under load
+#: is ahead of its clock, and a message that is sent again and again comes late.
+AROUND_MS: Final = 3_600_000
+#: Partitions that are searched at once.
+_AT_ONCE: Final = 8
+#: A search ends when the messages found have so many bytes.
+_CONTENT_BYTES_MAX: Final = 256 * limits.MIB
+#: Beside the usual time-out: searches of a broker take turns.
+_EXTRA_S: Final = 10.0
+_ID_MAX: Final = (1 << 63) - 1
+_OFFSET_MAX: Final = (1 << 64) - 1
+_DAMAGE: Final = (PartitionQuarantined, PartitionFailed, CorruptData, OffsetOutOfRange)
+_AWAY: Final = (ConnectionCut, NotMaster, TimedOut, Unreachable)
+_RAISED: Final = (UnknownTopic, PermissionRefused, InvalidRequest)
+
+
+class GapKind(enum.StrEnum):
+    """Why a range could not be searched."""
+
+    DELETED = "deleted"
+    """Its messages were deleted, since the topic does not keep them."""
+    DAMAGED = "damaged"
+    UNREACHABLE = "unreachable"
+    """No broker that has it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchGap:
+    """A range of offsets ``[start, end)`` that was asked for and could not be searched.
+
+    Attributes:
+        start: Its first offset.
+        end: The offset behind it; None: up to the end of the partition, which is not known.
+        kind: Why.
+        reason: The same for people.
+    """
+
+    start: int
+    end: int | None
+    kind: GapKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPartition:
+    """What was searched of one partition: ``[start, next_offset)`` without the ``gaps``.
+
+    Attributes:
+        partition: Its number.
+        start: The first offset that was to be searched.
+        end: Where the range ended that was to be searched; None: not known.
+        next_offset: Where to go on; ``end`` if nothing is left.
+        done: Whether nothing is left; gaps are not left.
+        read_bytes: Bytes of the log that brokers read.
+        skipped_bytes: Bytes of the log that key indexes ruled out.
+        first_ms: When the first batch searched was stored, in milliseconds since 1970; None: there
+            was none.
+        last_ms: When the last one was.
+        gaps: In rising order.
+    """
+
+    partition: int
+    start: int
+    end: int | None
+    next_offset: int
+    done: bool
+    read_bytes: int
+    skipped_bytes: int
+    first_ms: int | None
+    last_ms: int | None
+    gaps: tuple[SearchGap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """What a search found, and where it searched.
+
+    Attributes:
+        messages: In the order in which they were stored, as far as clocks of brokers tell it.
+        searched: One for each partition.
+        since_ms: Only messages stored at or after this time count; None: all.
+        until_ms: Only those stored before this time do; None: all.
+        stopped: Why it ended early: ``limit`` (enough messages), ``bytes`` or ``timeout``; None: it
+            did not.
+    """
+
+    messages: tuple[Message, ...]
+    searched: tuple[SearchedPartition, ...]
+    since_ms: int | None
+    until_ms: int | None
+    stopped: str | None
+
+    @property
+    def rest(self) -> dict[int, int]:
+        """Where a search with ``offsets`` goes on: the partitions of which something is left."""
+        return {each.partition: each.next_offset for each in self.searched if not each.done}
+
+    @property
+    def gaps(self) -> list[tuple[int, SearchGap]]:
+        """The ranges that could not be searched, with their partitions."""
+        return [(each.partition, gap) for each in self.searched for gap in each.gaps]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that is kept of the range was searched."""
+        lost = any(gap.kind is not GapKind.DELETED for _, gap in self.gaps)
+        return not self.rest and not lost
+
+
+async def find_messages(
+    cluster: ClusterClient,
+    topic: str,
+    *,
+    id: int | None = None,
+    key: Key | None = None,
+    tag: str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    partitions: Sequence[int] = (),
+    offsets: Mapping[int, int] | None = None,
+    limit: int = LIMIT,
+    max_bytes: int | None = None,
+    timeout: float = TIMEOUT_S,
+) -> FoundMessages:
+    """See ``vq.Admin.find_messages``."""
+    question = _question(id, key, tag)
+    for name, time_ms in (("since_ms", since_ms), ("until_ms", until_ms)):
+        if time_ms is not None:
+            check_time(name, time_ms)
+    if since_ms is None and until_ms is None:
+        if id is None and key is None and tag is None and not offsets:
+            raise InvalidArgument("give at least one of id, key, tag, since_ms and until_ms")
+        if id is not None:
+            sent_ms = time_ms_of(id)
+            since_ms, until_ms = max(0, sent_ms - AROUND_MS), sent_ms + AROUND_MS
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise InvalidArgument(f"since_ms = {since_ms} is not before until_ms = {until_ms}")
+    check_whole("limit", limit)
+    if not 1 <= limit <= COUNT_MAX:
+        raise InvalidArgument(f"limit = {limit} is outside [1, {COUNT_MAX}] messages")
+    if max_bytes is not None:
+        check_whole("max_bytes", max_bytes)
+        if max_bytes < 1:
+            raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
+    deadline = cluster.clock.monotonic() + check_timeout(timeout)
+    budget = _Budget(limit, max_bytes)
+    finder = _Finder(cluster, question, since_ms, until_ms, budget, deadline)
+    placements = await _placements(cluster, topic, partitions, offsets or {})
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def search(placement: PartitionPlacement) -> SearchedPartition:
+        async with turns:
+            return await finder.search(placement, (offsets or {}).get(placement.partition, 0))
+
+    searched = await gather_all(search(each) for each in placements)
+    found = sorted(finder.messages, key=lambda each: (each.append_time_ms or 0, each.id))
+    stopped = None if all(each.done for each in searched) else budget.stopped
+    return FoundMessages(tuple(found), tuple(searched), since_ms, until_ms, stopped)
+
+
+def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
+    """Return the fields of a request that say what is looked for.
+
+    Raises:
+        InvalidArgument, MessageTooLarge: No message can have that.
+    """
+    request = FindRequest()
+    if id is not None:
+        check_whole("id", id)
+        if not 0 < id <= _ID_MAX:
+            raise InvalidArgument(f"id = {id} is outside [1, 2**63)")
+        request.message_id = id
+    if key is not None:
+        Heads().of_message(None, key, None)
+        if key == "":
+            raise InvalidArgument("an empty text is no key: no message has it")
+        if isinstance(key, str):
+            request.key_kind, request.key = KeyKind.TEXT, key.encode()
+        elif isinstance(key, bytes):
+            request.key_kind, request.key = KeyKind.BYTES, key
+        else:
+            request.key_kind, request.key = KeyKind.INTEGER, key.to_bytes(8, "big", signed=True)
+    if tag is not None:
+        request.tags.extend(tags_of(tag))
+    return request
+
+
+async def _placements(
+    cluster: ClusterClient, topic: str, only: Sequence[int], offsets: Mapping[int, int]
+) -> list[PartitionPlacement]:
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    for number in (*only, *offsets):
+        check_whole("partition", number)
+        if not 0 <= number < len(view.partitions):
+            raise UnknownPartition(
+                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
+            )
+    for offset in offsets.values():
+        check_whole("offset", offset)
+        if not 0 <= offset <= _OFFSET_MAX:
+            raise InvalidArgument(f"offset {offset} is outside [0, 2**64)")
+    wanted = set(only) if only else set(offsets)
+    if only and offsets and not set(offsets) <= wanted:
+        raise InvalidArgument("an offset is given for a partition that is not to be searched")
+    return [each for each in view.partitions if not wanted or each.partition in wanted]
+
+
+class _Budget:
+    """How much all partitions together may still find and search."""
+
+    def __init__(self, messages: int, searched_bytes: int | None) -> None:
+        self.messages = messages
+        self.searched_bytes = searched_bytes
+        self.content_bytes = _CONTENT_BYTES_MAX
+        self.stopped: str | None = None
+
+    def stop(self, why: str) -> None:
+        """Note the first reason to end early."""
+        self.stopped = self.stopped or why
+
+    def spend(self, messages: Sequence[Message], searched_bytes: int) -> None:
+        """Note what a broker has found and searched."""
+        self.messages -= len(messages)
+        self.content_bytes -= sum(len(each.content) for each in messages)
+        if self.searched_bytes is not None:
+            self.searched_bytes -= searched_bytes
+            if self.searched_bytes <= 0:
+                self.stop("bytes")
+        if self.messages <= 0 or self.content_bytes <= 0:
+            self.stop("limit")
+
+
+@dataclass(slots=True)
+class _Work:
+    """The search of one partition, under way."""
+
+    partition: TopicPartition
+    start: int
+    position: int
+    end: int | None = None
+    read_bytes: int = 0
+    skipped_bytes: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    gaps: list[SearchGap] = field(default_factory=list)
+
+    def add_gap(self, start: int, end: int | None, kind: GapKind, reason: str) -> None:
+        """Note a gap, unless it is empty."""
+        if end is None or start < end:
+            self.gaps.append(SearchGap(start, end, kind, reason))
+
+    def fail(self, span: Span, error: VqError) -> None:
+        """Give up the rest of a range."""
+        kind = GapKind.DAMAGED if isinstance(error, _DAMAGE) else GapKind.UNREACHABLE
+        self.add_gap(self.position, span.end, kind, f"{type(error).__name__}: {error}")
+        self.end = span.end
+        if span.end is not None:
+            self.position = span.end
+
+    def result(self, *, done: bool) -> SearchedPartition:
+        """Return what became of it."""
+        return SearchedPartition(
+            self.partition.partition,
+            self.start,
+            self.end,
+            self.position,
+            done,
+            self.read_bytes,
+            self.skipped_bytes,
+            self.first_ms,
+            self.last_ms,
+            tuple(self.gaps),
+        )
+
+
+class _Finder:
+    """Searches partition after partition; keeps what was found."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        question: FindRequest,
+        since_ms: int | None,
+        until_ms: int | None,
+        budget: _Budget,
+        deadline: float,
+    ) -> None:
+        self.messages: list[Message] = []
+        self._cluster = cluster
+        self._question = question
+        self._since_ms = since_ms
+        self._until_ms = until_ms
+        self._budget = budget
+        self._deadline = deadline
+        self._reader = Reader(cluster, Troubles("", "", cluster.clock))
+        self._away: dict[str, VqError] = {}  # groups that did not answer: they are asked once
+        self._topic_id = ""  # offsets mean nothing in another topic
+
+    async def search(self, placement: PartitionPlacement, start: int) -> SearchedPartition:
+        """Search one partition from an offset on.
+
+        Raises:
+            UnknownTopic: It was deleted meanwhile.
+            PermissionRefused: It is not readable.
+        """
+        partition = TopicPartition(placement.topic, placement.partition)
+        await self._cluster.track(placement.topic)
+        self._topic_id = self._topic_id or self._cluster.routes.topic(placement.topic).id
+        spans = [each for each in placement.spans if each.end is None or start < each.end]
+        first = max(start, spans[0].start) if spans else start
+        work = _Work(partition, first, first)
+        for span in spans:
+            if span.end == span.start:
+                continue
+            if self._must_stop():
+                return work.result(done=False)
+            work.position = max(work.position, span.start)
+            work.end = span.end
+            if not await self._search_span(work, span):
+                return work.result(done=False)
+            if span.end is not None and work.end is not None and work.end < span.end:
+                break  # what follows was stored too late
+        if work.end is None and not work.gaps:
+            work.end = work.position
+        return work.result(done=True)
+
+    def _must_stop(self) -> bool:
+        if self._cluster.clock.monotonic() >= self._deadline:
+            self._budget.stop("timeout")
+        return self._budget.stopped is not None
+
+    async def _search_span(self, work: _Work, span: Span) -> bool:
+        """Search one range, from the position of ``work`` on; return whether nothing is left."""
+        away = self._away.get(span.group)
+        if away is not None:
+            work.fail(span, away)
+            return True
+        try:
+            end = await self._bounds(work, span)
+            while work.position < end:
+                if self._must_stop():
+                    return False
+                try:
+                    await self._search_some(work, end)
+                except PartitionQuarantined as error:
+                    _go_behind(work, end, error)
+        except _RAISED:
+            raise
+        except VqError as error:
+            if self._must_stop():
+                return False
+            if isinstance(error, _AWAY):
+                self._away[span.group] = error
+            work.fail(span, error)
+        return True
+
+    async def _bounds(self, work: _Work, span: Span) -> int:
+        """Move ``work`` to the first offset that is kept and young enough; return the end."""
+        since_ms, answer = self._since_ms, None
+        if since_ms is not None:
+            with contextlib.suppress(*_DAMAGE):  # where it is damaged, the beginning is not known
+                answer = await self._ask(work, span, _at_time(since_ms))
+        if answer is None:
+            answer, since_ms = await self._ask(work, span, OffsetsRequest()), None
+        end = answer.latest if span.end is None else span.end
+        begin, kept = work.position, max(answer.earliest, work.position)
+        if since_ms is not None:
+            begin = max(begin, answer.offset)
+        if begin <= answer.earliest:  # what was deleted may have been young enough
+            gone = min(kept, end)
+            work.add_gap(
+                work.position,
+                gone,
+                GapKind.DELETED,
+                "its messages were deleted: the topic does not keep them",
+            )
+        if not work.gaps and not work.first_ms and since_ms is not None:
+            work.start = max(work.start, min(begin, end))
+        if self._until_ms is not None and begin < end:
+            with contextlib.suppress(*_DAMAGE):
+                answer = await self._ask(work, span, _at_time(self._until_ms))
+                end = min(end, max(answer.offset, begin))
+        work.position = min(max(begin, kept), max(end, work.position))
+        work.end = end
+        return end
+
+    async def _ask(self, work: _Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
+        request.topic, request.partition = work.partition
+        at = span.start if span.end is None else span.end - 1
+        answer, _ = await self._reader.request(
+            work.partition, at, Command.OFFSETS, request, topic_id=self._topic_id
+        )
+        assert isinstance(answer, OffsetsResponse)
+        return answer
+
+    async def _search_some(self, work: _Work, end: int) -> None:
+        """Have the broker of a range search on from the position."""
+        budget, request = self._budget, FindRequest()
+        request.CopyFrom(self._question)
+        request.topic, request.partition = work.partition
+        request.offset, request.end_offset = work.position, end
+        request.max_messages = min(budget.messages, limits.FIND_MESSAGES_MAX)
+        request.max_searched_bytes = min(budget.searched_bytes or _OFFSET_MAX, _OFFSET_MAX)
+        left_s = max(0.0, self._deadline - self._cluster.clock.monotonic())
+        answer, body = await self._reader.request(
+            work.partition,
+            work.position,
+            Command.FIND,
+            request,
+            min(_EXTRA_S, left_s),
+            topic_id=self._topic_id,
+        )
+        assert isinstance(answer, FindResponse)
+        if answer.next_offset <= work.position and not answer.done:
+            raise CorruptData(f"a search of {work.partition} does not get behind {work.position}")
+        searched = answer.read_bytes + answer.skipped_bytes
+        work.read_bytes += answer.read_bytes
+        work.skipped_bytes += answer.skipped_bytes
+        if answer.first_ms:
+            work.first_ms = work.first_ms or answer.first_ms
+            work.last_ms = answer.last_ms
+        if answer.offset > work.position:
+            work.add_gap(
+                work.position, min(answer.offset, end), GapKind.DELETED, "its messages were deleted"
+            )
+        for each in answer.damage:
+            work.add_gap(each.start, each.end, GapKind.DAMAGED, f"{each.reason} ({each.file})")
+        found, next_offset = self._take(work, answer, bytes(body))
+        self.messages += found
+        budget.spend(found, searched)
+        work.position = max(work.position, min(next_offset, end))
+        if answer.done and next_offset == answer.next_offset:
+            work.position = max(work.position, end)
+
+    def _take(self, work: _Work, answer: FindResponse, body: bytes) -> tuple[list[Message], int]:
+        """Return the messages in an answer, and where to go on.
+
+        That is before the first message for which there is no room any more: partitions that are
+        searched side by side share the bound.
+        """
+        found: list[Message] = []
+        ends = boundaries(body, 0)
+        if not len(ends) - 1 == len(answer.offsets) == len(answer.append_ms):
+            raise CorruptData(
+                f"an answer for {work.partition} has {len(ends) - 1} records, "
+                f"{len(answer.offsets)} offsets and {len(answer.append_ms)} times"
+            )
+        for number, (offset, append_ms) in enumerate(
+            zip(answer.offsets, answer.append_ms, strict=True)
+        ):
+            if len(found) >= self._budget.messages:
+                return found, offset
+            record = body[ends[number] : ends[number + 1]]
+            messages: list[Message] = []
+            try:
+                decode_messages(record, offset, work.partition, messages)
+            except CorruptData as error:
+                work.add_gap(offset, offset + len(record), GapKind.DAMAGED, str(error))
+                continue
+            found += [
+                each._replace(append_time_ms=append_ms)
+                for each in messages
+                if self._is_in_time(append_ms)
+            ]
+        return found, answer.next_offset
+
+    def _is_in_time(self, append_ms: int) -> bool:
+        """Whether a batch is in the range of times: a broker may not know where that begins."""
+        since_ms, until_ms = self._since_ms, self._until_ms
+        return (since_ms is None or since_ms <= append_ms) and (
+            until_ms is None or append_ms < until_ms
+        )
+
+
+def _at_time(time_ms: int) -> OffsetsRequest:
+    return OffsetsRequest(by_time=True, time_ms=time_ms)
+
+
+def _go_behind(work: _Work, end: int, error: PartitionQuarantined) -> None:
+    """Go on behind blocks that are lost at the begin of a log.
+
+    Raises:
+        PartitionQuarantined: Nothing is served behind the damage.
+    """
+    behind = error.details.get("earliest")
+    if not isinstance(behind, int) or not work.position < behind < end:
+        raise error
+    work.add_gap(work.position, behind, GapKind.DAMAGED, str(error))
+    work.position = behind

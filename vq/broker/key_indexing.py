@@ -1,0 +1,190 @@
+"""Key indexes of closed blocks, made in the background: searches then read little.
+
+In here: which block is next, and how slowly. Not in here: what an index holds and how it is made
+(``store.key_index``, ``store.key_index_build``). Nothing depends on an index: a search reads a
+block without one. So none is made in the way of an append, and none while the disk is short of
+space.
+
+An index lies beside its block, goes with it, and is not made durable. Copies make their own.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from vq.broker.channel import Channel
+from vq.broker.runner import Lane, Runner
+from vq.clock import Clock
+from vq.log_lines import get_logger
+from vq.store.block import Block
+from vq.store.disk import Disk
+from vq.store.format import keys_name
+from vq.store.key_index import covers
+from vq.store.key_index_build import KeyIndexBuild, write_key_index
+from vq.store.log import Log
+from vq.store.scrub import Piece
+
+logger = get_logger(__name__)
+
+#: From the end of a pass over all logs to the next one.
+LOOK_S: Final = 10.0
+#: A pause is at least so many times as long as the step before it: others get the interpreter.
+PAUSE_SHARE: Final = 4.0
+#: The loop runs other things after so many logs without a block to index.
+LOGS_PER_TURN: Final = 64
+#: Blocks of one log that were there before are looked at together.
+LOOKED_AT: Final = 256
+
+
+class _Due(NamedTuple):
+    """A block that needs an index."""
+
+    channel: Channel
+    log: Log
+    block: Block
+
+
+class KeyIndexer:
+    """Makes the key indexes of a node. Loop-bound.
+
+    Args:
+        channels: Returns the channels of the node.
+        disk, runner: To read blocks and write indexes.
+        clock: To measure steps.
+        bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
+        has_space: Whether the disk has space for them.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Iterable[Channel]],
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        bytes_per_s: int,
+        has_space: Callable[[], bool],
+    ) -> None:
+        self._channels = channels
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._bytes_per_s = bytes_per_s
+        self._has_space = has_space
+        # Start offsets of blocks that have an index, or can have none, of logs that are open.
+        self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
+
+    def rebuild(self, channel: Channel, log: Log, start: int) -> None:
+        """Have the index of the block that begins at ``start`` made again: it is of no use."""
+        logger.info("key index is made again", partition=channel, start_offset=start)
+        self._settled.get(log, set()).discard(start)
+
+    async def run(self) -> None:
+        """Make indexes, for ever."""
+        if not self._bytes_per_s:
+            return
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Make one pass over all logs."""
+        for number, (channel, log) in enumerate(self._logs(), start=1):
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                await self._index_log(channel, log)
+            except OSError as error:  # it is tried again in the next pass
+                logger.warning("key index cannot be written", partition=channel, error=error)
+            except Exception:  # one log must not keep the others without
+                logger.exception("making a key index failed", partition=channel)
+
+    def _logs(self) -> list[tuple[Channel, Log]]:
+        return [
+            (part, part.log)
+            for channel in self._channels()
+            for part in (*channel.older, channel)
+            if part.log is not None and part.log.status.can_flush
+        ]
+
+    async def _index_log(self, channel: Channel, log: Log) -> None:
+        if log not in self._settled:
+            self._settled[log] = await self._fitting(log)
+        settled = self._settled[log]
+        for block in log.closed_blocks:
+            if block.start_offset in settled or not block.length:
+                continue
+            due = _Due(channel, log, block)
+            if not _is_closed(due) or not self._has_space():
+                return
+            await self._index(due)
+            settled.add(block.start_offset)
+        settled.intersection_update([each.start_offset for each in log.closed_blocks])
+
+    async def _fitting(self, log: Log) -> set[int]:
+        """Return the start offsets of the blocks that had an index that seems to fit already."""
+        ranges = [(each.start_offset, each.end_offset) for each in log.closed_blocks]
+        found: set[int] = set()
+        for at in range(0, len(ranges), LOOKED_AT):
+            some = ranges[at : at + LOOKED_AT]
+            found |= await self._runner.run(lambda some=some: self._look_at(log, some), Lane.KEYS)  # type: ignore[misc]
+        return found
+
+    def _look_at(self, log: Log, ranges: list[tuple[int, int]]) -> set[int]:
+        found = set()
+        for start, end in ranges:
+            path = log.directory / keys_name(start)
+            if self._disk.exists(path) and covers(self._head(path), start, end):
+                found.add(start)
+        return found
+
+    def _head(self, path: Path) -> bytes:
+        try:
+            file = self._disk.open(path)
+        except OSError:
+            return b""
+        try:
+            return file.pread(0, 64)
+        finally:
+            file.close()
+
+    async def _index(self, due: _Due) -> None:
+        """Make the index of one block, slowly; none of a block that is damaged or goes away.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        block = due.block
+        piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
+        build = KeyIndexBuild(self._disk, piece)
+        now = self._clock.monotonic
+        try:
+            while not build.done and _is_closed(due):
+                begun = now()
+                read = await self._runner.run(build.step, Lane.KEYS)
+                await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
+        finally:  # behind a step that a cancellation left running
+            await self._runner.run(build.close, Lane.KEYS)
+        data, path = build.index, due.log.directory / keys_name(block.start_offset)
+        if data is None or not _is_closed(due):
+            return
+        await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        if not _is_closed(due):  # retention took the block meanwhile, perhaps with its files
+            await self._runner.run(lambda: self._remove(path), Lane.KEYS)
+
+    def _remove(self, path: Path) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+
+def _is_closed(due: _Due) -> bool:
+    """Whether a block is still one of its log that takes no more appends, and is committed."""
+    channel, log, block = due
+    return (
+        channel.log is log
+        and log.status.can_flush
+        and block.end_offset <= min(log.synced_offset, channel.high_watermark)
+        and any(each is block for each in log.closed_blocks)
+    )
