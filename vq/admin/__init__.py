@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
     from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
     from vq.admin.groups import (
@@ -52,6 +53,7 @@ _HOMES = {
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.admin.groups": (
@@ -98,6 +100,7 @@ __all__ = [
     "CutMessages",
     "Damage",
     "Deletion",
+    "DiskState",
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",

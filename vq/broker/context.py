@@ -29,6 +29,7 @@ class Counters:
     refused: int = 0
     deleted_bytes: int = 0
     deleted_blocks: int = 0
+    deleted_early_bytes: int = 0
 
 
 def _fetch_at_once(session: object, read: Any) -> None:

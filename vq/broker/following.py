@@ -95,6 +95,7 @@ class Follower:
         network: To reach the master.
         cluster, group, node: Of this node.
         prove: Has both ends of a connection show that they belong to the cluster.
+        refuse: Returns why nothing is taken for a partition now, None: it is.
         rng: For the back-off.
 
     Attributes:
@@ -111,6 +112,7 @@ class Follower:
         group: str,
         node: str,
         prove: Callable[[BrokerConnection], Awaitable[None]],
+        refuse: Callable[[Channel], VqError | None] = lambda _: None,
         rng: Draws,
     ) -> None:
         self._channels = channels
@@ -120,6 +122,7 @@ class Follower:
         self._group = group
         self._node = node
         self._prove = prove
+        self._refuse = refuse
         self._rng = rng
         self._following: Following | None = None
         self._session: CopySession | None = None
@@ -220,7 +223,7 @@ class Follower:
         )
         tasks = Tasks()
         session = self._session = CopySession(
-            connection, following, self._node, self._logs.drop_soon
+            connection, following, self._node, self._logs.drop_soon, self._refuse
         )
         try:
             hello: Any = connection.opened.result()
@@ -268,6 +271,7 @@ class Follower:
             for channel, retry in list(self._retries.items()):
                 if channel.state is State.CLOSED or now - retry.at > WELL_S:
                     del self._retries[channel]
+            session.look_at_paused(now)
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
 

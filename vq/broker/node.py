@@ -44,6 +44,7 @@ from vq.broker.metrics import BrokerMetrics
 from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
+from vq.broker.relief import Relief
 from vq.broker.repairing import Repairer
 from vq.broker.retaining import Retainer
 from vq.broker.runner import Lane, Runner, ThreadRunner
@@ -159,6 +160,7 @@ class BrokerNode:
             config,
             disk,
             self._runner,
+            clock,
             on_change=self._update_refusal,
             on_gone=lambda gone: self._soundness.note_directory(gone=gone),
         )
@@ -299,6 +301,7 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             prove=self._membership.prove,
+            refuse=lambda _: self._data_disk.copy_refusal,
             rng=self._rng,
         )
         self._tasks.keep(follower.run, "copy from the master")
@@ -346,9 +349,7 @@ class BrokerNode:
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
-        status = StatusReport(
-            config, self._context, self._partitions, self._data_disk.watch, verifier
-        )
+        status = StatusReport(config, self._context, self._partitions, self._data_disk, verifier)
         diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
         diverged.look_soon()
         self._partitions.logs.on_cut = diverged.look_soon
@@ -398,6 +399,7 @@ class BrokerNode:
             runner=self._runner,
             clock=clock,
             interval_s=config.retention_interval_s,
+            relief=Relief([self._data_disk], role, self._coordinator, clock),
         )
         self._tasks.keep(retainer.run, "retention")
         status.held = lambda: retainer.held
@@ -432,7 +434,7 @@ class BrokerNode:
         self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
-                config, self._context, self._server, self._flushes, self._data_disk.watch, status
+                config, self._context, self._server, self._flushes, self._data_disk, status
             ),
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
@@ -448,6 +450,8 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
         refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
+        if refusal is None and self._context.role.follows:
+            refusal = self._data_disk.copy_refusal
         gone = self._data_disk.gone
         found = [
             self._listener.trouble if self._listener is not None else "",
@@ -692,6 +696,7 @@ class BrokerNode:
         return meter.measure(
             disk_free=self._data_disk.watch.free,
             disk_total=self._data_disk.watch.total,
+            disk_excess=self._data_disk.pressure_bytes,
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )

@@ -56,6 +56,7 @@ _SETTINGS: Final = record(
     flush_interval_s=NUMBER,
     retention_s=maybe(WHOLE),
     retention_bytes=maybe(WHOLE),
+    retention_early_s=maybe(WHOLE),
     retention_policy=TEXT,
     max_message_bytes=WHOLE,
     compression=TEXT,
@@ -180,6 +181,19 @@ _NODE: Final = record(
     flushes=maybe(WHOLE),
     disk_bytes_free=maybe(WHOLE),
     disk_bytes_total=maybe(WHOLE),
+    disks=maybe(
+        some(
+            record(
+                directory=TEXT,
+                bytes_free=maybe(WHOLE),
+                bytes_total=maybe(WHOLE),
+                level=TEXT,
+                growth_bytes_per_hour=maybe(WHOLE),
+                full_in_hours=maybe(NUMBER),
+                excess_bytes=WHOLE,
+            )
+        )
+    ),
     problems=some(TEXT),
     bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
     damaged_ranges=maybe(WHOLE),

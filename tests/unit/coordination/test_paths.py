@@ -84,7 +84,8 @@ GOLDEN: list[tuple[Value, str]] = [
     ),
     (
         BrokerLoad(time_ms=9, disk_bytes_free=1, disk_bytes_total=2, busy=0.5, queue_depth=3),
-        '{"v": 1, "time_ms": 9, "disk_bytes_free": 1, "disk_bytes_total": 2, "stored_bytes": 0, '
+        '{"v": 1, "time_ms": 9, "disk_bytes_free": 1, "disk_bytes_total": 2, '
+        '"disk_excess_bytes": 0, "stored_bytes": 0, '
         '"messages_per_s": 0.0, "bytes_per_s": 0.0, "busy": 0.5, "capacity_bytes_per_s": 0.0, '
         '"queue_depth": 3, "flush_ms": 0.0, "partitions": 0}',
     ),
@@ -93,7 +94,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "pool": "p", "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -102,7 +104,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
@@ -111,7 +114,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": false, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
     ),
