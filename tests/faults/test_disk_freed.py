@@ -83,9 +83,7 @@ def test_a_disk_is_filled_and_freed_again_and_again(
                     block_until(lambda: level() in {"refuse", "stop"}, "the level is told")
                     cluster.vq_json("topic", "alter", "t", *KEEP_LITTLE)
                     sent = sender.sent
-                    block_until(
-                        lambda sent=sent: sender.sent > sent + 100, "retention made room", sender
-                    )
+                    block_until(lambda sent=sent: sender.sent > sent + 100, "retention made room")
                     ballast.unlink(missing_ok=True)
                     if number + 1 < rounds:
                         cluster.vq_json("topic", "alter", "t", *KEEP_ALL)
