@@ -220,6 +220,9 @@ class TopicSettings:
             A broker deletes whole blocks, the youngest message of which is that old.
         retention_bytes: So many bytes of each partition stay on a broker group, >= 1: what is older
             is deleted, block by block. None: nothing is too much.
+        retention_early_hours: While the disk of a node of the group is too full, messages older
+            than this are deleted before their time, the oldest of all topics first, >= 1. With the
+            policy ``keep`` they wait for their readers even so. None: never early.
         retention_policy: ``delete``: what is too old or too much goes. ``archive``: so it does, and
             before that blocks become archives, which are read like blocks. ``keep``: it goes once
             every consumer group of the topic has read it; without any group, it stays.
@@ -248,6 +251,7 @@ class TopicSettings:
     compression_threshold: int | None = None
     retention_hours: int | None = 72
     retention_bytes: int | None = None
+    retention_early_hours: int | None = None
     retention_policy: RetentionPolicy | Literal["delete", "archive", "keep"] = (
         RetentionPolicy.DELETE
     )
@@ -269,6 +273,8 @@ class TopicSettings:
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
+        if self.retention_early_hours is not None:
+            _bound("retention_early_hours", self.retention_early_hours, 1, 2**31)
         if self.retention_bytes is not None:
             _bound("retention_bytes", self.retention_bytes, 1, 2**63)
         policy = choice_of(RetentionPolicy, "retention_policy", self.retention_policy)

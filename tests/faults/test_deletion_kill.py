@@ -9,7 +9,7 @@ in order; the log is whole after each start.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from support.faults import (
     Sender,
     broker_settings,
     client_of,
+    everything,
     judge_run,
     kill,
     make_rng,
@@ -29,7 +30,6 @@ from support.faults import (
     times,
     wait_drained,
 )
-from support.history import read_history
 from support.judge import Fault
 from support.strace import need_strace, traced, wait_tracer_gone
 from support.waiting import PROCESSES_WAIT_S, block_until
@@ -42,17 +42,6 @@ pytestmark = pytest.mark.slow
 POINTS = {"unlink": 40, "rename": 40, "ftruncate": 20, "fsync": 40}
 SETTINGS = {"block_bytes": 16 << 20, "retention_interval_s": 0.05, "session_timeout_s": 4.0}
 TOPIC = ("--retention-bytes", "50000", "--retention-policy", "keep")
-
-Log = Mapping[int, Sequence[tuple[int, str]]]
-
-
-def everything(member: Path, log: Log) -> dict[int, list[tuple[int, str]]]:
-    """What a group received, and what is still stored."""
-    found = {number: dict(messages) for number, messages in log.items()}
-    for event in read_history(member):
-        if event["kind"] == "received":
-            found[event["partition"]][event["offset"]] = event["value"]
-    return {number: sorted(messages.items()) for number, messages in found.items()}
 
 
 def starts(data: Path, partitions: int) -> list[int]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.store.retention import Kept, Limits, decide
+from vq.store.retention import Kept, Limits, decide, relieve
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS
@@ -100,3 +100,45 @@ def test_a_time_that_falls_makes_no_later_block_older(log, age_ms, at, time_ms):
 @given(logs(), limits)
 def test_without_limits_everything_stays(log, limits):
     assert decided(log, Limits()).wanted == start_of(log[0])
+
+
+# Early ------------------------------------------------------------------------------------------
+several = st.dictionaries(st.sampled_from("pqr"), logs().map(lambda log: log[0]))
+
+
+def gone(spare: dict[str, list[Kept]], ends: dict[str, int]) -> list[tuple[str, Kept]]:
+    return [
+        (name, block)
+        for name, blocks in spare.items()
+        for block in blocks
+        if block.end <= ends.get(name, 0)
+    ]
+
+
+@given(several, st.integers(-5, 3_000))
+def test_as_much_goes_early_as_is_needed_and_no_block_more(spare, excess):
+    ends = relieve(spare, excess)
+    for name, end in ends.items():
+        assert end in {block.end for block in spare[name]}
+    sizes = [block.end - block.start for _, block in gone(spare, ends)]
+    everything = sum(block.end - block.start for blocks in spare.values() for block in blocks)
+    assert sum(sizes) >= min(excess, everything)
+    if ends:
+        # The last blocks of each partition are the only ones that could be spared.
+        last = [block for name, block in gone(spare, ends) if block.end == ends[name]]
+        assert excess > 0
+        assert any(sum(sizes) - (block.end - block.start) < excess for block in last)
+
+
+@given(several, st.integers(0, 3_000))
+def test_no_older_block_stays_when_a_younger_one_goes_early(spare, excess):
+    ends = relieve(spare, excess)
+    stay = [
+        block.last_ms
+        for name, blocks in spare.items()
+        for block in blocks
+        if block.end > ends.get(name, 0) and block.last_ms is not None
+    ]
+    for _, block in gone(spare, ends):
+        if block.last_ms is not None and stay:
+            assert block.last_ms <= min(stay)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from kazoo.exceptions import NoNodeError
 from support.block_files import read_partition
 from support.cluster import ProcessCluster
-from support.history import History, name_of, read_histories
+from support.history import History, name_of, read_histories, read_history
 from support.judge import Evidence, Fault, Verdict, judge
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
@@ -420,6 +420,17 @@ def read_files(
         assert not files.damage, f"{topic}-{number}: {files.damage}"
         log[number] = [(offset, name_of(payload)) for offset, payload in files.messages]
     return log
+
+
+def everything(
+    member: Path, log: Mapping[int, Sequence[tuple[int, str]]]
+) -> dict[int, list[tuple[int, str]]]:
+    """What a group received, and what is still stored."""
+    found = {number: dict(messages) for number, messages in log.items()}
+    for event in read_history(member):
+        if event["kind"] == "received":
+            found[event["partition"]][event["offset"]] = event["value"]
+    return {number: sorted(messages.items()) for number, messages in found.items()}
 
 
 def judge_run(

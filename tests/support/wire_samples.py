@@ -120,6 +120,19 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
+            disks=[
+                wire.DiskStatus(
+                    directory="/var/lib/vq",
+                    bytes_free=10,
+                    bytes_total=100,
+                    level="refuse",
+                    growth_known=True,
+                    growth_bytes_per_hour=-5,
+                    fills=True,
+                    full_in_s=3600,
+                    excess_bytes=7,
+                )
+            ],
             repairs=2,
         )
     ),

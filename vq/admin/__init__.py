@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
     from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
     from vq.admin.finding import FoundMessages, GapKind, SearchedPartition, SearchGap
@@ -53,6 +54,7 @@ _HOMES = {
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.admin.finding": ("FoundMessages", "GapKind", "SearchGap", "SearchedPartition"),
@@ -100,6 +102,7 @@ __all__ = [
     "CutMessages",
     "Damage",
     "Deletion",
+    "DiskState",
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",

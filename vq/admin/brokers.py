@@ -198,6 +198,10 @@ def _result(address: Address, response: StatusResponse) -> StatusResult:
         {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
         for each in response.copies
     ]
+    raw["disks"] = [
+        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+        for each in response.disks
+    ]
     raw["partitions"] = [
         {
             **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},

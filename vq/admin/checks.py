@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vq.admin.disks import DiskState
 from vq.admin.safety import Unsafe, UnsafeKind
 from vq.admin.sizes import bytes_text
 
@@ -183,6 +184,7 @@ class BrokerAnswer:
     damage: Sequence[str] = ()
     damaged_ranges: int = 0
     problems: Sequence[str] = ()
+    disks: Sequence[DiskState] = ()
 
 
 #: What to do about each kind that is wrong; docs/operations.md (What is unsafe) has the same.
@@ -270,6 +272,16 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
                 check,
                 f"{answer.address}: {'; '.join(answer.problems)}",
                 "if it does not end by itself, the broker's log and docs/operations.md say more",
+            )
+        )
+    full = [str(each) for each in answer.disks if each.needs_attention]
+    if full and not answer.problems:  # a broker that refuses messages tells it as a problem
+        found.append(
+            warn(
+                check,
+                f"{answer.address}: {'; '.join(full)}",
+                "free space, keep messages for less long, or add space: docs/operations.md (Disk "
+                "watermarks)",
             )
         )
     return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]

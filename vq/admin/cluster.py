@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from vq.admin import brokers
 from vq.admin.brokers import BadPartition, Damage, broker_status
+from vq.admin.disks import DiskState, disk_states
 from vq.admin.safety import NodeFacts, Unsafe, unsafe
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
@@ -62,6 +63,11 @@ class BrokerReport:
     def damaged_ranges(self) -> int:
         """How many damaged ranges it knows, those left out included."""
         return 0 if self.status is None else brokers.damaged_ranges(self.status)
+
+    @property
+    def disks(self) -> list[DiskState]:
+        """The disks of its data directories; none of a broker of before there was word of them."""
+        return [] if self.status is None else disk_states(self.status)
 
     @property
     def problems(self) -> list[str]:

@@ -187,4 +187,5 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         damage=[str(each) for each in report.damage],
         damaged_ranges=report.damaged_ranges,
         problems=report.problems,
+        disks=report.disks,
     )

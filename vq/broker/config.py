@@ -96,9 +96,12 @@ class BrokerConfig:
             none leave what is there.
         block_bytes: Size of one block file.
         disk_warn: Share of the disk in use at which a warning is logged.
+        disk_relieve: Share at which messages are deleted early, of topics that allow it
+            (``retention_early_hours``).
         disk_refuse: Share at which PUTs are refused as ``DiskFull``.
         disk_resume: Share below which PUTs are taken again; below ``disk_refuse``, so that it does
-            not flap.
+            not flap. The other steps end as far below their shares.
+        disk_stop: Share at which a copy takes nothing more from its master.
         disk_interval_s: How often the disk is looked at.
         load_interval_s: How often load is measured, and published to ZooKeeper if it has changed;
             at most ``limits.LOAD_INTERVAL_S_MAX``.
@@ -143,8 +146,10 @@ class BrokerConfig:
     labels: Mapping[str, str] = field(default_factory=dict)
     block_bytes: int = 128 * limits.MIB
     disk_warn: float = 0.75
+    disk_relieve: float = 0.85
     disk_refuse: float = 0.90
     disk_resume: float = 0.88
+    disk_stop: float = 0.97
     disk_interval_s: float = 1.0
     load_interval_s: float = limits.LOAD_INTERVAL_S_DEFAULT
     refresh_interval_s: float = 30.0
@@ -189,6 +194,9 @@ class BrokerConfig:
                 f"disk_warn = {self.disk_warn}, disk_resume = {self.disk_resume}, disk_refuse = "
                 f"{self.disk_refuse}: each is a share in (0, 1], and resume is at most refuse"
             )
+        for name in ("disk_relieve", "disk_stop"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InvalidArgument(f"{name} = {getattr(self, name)} is no share in (0, 1]")
         if self.block_bytes < 2 * limits.BATCH_BYTES_MAX:
             raise InvalidArgument(
                 f"block_bytes = {self.block_bytes} is below {2 * limits.BATCH_BYTES_MAX}, "

@@ -29,6 +29,7 @@ class Counters:
     refused: int = 0
     deleted_bytes: int = 0
     deleted_blocks: int = 0
+    deleted_early_bytes: int = 0
     archived_bytes: int = 0
     archived_blocks: int = 0
 

@@ -40,6 +40,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 WAIT_S: Final = 10.0
 #: With more bytes to be written than this nothing further is asked for.
 PENDING_BYTES_MAX: Final = 64 * limits.MIB
+#: While nothing is taken for a partition, it is asked for so often.
+PAUSED_S: Final = 5.0
 _SESSION: Final = 1
 
 
@@ -157,6 +159,8 @@ class CopySession:
         on_deleted: Called with a channel and an offset: its master has deleted what lies before.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
+        refuse: Returns why nothing is taken for a partition now, None: it is. What the master has
+            deleted is deleted all the same: that makes space.
     """
 
     def __init__(
@@ -165,9 +169,11 @@ class CopySession:
         following: Following,
         node: str,
         on_deleted: Callable[[Channel, int], None],
+        refuse: Callable[[Channel], VqError | None] = lambda _: None,
         *,
         bytes_per_s: int = 0,
     ) -> None:
+        self._refuse = refuse
         self._on_deleted = on_deleted
         self._pace = Pace(bytes_per_s)
         # Any batch has room in an answer; one at a time, so that others are not held up by a burst.
@@ -180,6 +186,7 @@ class CopySession:
         self._copies: dict[int, Copy] = {}
         self._handles = 0
         self._asked: dict[Copy, bool] = {}  # with the next request; True: it is new there
+        self._paused: dict[Copy, float] = {}  # since when
         self._removed: list[int] = []
         self._scheduled = False
         self._waiting = 0  # requests without an answer
@@ -218,6 +225,7 @@ class CopySession:
         if self._copies.pop(copy.handle, None) is not None:
             copy.channel.follow_no_more()
         self._asked.pop(copy, None)
+        self._paused.pop(copy, None)
         copy.drop()
 
     def end(self, why: VqError) -> None:
@@ -263,9 +271,9 @@ class CopySession:
         )
         asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
         for copy, new in asked:
-            item = request.partitions.add(
-                handle=copy.handle, offset=copy.asked_at, max_bytes=self._answer_bytes
-            )
+            # One byte: one batch, to be thrown away; only what was deleted is of use now.
+            size = 1 if self._refuse(copy.channel) else self._answer_bytes
+            item = request.partitions.add(handle=copy.handle, offset=copy.asked_at, max_bytes=size)
             if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
                 item.watch_above = max(1, copy.channel.high_watermark)
             if new:
@@ -346,6 +354,9 @@ class CopySession:
             if not data:
                 self.ask(copy)
                 continue
+            if self._refuse(copy.channel):
+                self._paused[copy] = self._loop.time()
+                continue
             if result.high_watermark > result.offset + result.size:  # never so of a node in sync
                 self._pace.spend(result.size, self.answered_at)
             try:
@@ -359,6 +370,13 @@ class CopySession:
             self._drop(copy)
             self.failures[copy.channel] = error
             self._removed.append(copy.handle)
+
+    def look_at_paused(self, now: float) -> None:
+        """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
+        for copy, since in list(self._paused.items()):
+            if now - since >= PAUSED_S or not self._refuse(copy.channel):
+                del self._paused[copy]
+                self.ask(copy)
 
     def keep_waiting(self) -> None:
         """Have a request wait at the master, if none does."""

@@ -1,7 +1,24 @@
-"""The level of disk usage, from measurements. The node measures."""
+"""The level of disk usage, from measurements. The node measures.
+
+    level     from        and then, until usage has fallen by the gap below its mark
+    WARN      warn        it is told
+    RELIEVE   relieve     messages are deleted early, of topics that allow it
+    REFUSE    refuse      PUTs are refused; up to ``resume``
+    STOP      stop        a copy takes nothing more from its master
+
+The gap is the one between ``refuse`` and ``resume``, for all levels, so that none of them flaps.
+``refuse`` is the mark that counts: another one on its wrong side counts as equal to it.
+
+Beyond ``stop``, a node still reads, deletes, and writes what is small and must be: epochs, lists of
+its logs, checkpoints. PUTs and moves to the node are refused from ``refuse`` on, so what copies
+append is all that is left to stop. The rest of the disk is for what recovery and deletion write.
+"""
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["DiskLevel", "DiskWatch", "Marks"]
 
 
 class DiskLevel(enum.IntEnum):
@@ -9,23 +26,49 @@ class DiskLevel(enum.IntEnum):
 
     OK = 0
     WARN = 1
-    REFUSE = 2
+    RELIEVE = 2
+    REFUSE = 3
+    STOP = 4
+
+
+class Marks(NamedTuple):
+    """Shares of the disk in use, in (0, 1]; see ``BrokerConfig``."""
+
+    warn: float = 0.75
+    relieve: float = 0.85
+    refuse: float = 0.90
+    resume: float = 0.88
+    stop: float = 0.97
+
+    def of(self, level: DiskLevel) -> float:
+        """Return from which share on there is this level."""
+        return {
+            DiskLevel.OK: 0.0,
+            DiskLevel.WARN: min(self.warn, self.refuse),
+            DiskLevel.RELIEVE: min(self.relieve, self.refuse),
+            DiskLevel.REFUSE: self.refuse,
+            DiskLevel.STOP: max(self.stop, self.refuse),
+        }[level]
+
+    def until(self, level: DiskLevel) -> float:
+        """Return down to which share the level stays once it was there."""
+        if level is DiskLevel.REFUSE:
+            return self.resume
+        return self.of(level) - (self.refuse - self.resume)
 
 
 @dataclass(slots=True)
 class DiskWatch:
-    """Turns measurements into a level, with a gap between refusing and resuming.
+    """Turns measurements into a level, with a gap between each step up and down.
 
     Attributes:
-        warn, refuse, resume: Shares of the disk in use, in (0, 1]; see ``BrokerConfig``.
+        marks: Where the levels begin.
         level: After the last measurement.
         free, total: Bytes, of the last measurement; 0 before the first.
         trouble: Why the last measurement failed, as it was logged; "" if it did not.
     """
 
-    warn: float
-    refuse: float
-    resume: float
+    marks: Marks
     level: DiskLevel = DiskLevel.OK
     free: int = 0
     total: int = 0
@@ -36,12 +79,21 @@ class DiskWatch:
         """The share in use; 0 before the first measurement."""
         return 1 - self.free / self.total if self.total else 0.0
 
+    @property
+    def excess_bytes(self) -> int:
+        """How many bytes must go before nothing needs to go early any more; 0: nothing needs to."""
+        if self.level < DiskLevel.RELIEVE:
+            return 0
+        until = int(self.marks.until(DiskLevel.RELIEVE) * self.total)
+        return max(1, self.total - self.free - until)
+
     def observe(self, free: int, total: int) -> DiskLevel:
         """Note a measurement and return the new level."""
         self.free, self.total = free, total
-        used = self.used_share
-        if used >= self.refuse or (self.level is DiskLevel.REFUSE and used >= self.resume):
-            self.level = DiskLevel.REFUSE
-        else:
-            self.level = DiskLevel.WARN if used >= self.warn else DiskLevel.OK
+        used, marks, was = self.used_share, self.marks, self.level
+        self.level = max(
+            level
+            for level in DiskLevel
+            if used >= marks.of(level) or (was >= level and used >= marks.until(level))
+        )
         return self.level

@@ -99,6 +99,7 @@ class Follower:
         network: To reach the master.
         cluster, group, node: Of this node.
         prove: Has both ends of a connection show that they belong to the cluster.
+        refuse: Returns why nothing is taken for a partition now, None: it is.
         rng: For the back-off.
         on_dead: Called with a master that this node was connected to, and that is dead: its machine
             says, ``REFUSALS`` times one after the other, that nobody listens.
@@ -118,6 +119,7 @@ class Follower:
         group: str,
         node: str,
         prove: Callable[[BrokerConnection], Awaitable[None]],
+        refuse: Callable[[Channel], VqError | None] = lambda _: None,
         rng: Draws,
         on_dead: Callable[[Following], Awaitable[None]],
         bytes_per_s: int = 0,
@@ -131,6 +133,7 @@ class Follower:
         self._group = group
         self._node = node
         self._prove = prove
+        self._refuse = refuse
         self._rng = rng
         self._following: Following | None = None
         self._met: Following | None = None  # whom this node was connected to last
@@ -251,6 +254,7 @@ class Follower:
             following,
             self._node,
             self._logs.drop_soon,
+            self._refuse,
             bytes_per_s=self._bytes_per_s,
         )
         try:
@@ -300,6 +304,7 @@ class Follower:
             for channel, retry in list(self._retries.items()):
                 if channel.state is State.CLOSED or now - retry.at > WELL_S:
                     del self._retries[channel]
+            session.look_at_paused(now)
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
 

@@ -38,6 +38,7 @@ CAPACITY_S: Final = 60.0
 _MARGINS: Final[dict[str, tuple[float, float]]] = {
     "disk_bytes_free": (16 * limits.MIB, 0.01),
     "disk_bytes_total": (0, 0),
+    "disk_excess_bytes": (0, 0.01),
     "stored_bytes": (limits.MIB, 0.01),
     "messages_per_s": (1, 0.1),
     "bytes_per_s": (limits.KIB, 0.1),
@@ -165,7 +166,13 @@ class LoadMeter:
         self._bytes = counters.bytes_in
 
     def measure(
-        self, *, disk_free: int, disk_total: int, stored_bytes: int, partitions: int
+        self,
+        *,
+        disk_free: int,
+        disk_total: int,
+        disk_excess: int,
+        stored_bytes: int,
+        partitions: int,
     ) -> BrokerLoad:
         """Return the load; the averages include the time since the last call."""
         now, cpu, counters, before = (
@@ -202,6 +209,7 @@ class LoadMeter:
             time_ms=self._clock.wall_ms(),
             disk_bytes_free=disk_free,
             disk_bytes_total=disk_total,
+            disk_excess_bytes=disk_excess,
             stored_bytes=stored_bytes,
             messages_per_s=round(load.messages_per_s, 1),
             bytes_per_s=round(load.bytes_per_s, 1),

@@ -19,7 +19,8 @@ from prometheus_client.metrics_core import Metric
 
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
-from vq.broker.disk_watch import DiskLevel, DiskWatch
+from vq.broker.data_disk import DataDisk
+from vq.broker.disk_watch import DiskLevel
 from vq.broker.histogram import Histogram
 from vq.broker.lag import Lag
 from vq.broker.load import FlushMeter
@@ -58,7 +59,7 @@ class BrokerMetrics:
         context: Has counters, roles and the storer.
         server: Has the connections.
         flushes: Has the times of flushes.
-        disk_watch: Has the disk's space.
+        data_disk: Has the disk's space.
         status: Has what STATUS tells of scrubs, repairs and cut bytes.
 
     Attributes:
@@ -71,14 +72,14 @@ class BrokerMetrics:
         context: Context,
         server: Server,
         flushes: FlushMeter,
-        disk_watch: DiskWatch,
+        data_disk: DataDisk,
         status: StatusReport,
     ) -> None:
         self._config = config
         self._context = context
         self._server = server
         self._flushes = flushes
-        self._disk_watch = disk_watch
+        self._data_disk = data_disk
         self._status = status
         self.loop_lag = Histogram()
 
@@ -267,7 +268,7 @@ class BrokerMetrics:
         )
 
     def _disk(self) -> Iterator[Metric]:
-        watch = self._disk_watch
+        disk, watch = self._data_disk, self._data_disk.watch
         known = watch.total > 0
         yield _gauge(
             "vq_disk_free_bytes",
@@ -278,7 +279,30 @@ class BrokerMetrics:
         yield _gauge(
             "vq_disk_refuses",
             "1 while messages are refused because the disk is too full, else 0.",
-            watch.level is DiskLevel.REFUSE if known else None,
+            watch.level >= DiskLevel.REFUSE if known else None,
+        )
+        yield _gauge(
+            "vq_disk_level",
+            "0: enough space, 1: a warning, 2: messages are deleted early where topics allow it, "
+            "3: messages are refused, 4: nothing is copied to this node, either.",
+            int(watch.level) if known else None,
+        )
+        yield _gauge(
+            "vq_disk_excess_bytes",
+            "Bytes that should be deleted early; 0 below level 2.",
+            disk.pressure_bytes if known else None,
+        )
+        yield _gauge(
+            "vq_disk_growth_bytes_per_second",
+            "How fast the bytes in use grow, measured over two hours to a day; none until it is "
+            "known, 20 minutes after the start.",
+            disk.growth.bytes_per_s,
+        )
+        yield _gauge(
+            "vq_disk_full_in_seconds",
+            "Time until messages are refused, at that growth; none if it is not known or the disk "
+            "does not fill up.",
+            disk.full_in_s if known else None,
         )
 
     def _care(self, totals: Totals) -> Iterator[Metric]:
@@ -294,6 +318,11 @@ class BrokerMetrics:
         )
         yield _counter(
             "vq_deleted_blocks", "Blocks that retention deleted.", counters.deleted_blocks
+        )
+        yield _counter(
+            "vq_deleted_early_bytes",
+            "Of vq_deleted_bytes: those before their time, since a disk was too full.",
+            counters.deleted_early_bytes,
         )
         yield _gauge(
             "vq_held_bytes",

@@ -14,7 +14,6 @@ virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the re
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -28,7 +27,8 @@ from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
 from vq.broker.daily import DailyTime
 from vq.broker.daily_runs import Alarm, DailyRuns, no_alarm
-from vq.broker.disk_watch import DiskLevel, DiskWatch
+from vq.broker.data_disk import DataDisk
+from vq.broker.disk_watch import DiskLevel
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.epoch_file import EpochFile
@@ -50,8 +50,8 @@ from vq.broker.metrics import BrokerMetrics
 from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
+from vq.broker.relief import Relief
 from vq.broker.repairing import Repairer
-from vq.broker.reserve import Reserve
 from vq.broker.retaining import Retainer
 from vq.broker.runner import Lane, Runner, ThreadRunner
 from vq.broker.scrubbing import Scrubber
@@ -71,7 +71,6 @@ from vq.coordination.registry import BrokerRegistration
 from vq.errors import (
     Busy,
     CoordinationError,
-    DiskFull,
     HandOverFailed,
     InvalidState,
     NotMaster,
@@ -166,9 +165,16 @@ class BrokerNode:
         self._lease = Lease(coordinator, clock)
         asker = Member(config.group, config.node)
         self._membership = Membership(coordinator, clock, self._tasks, rng.randbytes, asker)
-        self._reserve = Reserve(config.data, disk)
+        self._data_disk = DataDisk(
+            config.data,
+            config,
+            disk,
+            self._runner,
+            clock,
+            on_change=self._update_refusal,
+            on_gone=lambda gone: self._soundness.note_directory(gone=gone),
+        )
         self._epoch_file = EpochFile(config.data, disk)
-        self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
         self._leadership: Leadership | None = None
@@ -220,9 +226,9 @@ class BrokerNode:
                 config.data, config.cluster, config.group, config.node, self._disk
             )
         )
-        await self._runner.run(self._reserve.release_if_short)
+        await self._runner.run(self._data_disk.reserve.release_if_short)
         watched = self._build(self._directory)
-        self._look_at_disk()
+        self._data_disk.look()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -244,7 +250,7 @@ class BrokerNode:
         self._tasks.keep(self._sweep, "look at silent connections")
         await self._register_and_lead()
         self._tasks.keep(self._partitions.view.run, "follow topics")
-        self._tasks.keep(self._watch_disk, "watch the disk")
+        self._tasks.keep(self._data_disk.run, "watch the disk")
         self._tasks.keep(self._publish_load, "publish the load")
         self._tasks.keep(self._tidy, "tidy up")
         self._tasks.keep(self._archiver.run, "archive")
@@ -282,7 +288,7 @@ class BrokerNode:
             disk=self._disk,
             clock=clock,
             config=self._log_config,
-            reserve=self._reserve,
+            reserve=self._data_disk.reserve,
         )
         self._partitions = Partitions(
             self._context,
@@ -307,6 +313,7 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             prove=self._membership.prove,
+            refuse=lambda _: self._data_disk.copy_refusal,
             rng=self._rng,
             on_dead=self._master_is_dead,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -356,7 +363,7 @@ class BrokerNode:
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
-        status = StatusReport(config, self._context, self._partitions, self._disk_watch, verifier)
+        status = StatusReport(config, self._context, self._partitions, self._data_disk, verifier)
         diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
         diverged.look_soon()
         self._partitions.logs.on_cut = diverged.look_soon
@@ -406,6 +413,7 @@ class BrokerNode:
             runner=self._runner,
             clock=clock,
             interval_s=config.retention_interval_s,
+            relief=Relief([self._data_disk], role, self._coordinator, clock),
         )
         self._tasks.keep(retainer.run, "retention")
         archiver = Archiver(
@@ -433,7 +441,7 @@ class BrokerNode:
             runner=self._runner,
             clock=clock,
             bytes_per_s=config.key_index_bytes_per_s,
-            has_space=lambda: self._disk_watch.level is not DiskLevel.REFUSE,
+            has_space=lambda: self._data_disk.watch.level < DiskLevel.REFUSE,
         )
         finder.on_unfit = indexer.rebuild
         self._tasks.keep(indexer.run, "make key indexes")
@@ -470,7 +478,7 @@ class BrokerNode:
         self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
-                config, self._context, self._server, self._flushes, self._disk_watch, status
+                config, self._context, self._server, self._flushes, self._data_disk, status
             ),
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
@@ -499,10 +507,12 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
         refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
-        gone = self._soundness.directory_gone
+        if refusal is None and self._context.role.follows:
+            refusal = self._data_disk.copy_refusal
+        gone = self._data_disk.gone
         found = [
             self._listener.trouble if self._listener is not None else "",
-            self._gone_text() if gone else str(refusal or ""),
+            str(self._data_disk.refusal if gone else refusal or ""),
             "" if gone else follower.problem,
             self._mastership.waits,
         ]
@@ -512,11 +522,7 @@ class BrokerNode:
         """Return why the node does not do its work, apart from ZooKeeper."""
         if self._stage is not Stage.SERVING:
             return ["the node is stopping"]
-        if self._soundness.directory_gone:
-            return ["the data directory is gone, messages are refused"]
-        if self._disk_watch.level is DiskLevel.REFUSE:
-            return [f"the disk is {self._disk_watch.used_share:.1%} full, messages are refused"]
-        return []
+        return self._data_disk.not_ready
 
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
@@ -679,13 +685,13 @@ class BrokerNode:
             await self._registration.stop()
 
     def _store_epoch(self, epoch: int) -> None:
-        self._reserve.spend(
+        self._data_disk.reserve.spend(
             lambda: self._epoch_file.store(epoch),
             "not even the broker's epoch can be stored",
         )
 
     def _accept_epoch(self, epoch: int) -> None:
-        self._reserve.spend(
+        self._data_disk.reserve.spend(
             lambda: self._epoch_file.accept(epoch),
             "not even the epoch of the group's master can be stored",
         )
@@ -757,8 +763,9 @@ class BrokerNode:
         channels = self._partitions.channels
         logs = [each.log for each in channels.values() if each.log is not None]
         return meter.measure(
-            disk_free=self._disk_watch.free,
-            disk_total=self._disk_watch.total,
+            disk_free=self._data_disk.watch.free,
+            disk_total=self._data_disk.watch.total,
+            disk_excess=self._data_disk.pressure_bytes,
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
@@ -781,70 +788,12 @@ class BrokerNode:
                     logger.info("data of deleted topics removed", topics=removed)
             await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
-    async def _watch_disk(self) -> None:
-        while True:
-            gone = self._soundness.directory_gone
-            if self._disk_watch.level is DiskLevel.OK and not gone and not self._reserve.held:
-                await self._runner.run(self._reserve.hold)
-            await asyncio.sleep(self.config.disk_interval_s)
-            self._look_at_directory()
-            self._look_at_disk()
-
-    def _look_at_directory(self) -> None:
-        gone = self._directory is not None and self._directory.is_gone()
-        if not self._soundness.note_directory(gone=gone):
-            return
-        if gone:
-            logger.error("data directory is gone, messages are refused", path=self.config.data)
-        else:
-            logger.warning("data directory is there again", path=self.config.data)
-        self._update_refusal()
-
-    def _look_at_disk(self) -> None:
-        watch = self._disk_watch
-        was = watch.level
-        try:
-            level = watch.observe(*self._disk.free_space(self.config.data))
-        except OSError as error:
-            if watch.trouble != str(error):
-                logger.warning("disk usage cannot be read", path=self.config.data, error=error)
-            watch.trouble = str(error)
-            return
-        watch.trouble = ""
-        if level is not was:
-            logger.log(
-                logging.WARNING if level > was else logging.INFO,
-                "disk usage crossed a watermark",
-                path=self.config.data,
-                used=f"{watch.used_share:.1%}",
-                warn=f"{watch.warn:.0%}",
-                refuse=f"{watch.refuse:.0%}",
-            )
-            self._update_refusal()
-
-    def _gone_text(self) -> str:
-        return (
-            f"the data directory {self.config.data} of broker {self.config.group}/"
-            f"{self.config.node} is gone: mount it again, or stop the broker and start it with an "
-            "empty one (docs/operations.md, Replace a lost disk)"
-        )
-
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
-        refusal: VqError | None = None
+        refusal = self._mastership.refusal or self._data_disk.refusal
         if self._stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
-        elif self._mastership.refusal is not None:
-            refusal = self._mastership.refusal
-        elif self._soundness.directory_gone:
-            refusal = Busy(self._gone_text())
-        elif self._disk_watch.level is DiskLevel.REFUSE:
-            refusal = DiskFull(
-                f"the disk of broker {self.config.group}/{self.config.node} is "
-                f"{self._disk_watch.used_share:.1%} full; PUTs are refused from "
-                f"{self._disk_watch.refuse:.0%} on"
-            )
-        elif self._hand_over.holds:
+        elif refusal is None and self._hand_over.holds:
             refusal = Busy(f"group {self.config.group} is being handed over to another node")
         self._dispatcher.put_refusal = refusal
 

@@ -3,6 +3,9 @@
 In here: when a pass is due, what it looks at, and who needs what. Not in here: the decision
 (``store.retention``), how blocks go (``channel_logs``), and how copies follow (``copying``).
 
+While a disk of the group is too full (``relief``), another pass follows that deletes messages early
+where topics allow it, and passes come sooner (decision 0061).
+
 Passes use no scheduler: decision 0057. A pass takes one partition after the other, so a node
 deletes a few blocks at a time, whatever is due.
 """
@@ -16,11 +19,12 @@ from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
+from vq.broker.relief import Relief
 from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.needs import Needs, read_needs
-from vq.errors import VqError
+from vq.errors import CoordinationError, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
@@ -28,7 +32,7 @@ from vq.store.block import Block
 from vq.store.block_facts import read_facts, read_first_ms
 from vq.store.disk import Disk
 from vq.store.log import Log
-from vq.store.retention import Cut, Limits, OpenBlock, decide, must_roll
+from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll, relieve
 
 logger = get_logger(__name__)
 
@@ -45,6 +49,8 @@ DELETED_PAUSE: Final = Backoff(first_s=0.001, most_s=0.05)
 DELETED_LOOKS_MAX: Final = 200
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
+#: While a disk is too full, and as long as that frees anything, a pass follows so soon.
+PRESSED_S: Final = 5.0
 
 
 class Held(NamedTuple):
@@ -74,6 +80,7 @@ class Retainer:
         disk, runner: To look at blocks.
         clock: Tells the time.
         interval_s: From the end of a pass to the next one.
+        relief: Knows which disks are too full.
 
     Attributes:
         held: What somebody needs that would go otherwise, as of the last pass.
@@ -89,6 +96,7 @@ class Retainer:
         runner: Runner,
         clock: Clock,
         interval_s: float,
+        relief: Relief,
     ) -> None:
         self._channels = channels
         self._logs = logs
@@ -97,28 +105,56 @@ class Retainer:
         self._runner = runner
         self._clock = clock
         self._interval_s = interval_s
+        self._relief = relief
+        self._freed = True  # the last pass under pressure freed something, or there was none
         self._told: dict[str, str] = {}  # the last problem with a topic
+        self._deleted_early = 0
         self.held: dict[Channel, Held] = {}
 
     async def run(self) -> None:
         """Make passes, for ever."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._until_due()
             await self.look()
 
+    async def _until_due(self) -> None:
+        """Return when the next pass is due: sooner while a disk is too full."""
+        left_s = self._interval_s
+        while left_s > 0:
+            pause_s = min(left_s, PRESSED_S)
+            await asyncio.sleep(pause_s)
+            left_s -= pause_s
+            if self._freed and any(map(_may_go_early, self._channels())):
+                try:
+                    if await self._relief.pressed():
+                        return
+                except CoordinationError:
+                    pass  # the pass tells it
+
     async def look(self) -> None:
-        """Make one pass over all partitions whose group this node leads."""
+        """Make one pass over all partitions whose group this node leads, or two under pressure."""
         led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
+        self._freed = True
+        await self._pass(led, {})
+        early = await self._plan([each for each in led if _may_go_early(each)])
+        if early:
+            before = self._deleted_early
+            await self._pass([each for each in led if each in early], early)
+            self._freed = self._deleted_early > before
+            self._relief.note_deleted()
+
+    async def _pass(self, led: list[Channel], early: dict[Channel, int]) -> None:
+        """Delete what is due, and what lies before the offsets in ``early``."""
         numbers = count(1)
         for topic, channels in groupby(led, key=lambda each: each.partition.topic):
-            work = _Topic(topic)
+            work = _Topic(topic, early=bool(early))
             for channel, number in zip(channels, numbers, strict=False):
                 if not number % PARTITIONS_PER_TURN:
                     await asyncio.sleep(0)
                 try:
-                    await self._retain(channel, work)
+                    await self._retain(channel, work, early.get(channel, 0))
                 except (OSError, VqError) as error:
                     work.problem = work.problem or f"{channel}: {error}"
                 except Exception as error:  # one partition must not keep the others full
@@ -131,7 +167,12 @@ class Retainer:
         topic, problem = work.name, work.problem
         if work.blocks:
             logger.info(
-                "old messages deleted", topic=topic, bytes=work.size_bytes, blocks=work.blocks
+                "messages deleted early, since a disk is too full"
+                if work.early
+                else "old messages deleted",
+                topic=topic,
+                bytes=work.size_bytes,
+                blocks=work.blocks,
             )
         if problem and problem != self._told.get(topic):
             logger.warning("retention cannot delete, trying again", topic=topic, error=problem)
@@ -140,15 +181,73 @@ class Retainer:
         else:
             self._told.pop(topic, None)
 
-    async def _retain(self, channel: Channel, work: "_Topic") -> None:
-        """Delete what is due of one partition, a few blocks at a time.
+    # Under pressure -----------------------------------------------------------------------------
+    async def _plan(self, channels: list[Channel]) -> dict[Channel, int]:
+        """Return before which offsets messages go early, of those partitions that allow it."""
+        try:
+            pressed = await self._relief.pressed() if channels else []
+        except CoordinationError as error:
+            self._tell_plan(str(error))
+            return {}
+        spare: dict[Channel, list[Kept]] = {}
+        needs: dict[str, Needs] = {}
+        problem = ""
+        for channel in channels if pressed else ():
+            try:
+                spare[channel] = await self._spare(channel, needs)
+            except (OSError, VqError) as error:
+                problem = problem or f"{channel}: {error}"
+        early: dict[Channel, int] = {}
+        for each in pressed:
+            mine = {channel: blocks for channel, blocks in spare.items() if each.has(channel)}
+            left = each.excess_bytes - sum(_size(blocks) for blocks in mine.values())
+            if left > 0:
+                problem = problem or (
+                    f"{each.name} has {left} bytes too many beyond what may go early"
+                )
+            for channel, end in relieve(mine, each.excess_bytes).items():
+                early[channel] = max(end, early.get(channel, 0))
+        self._freed = bool(early) or not pressed
+        self._tell_plan(problem)
+        return early
+
+    def _tell_plan(self, problem: str) -> None:
+        """Log once that a disk stays too full."""
+        before = self._told.pop("", "")
+        if problem:
+            self._told[""] = problem
+            if not before:
+                logger.warning("disk stays too full, trying again", error=problem)
+
+    async def _spare(self, channel: Channel, needs: dict[str, Needs]) -> list[Kept]:
+        """Return the blocks of a partition that may go early.
+
+        Raises:
+            VqError, OSError: They cannot be told.
+        """
+        settings, topic = channel.settings, channel.partition.topic
+        assert settings.retention_early_hours is not None
+        limits = Limits(age_ms=settings.retention_early_hours * HOUR_MS)
+        await self._maybe_roll(channel, limits)
+        blocks = closed_blocks(channel)
+        await self._look_at(blocks, limits)
+        cut = self._decide(channel, blocks, limits)
+        if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
+            if topic not in needs:
+                needs[topic] = await read_needs(self._coordinator, topic, channel.topic_id)
+            cut = self._decide(channel, blocks, limits, needs[topic])
+        return [kept_of(*each) for each in blocks if each[1].end_offset <= cut.offset]
+
+    # One partition ------------------------------------------------------------------------------
+    async def _retain(self, channel: Channel, work: "_Topic", early: int) -> None:
+        """Delete what is due of one partition, a few blocks at a time; also what may go early.
 
         Raises:
             VqError, OSError: Not all of it could be deleted.
         """
         settings, epoch = channel.settings, channel.role.epoch
         limits = limits_of(settings)
-        if limits == Limits():
+        if limits == Limits() and not early:
             self.held.pop(channel, None)
             return
 
@@ -159,12 +258,13 @@ class Retainer:
         while still():
             blocks = closed_blocks(channel)
             await self._look_at(blocks, limits)
-            cut = self._decide(channel, blocks, limits)
+            cut = self._decide(channel, blocks, limits, None, early)
             if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
                 if work.needs is None:
                     work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
-                cut = self._decide(channel, blocks, limits, work.needs)
-            self._note_held(channel, blocks, cut, limits)
+                cut = self._decide(channel, blocks, limits, work.needs, early)
+            if not early:
+                self._note_held(channel, blocks, cut, limits)
             due = _at_a_time([each for each in blocks if each[1].end_offset <= cut.offset])
             if due:
                 await self._look_at(due, None)
@@ -172,6 +272,9 @@ class Retainer:
                 freed = await self._logs.drop_before(channel, offset, still)
                 work.size_bytes += freed.size_bytes
                 work.blocks += freed.blocks
+                if early:
+                    channel.context.counters.deleted_early_bytes += freed.size_bytes
+                    self._deleted_early += freed.size_bytes
             # Also when nothing is left, and so nothing was due: copies may have more.
             if not still():
                 return
@@ -201,6 +304,7 @@ class Retainer:
         blocks: "list[tuple[Log, Block]]",
         limits: Limits,
         needs: Needs | None = None,
+        early: int = 0,
     ) -> Cut:
         logs = [each.log for each in (*channel.older, channel) if each.log is not None]
         return decide(
@@ -211,6 +315,7 @@ class Retainer:
             now_ms=self._clock.wall_ms(),
             committed=channel.high_watermark,
             needed=None if needs is None else needs.of(channel.partition.partition),
+            early=early,
         )
 
     def _note_held(
@@ -270,10 +375,12 @@ class _Topic:
         size_bytes, blocks: What went.
         needs: Who needs what; None: that was not read.
         problem: The first error, "" if there was none.
+        early: It goes before its time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, early: bool) -> None:
         self.name = name
+        self.early = early
         self.size_bytes = 0
         self.blocks = 0
         self.needs: Needs | None = None
@@ -291,6 +398,14 @@ def limits_of(settings: TopicSettings) -> Limits:
 def _leads(channel: Channel) -> bool:
     """Whether this node decides what is deleted of a partition, and its log can be changed."""
     return channel.role.epoch > 0 and channel.role.holds() and is_whole(channel)
+
+
+def _may_go_early(channel: Channel) -> bool:
+    return channel.settings.retention_early_hours is not None and _leads(channel)
+
+
+def _size(blocks: list[Kept]) -> int:
+    return sum(each.end - each.start for each in blocks)
 
 
 def _at_a_time(due: list[tuple[Log, Block]]) -> list[tuple[Log, Block]]:

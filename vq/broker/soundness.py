@@ -109,13 +109,10 @@ class Soundness:
         """Whether damage is known at this moment, also such as may be repaired at once."""
         return self.directory_gone or self._repairs.damaged()
 
-    def note_directory(self, *, gone: bool) -> bool:
-        """Note whether the data directory is gone; return whether that is new."""
-        if gone is self.directory_gone:
-            return False
+    def note_directory(self, *, gone: bool) -> None:
+        """Note whether the data directory is gone."""
         self.directory_gone = gone
         self._suspend("the data directory is gone" if gone else "")
-        return True
 
     async def run(self) -> None:
         """Look at the damage, for ever."""

@@ -7,7 +7,7 @@ from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
-from vq.broker.disk_watch import DiskWatch
+from vq.broker.data_disk import DataDisk
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.lag import Lag
 from vq.broker.partitions import Partitions
@@ -59,13 +59,13 @@ class StatusReport:
         config: BrokerConfig,
         context: Context,
         partitions: Partitions,
-        disk_watch: DiskWatch,
+        data_disk: DataDisk,
         known: KnowsDamage,
     ) -> None:
         self._config = config
         self._context = context
         self._partitions = partitions
-        self._disk_watch = disk_watch
+        self._data_disk = data_disk
         self._known = known
         self._started = context.clock.monotonic()
         self.server: Server | None = None
@@ -98,8 +98,9 @@ class StatusReport:
             bytes_in=counters.bytes_in,
             bytes_out=counters.bytes_out,
             flushes=context.storer.flushes,
-            disk_bytes_free=self._disk_watch.free,
-            disk_bytes_total=self._disk_watch.total,
+            disk_bytes_free=self._data_disk.watch.free,
+            disk_bytes_total=self._data_disk.watch.total,
+            disks=[_disk(self._data_disk)],
             # The request being answered is one of those without an answer.
             requests_waiting=(
                 server.requests_waiting + server.reads_waiting - 1 if server is not None else 0
@@ -149,6 +150,21 @@ class StatusReport:
             told.damage.extend(damage)
             ranges -= len(damage)
             size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES
+
+
+def _disk(disk: DataDisk) -> wire.DiskStatus:
+    watch, growth, full_in_s = disk.watch, disk.growth.bytes_per_s, disk.full_in_s
+    return wire.DiskStatus(
+        directory=str(disk.path),
+        bytes_free=watch.free,
+        bytes_total=watch.total,
+        level="gone" if disk.gone else watch.level.name.lower(),
+        growth_known=growth is not None,
+        growth_bytes_per_hour=round((growth or 0) * 3_600),
+        fills=full_in_s is not None,
+        full_in_s=round(full_in_s or 0),
+        excess_bytes=disk.pressure_bytes,
+    )
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:

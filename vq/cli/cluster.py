@@ -8,6 +8,7 @@ import click
 from vq import limits
 from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.admin.connect import cluster_client
+from vq.admin.disks import DiskState
 from vq.admin.settings import change_settings, read_settings
 from vq.admin.sizes import bytes_text, duration_text
 from vq.admin.switching import Switched, switch_master
@@ -77,6 +78,10 @@ def status(invocation: Invocation) -> None:
         output.remark(text)
     for bad in found.failed_partitions:
         output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
+    for each in found.brokers:
+        for disk in each.disks:
+            if disk.needs_attention:
+                output.remark(f"{each.group.group}/{each.name}: {disk}")
     for problem in found.problems:
         output.remark(problem)
     for damage in found.damage:
@@ -218,6 +223,19 @@ def _fail_unless_well(found: ClusterStatus) -> None:
         raise CommandFailed(f"{len(wrong)} thing(s) are unsafe, see above")
 
 
+def disk_json(disk: DiskState) -> dict[str, Any]:
+    """Return the state of a disk for a program."""
+    return {
+        "directory": disk.directory,
+        "bytes_free": disk.bytes_free,
+        "bytes_total": disk.bytes_total,
+        "level": disk.level,
+        "growth_bytes_per_hour": disk.growth_bytes_per_hour,
+        "full_in_hours": disk.full_in_hours,
+        "excess_bytes": disk.excess_bytes,
+    }
+
+
 def _silence_text(report: BrokerReport) -> str:
     name = report.group.group + (f"/{report.name}" if report.name else "")
     return f"{name} does not answer: {report.error}"
@@ -269,6 +287,7 @@ def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
         "flushes": raw.get("flushes"),
         "disk_bytes_free": raw.get("disk_bytes_free"),
         "disk_bytes_total": raw.get("disk_bytes_total"),
+        "disks": None if answer is None else [disk_json(each) for each in report.disks],
         "problems": report.problems,
         "bad_partitions": [asdict(each) for each in report.bad_partitions],
         "damaged_ranges": None if answer is None else report.damaged_ranges,

@@ -56,6 +56,7 @@ _SETTINGS: Final = record(
     flush_interval_s=NUMBER,
     retention_s=maybe(WHOLE),
     retention_bytes=maybe(WHOLE),
+    retention_early_s=maybe(WHOLE),
     retention_policy=TEXT,
     archive_after_s=maybe(WHOLE),
     archive_to=maybe(TEXT),
@@ -182,6 +183,19 @@ _NODE: Final = record(
     flushes=maybe(WHOLE),
     disk_bytes_free=maybe(WHOLE),
     disk_bytes_total=maybe(WHOLE),
+    disks=maybe(
+        some(
+            record(
+                directory=TEXT,
+                bytes_free=maybe(WHOLE),
+                bytes_total=maybe(WHOLE),
+                level=TEXT,
+                growth_bytes_per_hour=maybe(WHOLE),
+                full_in_hours=maybe(NUMBER),
+                excess_bytes=WHOLE,
+            )
+        )
+    ),
     problems=some(TEXT),
     bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
     damaged_ranges=maybe(WHOLE),

@@ -86,6 +86,15 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             ),
         ),
         click.option(
+            "--retention-early-hours",
+            metavar="HOURS",
+            help=help_of(
+                "While a disk is too full, delete messages older than this before their time, the "
+                "oldest first; or 'never'.",
+                "never",
+            ),
+        ),
+        click.option(
             "--retention-policy",
             type=click.Choice([str(policy) for policy in RetentionPolicy]),
             help=help_of(
@@ -163,7 +172,12 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
     """
     values = {name: value for name, value in options.items() if value is not None}
     if "retention_hours" in values:
-        values["retention_hours"] = _hours(values["retention_hours"])
+        values["retention_hours"] = _hours(
+            "--retention-hours", values["retention_hours"], "forever"
+        )
+    if "retention_early_hours" in values:
+        given = values["retention_early_hours"]
+        values["retention_early_hours"] = _hours("--retention-early-hours", given, "never")
     if "retention_bytes" in values:
         values["retention_bytes"] = _bytes(values["retention_bytes"])
     if "archive_after_hours" in values:
@@ -183,11 +197,11 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
     return after
 
 
-def _hours(text: str) -> int | None:
-    if text == "forever":
+def _hours(option: str, text: str, none: str) -> int | None:
+    if text == none:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise InvalidArgument(f"--retention-hours {text!r} is neither a whole number nor 'forever'")
+        raise InvalidArgument(f"{option} {text!r} is neither a whole number nor {none!r}")
     return int(text)
 
 
@@ -215,12 +229,22 @@ def _bytes(text: str) -> int | None:
 
 def remark_retention(output: Output, options: Mapping[str, Any], settings: TopicSettings) -> None:
     """Say when what was given about retention deletes nothing."""
-    limited = settings.retention_hours is not None or settings.retention_bytes is not None
+    limited = (
+        settings.retention_hours is not None
+        or settings.retention_bytes is not None
+        or settings.retention_early_hours is not None
+    )
     limited |= settings.retention_policy is RetentionPolicy.ARCHIVE  # which has another effect
     if options["retention_policy"] is not None and not limited:
         output.remark(
             f"--retention-policy {settings.retention_policy} has no effect with --retention-hours "
             "forever and --retention-bytes unlimited: nothing is deleted"
+        )
+    hours, early = settings.retention_hours, settings.retention_early_hours
+    if early is not None and hours is not None and early >= hours:
+        output.remark(
+            f"--retention-early-hours {early} has no effect with --retention-hours {hours}: no "
+            "message becomes so old"
         )
 
 
@@ -245,6 +269,9 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         "retention_bytes": "unlimited"
         if settings.retention_bytes is None
         else settings.retention_bytes,
+        "retention_early": "never"
+        if settings.retention_early_hours is None
+        else f"{settings.retention_early_hours} h",
         "retention_policy": str(settings.retention_policy),
         "archive_after": "never" if hours is None else f"{hours} h",
         "archive_to": settings.archive_to or BESIDE,
@@ -268,6 +295,7 @@ def settings_json(settings: TopicSettings) -> dict[str, Any]:
         "flush_interval_s": settings.flush_interval_ms / 1000,
         "retention_s": retention_s(settings),
         "retention_bytes": settings.retention_bytes,
+        "retention_early_s": _seconds(settings.retention_early_hours),
         "retention_policy": str(settings.retention_policy),
         "archive_after_s": None if hours is None else hours * 3600,
         "archive_to": settings.archive_to,
@@ -290,7 +318,10 @@ def show_settings(output: Output, first: Mapping[str, Value], settings: TopicSet
 
 def retention_s(settings: TopicSettings) -> int | None:
     """Return how long messages are kept in seconds; None: for ever."""
-    hours = settings.retention_hours
+    return _seconds(settings.retention_hours)
+
+
+def _seconds(hours: int | None) -> int | None:
     return None if hours is None else hours * 3600
 
 

@@ -478,6 +478,8 @@ class BrokerLoad(Value):
         time_ms: When it was measured, by the broker's clock.
         disk_bytes_free: Free bytes of the file system of the data directory.
         disk_bytes_total: All its bytes; 0: not known.
+        disk_excess_bytes: How many bytes should be deleted early there; 0: none. The master of the
+            group reads it, for what it deletes goes on this node, too.
         stored_bytes: Bytes of all logs of this process.
         messages_per_s: Messages that it appends.
         bytes_per_s: Bytes of those.
@@ -492,6 +494,7 @@ class BrokerLoad(Value):
     time_ms: int = 0
     disk_bytes_free: int = 0
     disk_bytes_total: int = 0
+    disk_excess_bytes: int = 0
     stored_bytes: int = 0
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0

@@ -160,8 +160,30 @@ class CopyStatus(_message.Message):
     ms_behind: int
     def __init__(self, node: _Optional[str] = ..., partitions: _Optional[int] = ..., bytes_behind: _Optional[int] = ..., ms_behind: _Optional[int] = ...) -> None: ...
 
+class DiskStatus(_message.Message):
+    __slots__ = ("directory", "bytes_free", "bytes_total", "level", "growth_known", "growth_bytes_per_hour", "fills", "full_in_s", "excess_bytes")
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FREE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_BYTES_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    FILLS_FIELD_NUMBER: _ClassVar[int]
+    FULL_IN_S_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    bytes_free: int
+    bytes_total: int
+    level: str
+    growth_known: bool
+    growth_bytes_per_hour: int
+    fills: bool
+    full_in_s: int
+    excess_bytes: int
+    def __init__(self, directory: _Optional[str] = ..., bytes_free: _Optional[int] = ..., bytes_total: _Optional[int] = ..., level: _Optional[str] = ..., growth_known: _Optional[bool] = ..., growth_bytes_per_hour: _Optional[int] = ..., fills: _Optional[bool] = ..., full_in_s: _Optional[int] = ..., excess_bytes: _Optional[int] = ...) -> None: ...
+
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +213,7 @@ class StatusResponse(_message.Message):
     SCRUB_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     REPAIRS_FIELD_NUMBER: _ClassVar[int]
     SCRUB_NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -220,7 +243,8 @@ class StatusResponse(_message.Message):
     scrub_bytes_per_s: int
     repairs: int
     scrub_next_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ...) -> None: ...
+    disks: _containers.RepeatedCompositeFieldContainer[DiskStatus]
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")

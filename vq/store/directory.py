@@ -33,7 +33,7 @@ from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
 from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity
 from vq.store.unflushed import Unflushed
 
-__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "unusable"]
+__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "is_gone", "unusable"]
 
 logger = get_logger(__name__)
 
@@ -52,6 +52,14 @@ def unusable(path: Path, error: OSError) -> DirectoryRefused:
         f"data directory {path} cannot be used: {error.strerror or error}{where}; give one that "
         "can be made and written here"
     )
+
+
+def is_gone(path: Path, disk: Disk) -> bool:
+    """Whether a data directory was removed, moved or unmounted while it is open.
+
+    Files that are open go on taking bytes then, which nobody finds again.
+    """
+    return not disk.exists(path / IDENTITY_NAME)
 
 
 class NamesakeFound(DirectoryRefused):
@@ -122,13 +130,6 @@ class DataDirectory:
         except OSError as error:
             raise unusable(path, error) from error
         return cls(path, identity, begun, unflushed, disk, lock)
-
-    def is_gone(self) -> bool:
-        """Whether it was removed, moved or unmounted meanwhile.
-
-        Files that are open go on taking bytes then, which nobody finds again.
-        """
-        return not self._disk.exists(self.path / IDENTITY_NAME)
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""

@@ -7,6 +7,9 @@ block goes when it is too old or too much, and nobody needs it.
 set back makes blocks look younger than they are, never older. A time that cannot be read is taken
 from the next block that has one.
 
+*Pressure.* While a disk is too full, topics may let go of messages before that: ``relieve`` takes
+the oldest blocks of all that may go, over all partitions, until enough bytes are free.
+
 *Size.* Blocks go while at least ``size_bytes`` are left: the newest bytes stay.
 
 *Example*: blocks [0, 100), [100, 200), [200, 300), appended up to 01:00, 02:00 and 03:00, and an
@@ -14,10 +17,12 @@ open block [300, 330). At 05:30, with an age of 3 hours, [0, 200) goes. With the
 a group that has committed 150, [0, 100) goes, and that group holds back [100, 200).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll"]
+__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll", "relieve"]
+
+P = TypeVar("P", bound=Hashable)
 
 
 class Kept(NamedTuple):
@@ -83,6 +88,7 @@ def decide(
     now_ms: int,
     committed: int,
     needed: Mapping[str, int] | None = None,
+    early: int = 0,
 ) -> Cut:
     """Return what goes of a partition.
 
@@ -94,8 +100,9 @@ def decide(
         now_ms: The time now.
         committed: Nothing from here on goes.
         needed: By name of who needs it: from which offset on.
+        early: What lies before it goes whatever the limits say; see ``relieve``.
     """
-    wanted = max(start, _aged(blocks, limits, now_ms), _excess(blocks, limits, size_bytes))
+    wanted = max(start, early, _aged(blocks, limits, now_ms), _excess(blocks, limits, size_bytes))
     wanted = _last_end(blocks, start, min(wanted, committed))
     if not needed or wanted == start:
         return Cut(start, wanted, wanted)
@@ -151,3 +158,37 @@ def must_roll(block: OpenBlock, limits: Limits, *, now_ms: int) -> bool:
     if limits.age_ms is None or block.first_ms is None:
         return False
     return block.first_ms <= now_ms - limits.age_ms
+
+
+def relieve(spare: Mapping[P, Sequence[Kept]], excess_bytes: int) -> dict[P, int]:
+    """Return where the blocks end, by partition, that go early so that enough bytes are free.
+
+    The oldest go first, whatever partition they are of, and of each partition the first ones. No
+    more go than are needed, or all if they are not enough.
+
+    *Example*: p has blocks [0, 50) of 01:00 and [50, 100) of 03:00, q has [0, 80) of 02:00. For 60
+    bytes, p goes up to 50 and q up to 80; the block of 03:00 stays.
+
+    Args:
+        spare: Of each partition, the blocks that may go, in rising order from its first one.
+        excess_bytes: How many bytes are to be freed.
+    """
+    by_age: list[tuple[int, int, int, P, Kept]] = []
+    for number, (partition, blocks) in enumerate(spare.items()):
+        time_ms: int | None = None
+        times: list[int] = []
+        for block in reversed(blocks):  # a time that is not known is that of the next block
+            time_ms = block.last_ms if block.last_ms is not None else time_ms
+            times.append(0 if time_ms is None else time_ms)
+        newest_ms = 0
+        for at, (block, found_ms) in enumerate(zip(blocks, reversed(times), strict=True)):
+            newest_ms = max(newest_ms, found_ms)  # none goes before the one in front of it
+            by_age.append((newest_ms, number, at, partition, block))
+    by_age.sort(key=lambda each: each[:3])
+    ends: dict[P, int] = {}
+    for _, _, _, partition, block in by_age:
+        if excess_bytes <= 0:
+            break
+        excess_bytes -= block.end - block.start
+        ends[partition] = block.end
+    return ends

@@ -7,13 +7,13 @@ import pytest
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.coordination import at
+from support.late_clock import LateClock, later
 from support.node_pair import settled
 from support.waiting import until
 
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.broker.retaining import BLOCKS_AT_A_TIME, Held, Retainer
-from vq.clock import Clock
+from vq.broker.retaining import BLOCKS_AT_A_TIME, Held
 from vq.coordination import commits, groups
 from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.coordination.topics import change_settings, describe_topic
@@ -23,29 +23,6 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log import Log
-
-HOUR_S = 3_600.0
-
-
-class LateClock:
-    """The clock of a node some hours later, as retention sees it."""
-
-    def __init__(self, clock: Clock, hours: float) -> None:
-        self._clock = clock
-        self.hours = hours
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms() + int(self.hours * HOUR_S * 1000)
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
-
-
-def later(node: BrokerNode, hours: float) -> Retainer:
-    """The retention of a node, some hours from now."""
-    retainer = node._monitor._watched.retainer
-    retainer._clock = LateClock(node._clock, hours)
-    return retainer
 
 
 def channel_of(node: BrokerNode, partition: int = 0) -> Channel:

@@ -4,6 +4,7 @@ import pytest
 
 from vq.admin import checks
 from vq.admin.checks import BrokerAnswer, Finding, Level
+from vq.admin.disks import DiskState
 from vq.admin.safety import Unsafe, UnsafeKind
 
 GIB = 1 << 30
@@ -128,3 +129,22 @@ def test_damage_that_is_not_shown_is_counted() -> None:
 def test_a_broker_that_is_silent_has_no_clock() -> None:
     findings = checks.brokers({"b1": True}, [BrokerAnswer("b1/n1", "h:1", error="no answer")])
     assert [finding.check for finding in findings] == ["broker b1/n1"]
+
+
+def test_a_disk_that_fills_is_a_warning_and_one_told_as_a_problem_is_no_second_finding() -> None:
+    def disk(level: str, hours: float | None) -> DiskState:
+        return DiskState("/d", 5 << 30, 10 << 30, level, 1 << 30, hours, 0)
+
+    def found(disk: DiskState, *problems: str) -> list[tuple[Level, str]]:
+        answer = BrokerAnswer("b1/n1", "h:1", disks=(disk,), problems=problems)
+        return [(each.level, each.detail) for each in checks.brokers({"b1": True}, [answer])[:-1]]
+
+    assert [level for level, _ in found(disk("ok", None))] == [Level.OK]
+    assert [level for level, _ in found(disk("ok", 24.1))] == [Level.OK]
+    [(level, text)] = found(disk("ok", 23.9))
+    assert level is Level.WARN
+    assert "50.0% full, 5.0 GiB are free: full in 23.9 h" in text
+    [(level, text)] = found(disk("relieve", None))
+    assert level is Level.WARN
+    assert "deleted early" in text
+    assert found(disk("refuse", 0.0), "full") == [(Level.FAIL, "h:1: full")]

@@ -2,25 +2,46 @@
 
 import pytest
 
-from vq.broker.disk_watch import DiskLevel, DiskWatch
+from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
 
 
 @pytest.mark.parametrize(
     ("free", "levels"),
     [
-        ([50, 20, 9, 11, 13, 20, 30], "OK WARN REFUSE REFUSE WARN WARN OK"),
-        ([25, 24.9], "WARN WARN"),
-        ([10, 12, 12.1], "REFUSE REFUSE WARN"),
-        ([0, 100], "REFUSE OK"),
+        ([50, 20, 9, 11, 13, 20, 30], "OK WARN REFUSE REFUSE RELIEVE WARN OK"),
+        ([25, 24.9, 26, 27, 27.1], "WARN WARN WARN WARN OK"),
+        ([10, 12, 12.1, 17, 17.1], "REFUSE REFUSE RELIEVE RELIEVE WARN"),
+        ([15.1, 15, 16.9, 17.1], "WARN RELIEVE RELIEVE WARN"),
+        ([3.1, 3, 4.9, 5.1, 12.1], "REFUSE STOP STOP REFUSE RELIEVE"),
+        ([0, 100], "STOP OK"),
     ],
 )
-def test_disk_levels_rise_at_once_and_resume_with_a_gap(free, levels):
-    """75 % warns, 90 % refuses, and below 88 % PUTs are taken again."""
-    watch = DiskWatch(0.75, 0.90, 0.88)
+def test_disk_levels_rise_at_once_and_end_with_a_gap(free, levels):
+    """75 % warns, 85 % relieves, 90 % refuses, 97 % stops copies; each ends 2 % below that."""
+    watch = DiskWatch(Marks())
     assert " ".join(watch.observe(f, 100).name for f in free) == levels
+
+
+def test_refuse_is_the_mark_that_counts():
+    """With refuse at 100 %, the disk itself says no first, and copies are not stopped before."""
+    watch = DiskWatch(Marks(refuse=1.0, resume=1.0))
+    assert watch.observe(1, 100) is DiskLevel.RELIEVE
+    assert watch.observe(0, 100) is DiskLevel.STOP
+    assert DiskWatch(Marks(refuse=0.5, resume=0.4)).observe(50, 100) is DiskLevel.REFUSE
+
+
+@pytest.mark.parametrize(
+    ("free", "excess"), [([20], 0), ([15], 2), ([9], 8), ([14, 16], 1), ([14, 18], 0)]
+)
+def test_so_much_must_go_that_nothing_goes_early_any_more(free, excess):
+    """Down to 83 %, since nothing goes early from there on."""
+    watch = DiskWatch(Marks())
+    for each in free:
+        watch.observe(each, 100)
+    assert watch.excess_bytes == excess
 
 
 def test_an_unmeasured_disk_is_not_full():
     """Zero bytes of zero is no share."""
-    assert DiskWatch(0.75, 0.9, 0.88).used_share == 0
-    assert DiskWatch(0.75, 0.9, 0.88).level is DiskLevel.OK
+    assert DiskWatch(Marks()).used_share == 0
+    assert DiskWatch(Marks()).level is DiskLevel.OK

@@ -46,7 +46,9 @@ class Disk:
         self.waiting = 0
 
     def measure(self) -> BrokerLoad:
-        return self.meter.measure(disk_free=1, disk_total=4, stored_bytes=3, partitions=2)
+        return self.meter.measure(
+            disk_free=1, disk_total=4, disk_excess=0, stored_bytes=3, partitions=2
+        )
 
 
 def test_the_first_load_is_the_rate_since_the_start():

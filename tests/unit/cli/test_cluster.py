@@ -24,6 +24,7 @@ ALL = {
     "--flush-ms": ("flush_interval_ms", 70),
     "--retention-hours": ("retention_hours", "forever"),
     "--retention-bytes": ("retention_bytes", 900),
+    "--retention-early-hours": ("retention_early_hours", 5),
     "--retention-policy": ("retention_policy", "keep"),
     "--archive-after-hours": ("archive_after_hours", 48),
     "--archive-to": ("archive_to", "file:///mnt/archive"),
@@ -40,7 +41,9 @@ SHOWN = dict(ALL.values()) | {
     "archive_after_s": 172_800,
 }
 SHOWN["compression_threshold_bytes"] = SHOWN.pop("compression_threshold")
-del SHOWN["flush_interval_ms"], SHOWN["retention_hours"], SHOWN["archive_after_hours"]
+SHOWN["retention_early_s"] = 5 * 3600
+del SHOWN["flush_interval_ms"], SHOWN["retention_hours"], SHOWN["retention_early_hours"]
+del SHOWN["archive_after_hours"]
 GIVEN = [text for option, (_, value) in ALL.items() for text in (option, str(value))]
 
 
@@ -104,6 +107,22 @@ def test_a_pool_is_left_by_the_name_of_the_common_pool(shown: Any) -> None:
 @pytest.mark.parametrize("hours", ["x", "-1", "²", "0"])
 def test_an_age_is_a_number_of_hours(hours: str) -> None:
     assert hours in said("--auto-create", "on", "--retention-hours", hours)["message"]
+    assert hours in said("--auto-create", "on", "--retention-early-hours", hours)["message"]
+
+
+def test_messages_go_early_only_where_that_is_said(shown: Any) -> None:
+    assert shown("--auto-create", "on")["retention_early_s"] is None
+    assert shown("--retention-early-hours", "24")["retention_early_s"] == 24 * 3600
+    assert shown("--retention-early-hours", "never")["retention_early_s"] is None
+
+
+def test_an_early_age_that_no_message_reaches_is_remarked(
+    shown: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.cluster.main(
+        ["settings", "--auto-create", "on", "--retention-early-hours", "72"], standalone_mode=False
+    )
+    assert "no message becomes so old" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

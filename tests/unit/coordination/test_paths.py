@@ -91,7 +91,8 @@ GOLDEN: list[tuple[Value, str]] = [
     ),
     (
         BrokerLoad(time_ms=9, disk_bytes_free=1, disk_bytes_total=2, busy=0.5, queue_depth=3),
-        '{"v": 1, "time_ms": 9, "disk_bytes_free": 1, "disk_bytes_total": 2, "stored_bytes": 0, '
+        '{"v": 1, "time_ms": 9, "disk_bytes_free": 1, "disk_bytes_total": 2, '
+        '"disk_excess_bytes": 0, "stored_bytes": 0, '
         '"messages_per_s": 0.0, "bytes_per_s": 0.0, "busy": 0.5, "capacity_bytes_per_s": 0.0, '
         '"queue_depth": 3, "flush_ms": 0.0, "partitions": 0}',
     ),
@@ -100,7 +101,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": "p", "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
@@ -110,7 +112,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',
@@ -120,7 +123,8 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": false, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
         ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}}',

@@ -11,7 +11,7 @@ from vq.clock import Clock, ManualClock
 from vq.errors import DirectoryRefused, InvalidArgument
 from vq.store.checked_text import encode_text
 from vq.store.checkpoint import Checkpoint
-from vq.store.directory import DataDirectory, LocalTopic, NamesakeFound
+from vq.store.directory import DataDirectory, LocalTopic, NamesakeFound, is_gone
 from vq.store.disk import Disk, RealDisk
 from vq.store.memory_disk import MemoryDisk, keep_none
 
@@ -43,9 +43,9 @@ def test_two_processes_cannot_have_it(tmp_path: Path) -> None:
 def test_a_directory_that_is_removed_or_moved_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "data"
     data = open_directory(RealDisk(), path)
-    assert not data.is_gone()
+    assert not is_gone(path, RealDisk())
     path.rename(tmp_path / "elsewhere")
-    assert data.is_gone()
+    assert is_gone(path, RealDisk())
     data.close()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll
+from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll, relieve
 
 HOUR_MS = 3_600_000
 BLOCKS = [Kept(0, 100, HOUR_MS), Kept(100, 200, 2 * HOUR_MS), Kept(200, 300, 3 * HOUR_MS)]
@@ -92,3 +92,44 @@ def test_a_range_before_a_gap_goes_as_a_whole() -> None:
 def test_an_open_block_ends_when_it_could_go(limits, first_ms, rolls) -> None:
     assert must_roll(OpenBlock(300, 330, first_ms), limits, now_ms=NOW_MS) is rolls
     assert not must_roll(OpenBlock(300, 300, first_ms), limits, now_ms=NOW_MS)
+
+
+# Early ------------------------------------------------------------------------------------------
+def test_the_example_of_relieve() -> None:
+    spare = {
+        "p": [Kept(0, 50, HOUR_MS), Kept(50, 100, 3 * HOUR_MS)],
+        "q": [Kept(0, 80, 2 * HOUR_MS)],
+    }
+    assert relieve(spare, 60) == {"p": 50, "q": 80}
+
+
+@pytest.mark.parametrize(
+    ("excess", "ends"),
+    [
+        (0, {}),
+        (1, {"a": 10}),
+        (10, {"a": 10}),
+        (11, {"a": 20}),
+        (21, {"a": 30}),
+        (99, {"a": 30, "b": 9}),
+    ],
+)
+def test_no_more_goes_than_is_needed(excess: int, ends: dict[str, int]) -> None:
+    """A block without a time is as old as the next one."""
+    spare = {"a": [Kept(0, 10, 1), Kept(10, 20, None), Kept(20, 30, 2)], "b": [Kept(0, 9, 2)]}
+    assert relieve(spare, excess) == ends
+
+
+def test_what_goes_early_waits_for_who_needs_it() -> None:
+    assert cut(Limits(), needed=None) == Cut(0, 0, 0)
+    found = decide(
+        BLOCKS,
+        Limits(),
+        start=0,
+        size_bytes=330,
+        now_ms=NOW_MS,
+        committed=330,
+        needed={"g": 150},
+        early=200,
+    )
+    assert found == Cut(0, 100, 200, "g")
