@@ -165,14 +165,16 @@ class Retainer:
     def _tell(self, work: "_Topic") -> None:
         """Log what a pass did to a topic: one line, and one for a new problem."""
         topic, problem = work.name, work.problem
-        if work.blocks:
+        if work.blocks and work.early:
             logger.info(
-                "messages deleted early, since a disk is too full"
-                if work.early
-                else "old messages deleted",
+                "messages deleted early, since a disk is too full",
                 topic=topic,
                 bytes=work.size_bytes,
                 blocks=work.blocks,
+            )
+        elif work.blocks:
+            logger.info(
+                "old messages deleted", topic=topic, bytes=work.size_bytes, blocks=work.blocks
             )
         if problem and problem != self._told.get(topic):
             logger.warning("retention cannot delete, trying again", topic=topic, error=problem)

@@ -41,8 +41,9 @@ _RECEIVE_BYTES: Final = 64 * limits.KIB
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
-class NobodyListens(Unreachable):
-    """The machine at an address is there, and no process listens at the port."""
+def nobody_listens(error: BaseException) -> bool:
+    """Whether a failed connect means that the machine is there, and no process listens there."""
+    return isinstance(error, Unreachable) and isinstance(error.__cause__, ConnectionRefusedError)
 
 
 class Listener(Protocol):
@@ -133,8 +134,8 @@ class Network(Protocol):
         It has no deadline: wrap it in ``asyncio.timeout``.
 
         Raises:
-            NobodyListens: The machine at ``address`` says that no process listens there.
-            Unreachable: There is no such machine, or no answer; nothing was sent.
+            Unreachable: No process listens there (see ``nobody_listens``), or the network is cut;
+                nothing was sent.
         """
         ...
 
@@ -201,8 +202,7 @@ class TcpNetwork:
             )
         except OSError as error:  # ssl.SSLError is one, too
             reason = error.strerror or error
-            kind = NobodyListens if isinstance(error, ConnectionRefusedError) else Unreachable
-            raise kind(f"cannot connect to {address}: {reason}") from error
+            raise Unreachable(f"cannot connect to {address}: {reason}") from error
         return transport, protocol
 
     def open_stream(self, address: Address, deadline: float) -> "TcpStream":

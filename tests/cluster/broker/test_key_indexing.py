@@ -195,11 +195,11 @@ async def test_a_damaged_block_gets_no_index(served):
 async def test_no_index_is_made_while_the_disk_is_short_of_space(served):
     await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
     node = served.node
-    level, node._disk_watch.level = node._disk_watch.level, DiskLevel.REFUSE
-    node._look_at_disk = lambda: None
+    level, node._data_disk.watch.level = node._data_disk.watch.level, DiskLevel.REFUSE
+    node._data_disk.look = lambda: None
     await asyncio.sleep(3 * key_indexing.LOOK_S)
     assert indexed(served) == []
-    node._disk_watch.level = level
+    node._data_disk.watch.level = level
     await until(lambda: len(indexed(served)) == 3)
 
 
