@@ -8,6 +8,7 @@ times those of one processor, so that other work on the machine matters little. 
 `isal` its deflate is shown beside zlib's. Takes a minute.
 """
 
+import asyncio
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,8 @@ import google_crc32c
 
 from bench.contents import KINDS
 from bench.figures import markdown_table
+from vq.broker.archiving import PAUSE_SHARE
+from vq.broker.runner import Lane, ThreadRunner
 from vq.clock import ManualClock
 from vq.limits import MIB
 from vq.store.archive import CHUNK_BYTES, ArchiveFiles
@@ -41,14 +44,19 @@ BATCH_MESSAGES: Final = 64
 LEVELS: Final = (1, 2, 3, 6)
 
 
-def fill(directory: Path, kind: str, batch_messages: int = BATCH_MESSAGES) -> Log:
+def fill(
+    directory: Path,
+    kind: str,
+    batch_messages: int = BATCH_MESSAGES,
+    message_bytes: int = MESSAGE_BYTES,
+) -> Log:
     """Return a log with one closed block."""
     config = LogConfig(block_bytes=2 * BLOCK_BYTES)
     disk = RealDisk()
     log = Log.open(directory, topic_id="t", config=config, disk=disk, clock=ManualClock())
     seed = 0
     while log.end_offset < BLOCK_BYTES:
-        contents = [KINDS[kind](seed + n, MESSAGE_BYTES) for n in range(batch_messages)]
+        contents = [KINDS[kind](seed + n, message_bytes) for n in range(batch_messages)]
         seed += batch_messages
         body = b"".join(encode_record(n, each) for n, each in enumerate(contents, start=1))
         crc = google_crc32c.value(body)
@@ -111,6 +119,62 @@ def measure(log: Log, level: int) -> list[str]:
     ]
 
 
+async def lags_ms(log: Log | None, seconds: float = 6.0) -> list[float]:
+    """Return by how much a timer of 1 ms is late on a loop beside which a block is archived.
+
+    As a broker does it: on a lane, with pauses. None: nothing is done beside it.
+    """
+    loop, found = asyncio.get_running_loop(), list[float]()
+    end = loop.time() + seconds
+    task = None if log is None else loop.create_task(_archive_again(log))
+    while loop.time() < end:
+        due = loop.time() + 0.001
+        await asyncio.sleep(0.001)
+        found.append((loop.time() - due) * 1e3)
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return sorted(found)
+
+
+async def _archive_again(log: Log) -> None:
+    runner, disk, (block,) = ThreadRunner(), RealDisk(), log.closed_blocks
+    try:
+        while True:
+            writer = ArchiveWriter(disk, block.path, block.start_offset, block.end_offset)
+            try:
+                begun = time.perf_counter()
+                while not writer.done:
+                    if await runner.run(writer.step, Lane.ARCHIVE):
+                        await asyncio.sleep(PAUSE_SHARE * (time.perf_counter() - begun))
+                        begun = time.perf_counter()
+            finally:
+                writer.close()
+    finally:
+        await runner.close()
+
+
+def lag_table(place: Path) -> list[list[str]]:
+    """Return lines with percentiles of the loop's lag, without and with archiving beside it."""
+    lines = []
+    for name, batch_messages, size in (
+        ("nothing", 0, 0),
+        ("64 x 1 KiB", 64, 1024),
+        ("1 x 100 B", 1, 100),
+    ):
+        log = (
+            fill(place / name.replace(" ", "") / "0", "orders", batch_messages, size)
+            if size
+            else None
+        )
+        found = asyncio.run(lags_ms(log))
+        if log is not None:
+            log.close()
+        at = [found[int(len(found) * share)] for share in (0.5, 0.99, 0.999)]
+        lines.append([name, *(f"{each:.2f}" for each in (*at, found[-1]))])
+    return lines
+
+
 def deflate(kind: str) -> list[list[str]]:
     """Compare ways to deflate one chunk, without anything else."""
     data = b"".join(
@@ -147,6 +211,9 @@ def main(arguments: list[str]) -> int:
             head += ["first read of a chunk, ms", "slowest", "longest step, ms"]
             print(f"\n{kind}\n")
             print(markdown_table(head, lines))
+    with tempfile.TemporaryDirectory(dir=arguments[0] if arguments else None) as place:
+        print("\nlag of a loop of 1 ms timers, ms, by the batches of what is archived beside it\n")
+        print(markdown_table(["batches", "p50", "p99", "p99.9", "most"], lag_table(Path(place))))
     for kind in KINDS:
         print(f"\ndeflate alone, {kind}\n")
         print(markdown_table(["way", "MB/s", "size"], deflate(kind)))
