@@ -1,5 +1,6 @@
 """What holds a block when a log is opened: the table, row by row, and every crash between."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from vq.store.disk import RealDisk
 from vq.store.holdings import Holder, holder
 from vq.store.log import Log, LogState
 from vq.store.manifest import Kind
-from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.recovery import Case
 
 ROWS = [
@@ -49,6 +50,8 @@ def test_the_table(
     assert holder(named, has_block=has_block, has_archive=has_archive) is expected
 
 
+#: Power cuts after each operation that keep some of what was not flushed.
+CHANCES = 4
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
 
@@ -226,9 +229,10 @@ def test_a_stub_alone_that_is_damaged_is_a_log_that_is_lost() -> None:
 
 
 def crashes(base: MemoryDisk, operations: list, begin: int):
-    """Yield the disk after each operation from ``begin`` on, as a kill and as a power cut."""
+    """Yield the disk after each operation from ``begin`` on, as kills and power cuts leave it."""
     for count in range(begin, len(operations) + 1):
-        for chance in (keep_all, keep_none):
+        lucky = [RandomChance(random.Random(count * 10 + seed)) for seed in range(CHANCES)]
+        for chance in (keep_all, keep_none, *lucky):
             disk = base.crash(keep_all)
             for _ in disk.replay(operations[:count]):
                 pass
