@@ -1,8 +1,10 @@
 """What holds a block when a log is opened: the table, row by row, and every crash between."""
 
+import random
 from pathlib import Path
 
 import pytest
+from support.block_files import read_partition
 from support.store import (
     DIRECTORY,
     append,
@@ -17,10 +19,11 @@ from support.store import (
 
 from vq.store.archive import ArchiveFiles
 from vq.store.block import BlockCache
+from vq.store.disk import RealDisk
 from vq.store.holdings import Holder, holder
 from vq.store.log import Log, LogState
 from vq.store.manifest import Kind
-from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.recovery import Case
 
 ROWS = [
@@ -47,6 +50,8 @@ def test_the_table(
     assert holder(named, has_block=has_block, has_archive=has_archive) is expected
 
 
+#: Power cuts after each operation that keep some of what was not flushed.
+CHANCES = 4
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
 
@@ -224,9 +229,10 @@ def test_a_stub_alone_that_is_damaged_is_a_log_that_is_lost() -> None:
 
 
 def crashes(base: MemoryDisk, operations: list, begin: int):
-    """Yield the disk after each operation from ``begin`` on, as a kill and as a power cut."""
+    """Yield the disk after each operation from ``begin`` on, as kills and power cuts leave it."""
     for count in range(begin, len(operations) + 1):
-        for chance in (keep_all, keep_none):
+        lucky = [RandomChance(random.Random(count * 10 + seed)) for seed in range(CHANCES)]
+        for chance in (keep_all, keep_none, *lucky):
             disk = base.crash(keep_all)
             for _ in disk.replay(operations[:count]):
                 pass
@@ -307,6 +313,23 @@ def test_a_crash_at_any_step_of_retention_is_finished_or_undone() -> None:
         log = reopened(after)
         left = len(blocks_of(log)) - 1
         assert len(names(after, ".zip")) == len(names(after, ".archive")) == left, count
+
+
+def test_who_follows_the_document_reads_archives_and_block_files(tmp_path: Path) -> None:
+    """With Python's own zip module, and no code of vq."""
+    disk = RealDisk()
+    log = open_log(disk, tmp_path / "orders" / "0")
+    for number, payload in enumerate(PAYLOADS):
+        append(log, payload)
+        if number % 3 == 2:
+            log.roll()
+    flush(log)
+    before = read_partition(log.directory)
+    archive(disk, log, blocks_of(log)[0])
+    archive(disk, log, blocks_of(log)[1])
+    assert read_partition(log.directory) == before
+    assert [payload for _, payload in before.messages] == PAYLOADS
+    log.close()
 
 
 def test_a_zip_that_nothing_refers_to_is_removed() -> None:
