@@ -61,8 +61,8 @@ class Finder:
     """Carries out FIND for all channels of a node. Loop-bound.
 
     Attributes:
-        on_unfit: Called with a channel, its log, and the start offset of a block the key index of
-            which is of no use; set it freely.
+        on_unfit: Called with a channel, its log, and the start offset of a block without a key
+            index that is of use; set it freely.
     """
 
     def __init__(self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks) -> None:
@@ -183,7 +183,7 @@ class Finder:
     ) -> None:
         log = part.log
         assert log is not None
-        for start in search.unfit:
+        for start in (*search.unfit, *search.bare):
             self.on_unfit(part, log, start)
         # Retention may have taken blocks away meanwhile: they are no damage.
         damage = [each for each in search.damage if each.end > log.start_offset]

@@ -77,9 +77,11 @@ class KeyIndexer:
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
 
     def rebuild(self, channel: Channel, log: Log, start: int) -> None:
-        """Have the index of the block that begins at ``start`` made again: it is of no use."""
-        logger.info("key index is made again", partition=channel, start_offset=start)
-        self._settled.get(log, set()).discard(start)
+        """Have the index of a block made again if there was one: it is gone, or of no use."""
+        settled = self._settled.get(log, set())
+        if start in settled:
+            settled.discard(start)
+            logger.info("key index is made again", partition=channel, start_offset=start)
 
     async def run(self) -> None:
         """Make indexes, for ever."""
@@ -170,7 +172,12 @@ class KeyIndexer:
         data, path = build.index, due.log.directory / keys_name(block.start_offset)
         if data is None or not _is_closed(due):
             return
-        await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        try:
+            await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        except OSError:
+            if _is_closed(due):
+                raise
+            return  # its log was moved out of the way meanwhile
         if not _is_closed(due):  # retention took the block meanwhile, perhaps with its files
             await self._runner.run(lambda: self._remove(path), Lane.KEYS)
 
