@@ -178,6 +178,22 @@ async def test_an_index_that_is_damaged_is_made_again_when_a_search_meets_it(ser
     await until(lambda: served.disk.read_bytes(path) == good)
 
 
+async def test_an_index_that_a_search_misses_right_after_a_start_is_made_again(served):
+    """Before the node has looked which indexes there are."""
+    starts = await filled(served)
+    path = DIRECTORY / keys_name(starts[1])
+    good = served.disk.read_bytes(path)
+    await served.node.stop()
+    file = served.disk.open(path)
+    file.pwrite([bytes([good[60] ^ 1])], 60)
+    file.close()
+    node = await served.cluster.start()
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(served.cluster.network, node.address)
+    assert len((await find(client, "k1-1")).offsets) == 1
+    await until(lambda: served.disk.read_bytes(path) == good)
+
+
 async def test_an_index_that_was_deleted_is_made_again_after_a_search(served):
     """Somebody removed the file."""
     starts = await filled(served)
