@@ -7,10 +7,14 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
+
+from vq.limits import MIB
 
 pytestmark = pytest.mark.slow
 
@@ -141,3 +145,35 @@ def test_what_a_killed_broker_has_is_told_and_found_later(cluster: ProcessCluste
     assert b"NOT searched, unreachable: killed-%d, offsets 0 to the end" % lost in ended.stderr
     cluster.restart("b2")
     assert contents(cluster.vq_json("message", "find", "killed", "--tag", "new")) == contents(whole)
+
+
+def test_key_indexes_are_made_used_and_made_again(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """After a kill, too; a damaged one costs a slower search and is made again."""
+    settings = tmp_path / "broker.toml"
+    settings.write_text(f'[broker]\nblock_bytes = {8 * MIB}\npool = "small"\n')
+    cluster.add("b3", "--config", str(settings))
+    cluster.vq_json("topic", "create", "indexed", "--pool", "small")
+    line = b"x" * 1_000
+    lines = b"".join(b"k%d:%s\n" % (number, line) for number in range(10_000))
+    cluster.vq_json("produce", "indexed", "--key-separator", ":", stdin=lines)
+    index = cluster.directory / "b3" / "indexed" / "0" / f"{0:016d}.keys"
+    block_until(index.exists, "the closed block gets its index")
+
+    def search() -> dict:
+        found = cluster.vq_json("message", "find", "indexed", "--key", "k17")
+        assert [each["key"] for each in found["messages"]] == ["k17"]
+        assert found["complete"]
+        (searched,) = found["searched"]
+        return searched
+
+    first = search()
+    assert first["skipped_bytes"] > 6 * MIB
+    assert first["read_bytes"] + first["skipped_bytes"] == first["end"]
+    cluster.brokers["b3"].kill()
+    cluster.restart("b3")
+    assert search() == first
+    good = index.read_bytes()
+    index.write_bytes(good[:200] + bytes([good[200] ^ 1]) + good[201:])
+    assert search()["skipped_bytes"] == 0
+    block_until(lambda: index.read_bytes() == good, "it is made again")
+    assert search() == first

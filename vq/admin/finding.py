@@ -362,25 +362,36 @@ class _Finder:
             PermissionRefused: It is not readable.
         """
         partition = TopicPartition(placement.topic, placement.partition)
-        await self._cluster.track(placement.topic)
-        self._topic_id = self._topic_id or self._cluster.routes.topic(placement.topic).id
         spans = [each for each in placement.spans if each.end is None or start < each.end]
         first = max(start, spans[0].start) if spans else start
         work = _Work(partition, first, first)
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - self._cluster.clock.monotonic())):
+                done = await self._search_spans(work, spans)
+        except TimeoutError:
+            self._budget.stop("timeout")
+            done = False
+        return work.result(done=done)
+
+    async def _search_spans(self, work: _Work, spans: Sequence[Span]) -> bool:
+        """Search one range after the other; return whether nothing is left."""
+        topic = work.partition.topic
+        await self._cluster.track(topic)
+        self._topic_id = self._topic_id or self._cluster.routes.topic(topic).id
         for span in spans:
             if span.end == span.start:
                 continue
             if self._must_stop():
-                return work.result(done=False)
+                return False
             work.position = max(work.position, span.start)
             work.end = span.end
             if not await self._search_span(work, span):
-                return work.result(done=False)
+                return False
             if span.end is not None and work.end is not None and work.end < span.end:
                 break  # what follows was stored too late
         if work.end is None and not work.gaps:
             work.end = work.position
-        return work.result(done=True)
+        return True
 
     def _must_stop(self) -> bool:
         if self._cluster.clock.monotonic() >= self._deadline:

@@ -61,8 +61,8 @@ class Finder:
     """Carries out FIND for all channels of a node. Loop-bound.
 
     Attributes:
-        on_unfit: Called with a channel, its log, and the start offset of a block the key index of
-            which is of no use; set it freely.
+        on_unfit: Called with a log, and the start offset of a block of it without a key index that
+            is of use; set it freely.
     """
 
     def __init__(self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks) -> None:
@@ -71,7 +71,7 @@ class Finder:
         self._runner = runner
         self._tasks = tasks
         self._under_way: Counter[Session] = Counter()
-        self.on_unfit: Callable[[Channel, Log, int], None] = lambda channel, log, start: None
+        self.on_unfit: Callable[[Log, int], None] = lambda log, start: None
 
     def find(
         self, session: Session, request_id: RequestId, channel: Channel, header: wire.FindRequest
@@ -183,8 +183,8 @@ class Finder:
     ) -> None:
         log = part.log
         assert log is not None
-        for start in search.unfit:
-            self.on_unfit(part, log, start)
+        for start in (*search.unfit, *search.bare):
+            self.on_unfit(log, start)
         # Retention may have taken blocks away meanwhile: they are no damage.
         damage = [each for each in search.damage if each.end > log.start_offset]
         if damage:

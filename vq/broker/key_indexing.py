@@ -75,11 +75,12 @@ class KeyIndexer:
         self._has_space = has_space
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
+        # Those of blocks whose index a search had no use of, perhaps before the first pass.
+        self._missed: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
 
-    def rebuild(self, channel: Channel, log: Log, start: int) -> None:
-        """Have the index of the block that begins at ``start`` made again: it is of no use."""
-        logger.info("key index is made again", partition=channel, start_offset=start)
-        self._settled.get(log, set()).discard(start)
+    def rebuild(self, log: Log, start: int) -> None:
+        """Have the index of a block made again if there was one: it is gone, or of no use."""
+        self._missed.setdefault(log, set()).add(start)
 
     async def run(self) -> None:
         """Make indexes, for ever."""
@@ -113,6 +114,10 @@ class KeyIndexer:
         if log not in self._settled:
             self._settled[log] = await self._fitting(log)
         settled = self._settled[log]
+        again = settled & self._missed.pop(log, set())
+        if again:
+            settled -= again
+            logger.info("key indexes are made again", partition=channel, blocks=len(again))
         for block in log.closed_blocks:
             if block.start_offset in settled or not block.length:
                 continue
@@ -170,7 +175,12 @@ class KeyIndexer:
         data, path = build.index, due.log.directory / keys_name(block.start_offset)
         if data is None or not _is_closed(due):
             return
-        await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        try:
+            await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        except OSError:
+            if _is_closed(due):
+                raise
+            return  # its log was moved out of the way meanwhile
         if not _is_closed(due):  # retention took the block meanwhile, perhaps with its files
             await self._runner.run(lambda: self._remove(path), Lane.KEYS)
 

@@ -15,7 +15,7 @@ from vq.limits import KIB, MIB
 from vq.store.archive_place import Unreachable
 from vq.store.archived_file import open_stored
 from vq.store.disk import Disk, File
-from vq.store.format import BATCH_ON_DISK_BYTES_MAX, CONTROL_BYTES, decode_control
+from vq.store.format import CONTROL_BYTES, decode_control
 from vq.store.offset_index import OffsetIndex
 from vq.store.scan import LogFacts, next_control, verify
 
@@ -132,26 +132,37 @@ class Scrub:
             file.close()
 
     def _verify(self, file: File, piece: Piece) -> None:
-        before = self._facts.batches
-        for size in (self._step_bytes, BATCH_ON_DISK_BYTES_MAX):
-            stop = min(self._position + size, piece.end)
-            reached = verify(
-                file,
-                piece.block_start,
-                self._position,
-                stop,
-                self._facts,
-                OffsetIndex(self._position),
-            )
-            if reached > self._position:
-                self._position = reached
-                few = self._facts.batches - before < STEP_BATCHES
-                wish = self._step_bytes * 2 if few else self._step_bytes // 2
-                self._step_bytes = min(max(wish, STEP_BYTES_MIN), STEP_BYTES_MAX)
-                return
-            if stop == piece.end:
-                break
-        self._bad = _Bad(self._position, self._why(file, piece))
+        before, begin = self._facts.batches, self._position
+        self._verify_up_to(file, piece, begin + self._step_bytes)
+        if self._position == begin and begin + self._step_bytes < piece.end:
+            # Perhaps a batch that is larger than a step: that one, and not all that fits into the
+            # largest batch, which would be thousands of small ones.
+            self._verify_up_to(file, piece, begin + self._batch_bytes(file, piece))
+        if self._position == begin:
+            self._bad = _Bad(begin, self._why(file, piece))
+            return
+        few = self._facts.batches - before < STEP_BATCHES
+        wish = self._step_bytes * 2 if few else self._step_bytes // 2
+        self._step_bytes = min(max(wish, STEP_BYTES_MIN), STEP_BYTES_MAX)
+
+    def _verify_up_to(self, file: File, piece: Piece, stop: int) -> None:
+        """Verify the batches that end at or before ``stop``."""
+        self._position = verify(
+            file,
+            piece.block_start,
+            self._position,
+            min(stop, piece.end),
+            self._facts,
+            OffsetIndex(self._position),
+        )
+
+    def _batch_bytes(self, file: File, piece: Piece) -> int:
+        """Return how long the batch at the position says to be; 0: it says nothing."""
+        try:
+            header = decode_control(file.pread(self._position - piece.block_start, CONTROL_BYTES))
+        except CorruptData:
+            return 0
+        return 0 if header is None else header.byte_length
 
     def _why(self, file: File, piece: Piece) -> str:
         """Return what is wrong with the batch that should be at the position."""

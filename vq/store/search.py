@@ -101,6 +101,7 @@ class Search:
         position: Everything before it was searched, or is in ``damage``.
         covered: How much was searched.
         unfit: Start offsets of blocks whose key index is damaged or does not fit.
+        bare: Start offsets of blocks without a key index.
         is_full: As much was found as may be; it ends there.
     """
 
@@ -133,6 +134,7 @@ class Search:
         self.position = begin
         self.covered = Covered()
         self.unfit: list[int] = []
+        self.bare: list[int] = []
         self.is_full = False
         self._disk = disk
         self._directory = directory
@@ -197,7 +199,10 @@ class Search:
     def _load_index(self, piece: Piece, file: File) -> KeyIndex | None:
         """Return the key index of a block if there is one that fits it."""
         path = self._directory / keys_name(piece.block_start)
-        if self._probe.is_idle or not self._disk.exists(path):
+        if self._probe.is_idle:
+            return None
+        if not self._disk.exists(path):
+            self.bare.append(piece.block_start)
             return None
         try:
             index = KeyIndex(self._disk.read_bytes(path))

@@ -186,6 +186,19 @@ async def test_a_search_stops_when_its_time_is_up(factory: aio.MessageFactory) -
     assert (found.stopped, found.rest, found.gaps) == ("timeout", {0: 0, 1: 0}, [])
 
 
+async def test_a_broker_that_hangs_holds_a_search_no_longer_than_its_time(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """What the others found counts; the rest is left, and is no gap."""
+    await send(factory, range(COUNT), pause_s=0)
+    begun = asyncio.get_running_loop().time()
+    with cluster.runners["b2"].held():
+        found = await factory.admin.find_messages("t", since_ms=0, timeout=1.5)
+    assert asyncio.get_running_loop().time() - begun < 2
+    assert numbers(found) == [0, 2, 4, 6, 8, 10]
+    assert (found.stopped, found.rest, found.gaps) == ("timeout", {1: 0}, [])
+
+
 async def test_what_a_broker_that_is_away_has_is_a_gap(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -178,6 +178,50 @@ async def test_an_index_that_is_damaged_is_made_again_when_a_search_meets_it(ser
     await until(lambda: served.disk.read_bytes(path) == good)
 
 
+async def test_an_index_that_a_search_misses_right_after_a_start_is_made_again(served):
+    """Before the node has looked which indexes there are."""
+    starts = await filled(served)
+    path = DIRECTORY / keys_name(starts[1])
+    good = served.disk.read_bytes(path)
+    await served.node.stop()
+    file = served.disk.open(path)
+    file.pwrite([bytes([good[60] ^ 1])], 60)
+    file.close()
+    node = await served.cluster.start()
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(served.cluster.network, node.address)
+    assert len((await find(client, "k1-1")).offsets) == 1
+    await until(lambda: served.disk.read_bytes(path) == good)
+
+
+async def test_an_index_that_was_deleted_is_made_again_after_a_search(served):
+    """Somebody removed the file."""
+    starts = await filled(served)
+    served.disk.unlink(DIRECTORY / keys_name(starts[1]))
+    assert len((await find(served.client, "k1-1")).offsets) == 1
+    await until(lambda: indexed(served) == starts)
+
+
+async def test_a_log_that_goes_away_while_its_index_is_written_is_no_trouble(
+    served, monkeypatch, caplog
+):
+    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log, 1)
+    channel = served.node._partitions.channels["t", 0]
+    tried = []
+
+    def gone(*_: Any) -> None:
+        channel.detach()
+        tried.append(1)
+        raise FileNotFoundError(errno.ENOENT, "no such directory")
+
+    log = log_of(served)
+    monkeypatch.setattr(key_indexing, "write_key_index", gone)
+    await until(lambda: tried)
+    await asyncio.sleep(1)
+    assert "key index" not in caplog.text
+    channel.attach(log)
+
+
 async def test_a_damaged_block_gets_no_index(served):
     """Searches must meet the damage."""
     await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)

@@ -26,6 +26,8 @@ NAMES: dict[str, Any] = {"data": DATA, "group": "b1", "node": "n1"}
         ({"catch_up_bytes_per_s": 1_000}, "1000 is below 1048576"),
         ({"stop_timeout_s": 0}, "stop_timeout_s"),
         ({"load_interval_s": 11.0}, "11.0 is above 10.0"),
+        ({"scrub_bytes_per_s": -1}, "scrub_bytes_per_s = -1"),
+        ({"key_index_bytes_per_s": -1}, "key_index_bytes_per_s = -1"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(settings, text):

@@ -171,3 +171,22 @@ def test_a_closed_log_has_no_pieces() -> None:
     log.close()
     with pytest.raises(VqError):
         log.reader.pieces(0, 100)
+
+
+def test_a_step_has_one_batch_if_that_is_larger_and_not_all_that_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each batch holds the interpreter: the largest batch has room for thousands of small ones."""
+    monkeypatch.setattr(scrub, "STEP_BYTES_MIN", 100)
+    monkeypatch.setattr(scrub, "STEP_BYTES_MAX", 100)
+    disk = memory_disk()
+    log = open_log(disk)
+    for _ in range(30):
+        append(log, bytes(20))
+    flush(log)
+    found = Scrub(disk, log.reader.pieces(0, log.end_offset))
+    steps = []
+    while not found.done:
+        steps.append(found.step())
+    assert set(steps) == {log.end_offset // 30}
+    assert not found.damage
