@@ -8,6 +8,7 @@ makes the file unreadable, never another topic's or another broker's.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import google_crc32c
@@ -34,7 +35,7 @@ def checksum(text: str) -> str:
     return f"{google_crc32c.value(text.encode()):08x}"
 
 
-def encode_text(version: int, values: dict[str, str]) -> bytes:
+def encode_text(version: int, values: Mapping[str, Any]) -> bytes:
     """Return the bytes of a file of this version, 2 or later, with these fields."""
     fields = {"v": version, **values}
     return (json.dumps({**fields, "crc": checksum(json.dumps(fields))}) + "\n").encode()
