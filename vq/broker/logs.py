@@ -147,8 +147,13 @@ class Logs:
         producers: bytes = b"",
         holds: Holds = _everything,
     ) -> Log:
-        """Open a log in the usual place, or in ``path``. Raises as ``Log.open``."""
-        path = path or self._directory.log_directory(*partition)
+        """Open a log in the usual place, or in ``path``. Raises as ``Log.open``.
+
+        Also as ``DataDirectories.choose_again``: one that is not there yet may get another place.
+        """
+        if path is None:
+            self._directory.choose_again(*partition, topic_id)
+            path = self._directory.log_directory(*partition)
         begun_at = self._begun.of_partition(topic_id, partition.partition).get(path.name)
         if begun_at is not None and not holds(begun_at):
             begun_at = None  # the partition was given another begin: what was here is given up
@@ -292,7 +297,7 @@ class Logs:
         return path
 
     def home(self, partition: TopicPartition) -> Path:
-        """Return the data directory that the logs of a partition lie in.
+        """Return the data directory that the logs of a partition lie in, or will.
 
         Raises:
             DirectoryRefused: It lies in several.

@@ -132,7 +132,8 @@ class DataDirectories:
         for each in self._directories[1:] and self._directories:
             if self._disk.exists(each.path / topic):
                 each.claim_topic(topic, topic_id)
-        self._home(topic, partition).claim_topic(topic, topic_id)
+        if not self.choose_again(topic, partition, topic_id):
+            self._home(topic, partition).claim_topic(topic, topic_id)
 
     def home(self, topic: str, partition: int) -> Path:
         """Return the directory that has, or will have, a partition's logs.
@@ -170,6 +171,28 @@ class DataDirectories:
                 "its log. Nothing was changed. Stop the broker and move one of them away"
             )
         return found[0]
+
+    def choose_again(self, topic: str, partition: int, topic_id: str) -> bool:
+        """Give a partition that lies nowhere yet another home, if its own takes no new logs now.
+
+        Returns whether it has; its logs can lie there.
+
+        Raises:
+            DirectoryRefused, OSError: See ``claim``.
+        """
+        if len(self._directories) == 1:
+            return False
+        home = self._home(topic, partition)
+        names = {name.partition(".")[0] for name in self._names(home.path / topic)}
+        if self.takes(home.path) or str(partition) in names:
+            return False
+        with self._lock:
+            self._counts[home] -= 1
+            home = self._choose()
+            self._counts[home] += 1
+            self._homes[topic][partition] = [home]
+        home.claim_topic(topic, topic_id)
+        return True
 
     def _find(self, topic: str) -> dict[int, list[DataDirectory]]:
         """Return where the partitions of a topic lie; an empty directory holds nothing."""

@@ -108,6 +108,17 @@ async def test_a_full_disk_refuses_only_messages_of_its_partitions(cluster, two,
     await client.put("t", homes[full][0], [message(b"x")])
 
 
+async def test_a_partition_without_messages_begins_where_there_is_room(cluster):
+    """Its disk was chosen when its topic was created, and has filled up since."""
+    node = await start(cluster)
+    disks = Disks(node, cluster.disks["b1"])
+    await topic(cluster, node)
+    disks.fill(D2, 50)
+    client = await Client.connect(cluster.network, node.address)
+    await fill_all(client)
+    assert by_home(node) == {D1: [0, 1, 2, 3], D2: []}
+
+
 async def test_a_node_whose_disks_are_all_full_refuses_all(cluster, two):
     node, client = two
     disks = Disks(node, cluster.disks["b1"])

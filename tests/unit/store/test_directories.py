@@ -137,6 +137,22 @@ def test_a_new_partition_goes_where_there_is_room(disk: MemoryDisk) -> None:
     assert begin(disk, data, 0) == D1  # one that is there stays
 
 
+def test_a_partition_that_lies_nowhere_gets_another_home_when_its_own_is_full(
+    disk: MemoryDisk,
+) -> None:
+    data = opened(disk, D1, D2)
+    for number in range(2):
+        data.claim("t", number, "id")
+    assert [data.home("t", number) for number in range(2)] == [D1, D2]
+    begin(disk, data, 1)
+    data.takes = lambda path: path != D1
+    data.claim("t", 0, "id")
+    assert data.home("t", 0) == D2
+    data.takes = lambda path: path != D2
+    data.claim("t", 1, "id")
+    assert data.home("t", 1) == D2
+
+
 def test_an_earlier_range_and_what_was_cut_hold_a_partition(disk: MemoryDisk) -> None:
     data = opened(disk, D1, D2)
     data.close()
