@@ -24,6 +24,7 @@ from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
 from vq.model import ProducerStamp, TopicPartition
+from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory
 from vq.store.disk import Disk
 from vq.store.log import Log, LogConfig, LogState
@@ -126,7 +127,13 @@ def logs_of(disk: MemoryDisk) -> Logs:
     disk._locks.clear()
     data = DataDirectory.open(Path("/data"), "c", "b1", "n1", disk)
     reserve = Reserve(Path("/data"), disk)
-    return Logs(data, disk=disk, clock=ManualClock(), config=CONFIG, reserve=reserve)
+    return Logs(
+        DataDirectories([data], disk),
+        disk=disk,
+        clock=ManualClock(),
+        config=CONFIG,
+        reserves={Path("/data"): reserve},
+    )
 
 
 def test_a_crash_while_an_earlier_range_is_removed_loses_nothing_else() -> None:

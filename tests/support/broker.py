@@ -139,6 +139,7 @@ class MemoryCluster:
             clock=clock,
             rng=random.Random(7),
             flusher=self.flushers[key],
+            new_flusher=lambda clock: LoopFlusher(FlushRunner(clock)),
             runner=self.runners[key],
         )
         return self.nodes[key]

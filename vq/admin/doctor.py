@@ -40,12 +40,12 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     return [
         checks.client_loops(compiled=appender.LOOPS_COMPILED),
         checks.open_files(soft, hard),
-        *_disk(config),
+        *(finding for path in config.directories for finding in _disk(path, config)),
     ]
 
 
-def _disk(config: BrokerConfig) -> list[Finding]:
-    place = _existing(config.data.absolute())
+def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
+    place = _existing(path.absolute())
     try:
         seconds = _sync_times(place)
     except OSError as error:

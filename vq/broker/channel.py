@@ -107,6 +107,7 @@ class Channel:
         span: The part of the placement that this group holds; the last one when there are several.
         state: See ``partition_state``. Nobody else writes it.
         cause: The error that ended the partition; None while its state is not one of these ends.
+        place: The data directory that has its logs.
         log: None until something is to be read from or written to disk.
         older: Earlier ranges, in rising order, with a gap before the next one.
         earlier: This is one of these.
@@ -132,6 +133,7 @@ class Channel:
         "older",
         "parked",
         "partition",
+        "place",
         "placement",
         "placement_version",
         "role",
@@ -159,6 +161,7 @@ class Channel:
         self.placement_version = placement_version
         self.context = context
         self.role: Role = context.roles[context.group]
+        self.place = context.main
         self.log: Log | None = None
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
@@ -364,6 +367,7 @@ class Channel:
             context=self.context,
         )
         older.earlier = True
+        older.place = self.place
         older.start_offset = older.high_watermark = start
         older.copies.cut = list(cut)
         if isinstance(log, BaseException):
@@ -450,6 +454,7 @@ class Channel:
                 RULES[self.state].refusal is not None
                 or header.epoch > self.role.epoch
                 or log is None
+                or self.place.refusal is not None
             ):
                 raise self.why_refused(header.epoch)
             if settings.min_insync > self.role.named:
@@ -499,13 +504,13 @@ class Channel:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
             self.acks.append(_new(Acknowledgement, ack))
-            context.storer.mark(self)
+            self.place.storer.mark(self)
             return
         self._flush_due.appended(count, settings)
         role = self.role
         others = role.insync
         if role.leaving:
-            context.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
+            self.place.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
         if others and settings.replication is not _ALONE:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
@@ -583,7 +588,7 @@ class Channel:
             return refusal(self._why())
         if epoch > self.role.epoch:
             return self.stale_epoch(epoch)
-        return Busy(f"the log of partition {self} is not open yet")
+        return self.place.refusal or Busy(f"the log of partition {self} is not open yet")
 
     def _too_few(self) -> NotEnoughInSync:
         role, wanted = self.role, self.settings.min_insync
@@ -634,7 +639,7 @@ class Channel:
             # Both end between batches: once one is beyond the start, all of the batch is stored.
             ack = Acknowledgement(start + 1, session, request_id, offset, 0, True, 0.0)
             self.acks.append(ack)
-            self.context.storer.mark(self)
+            self.place.storer.mark(self)
         else:
             self._acknowledge(session, request_id, offset, duplicate=True)
 
@@ -643,7 +648,7 @@ class Channel:
         """Have everything appended so far made durable with the next flush."""
         self._flush_due.clear()
         if self.log is not None and not self.failed:
-            self.context.storer.mark(self)
+            self.place.storer.mark(self)
 
     def begin_flush(self) -> SyncTicket | None:
         """See ``storer.Flushable``."""
@@ -779,7 +784,7 @@ class Channel:
                 except Exception:
                     logger.exception("callback after a flush failed", partition=self)
         else:
-            self.context.storer.mark(self)
+            self.place.storer.mark(self)
 
     def fail(self, error: BaseException) -> None:
         """End writing for good: the first I/O error on a log is its last."""

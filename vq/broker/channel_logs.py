@@ -158,6 +158,7 @@ class ChannelLogs:
             logger.error("log cannot be opened", partition=channel, error=error)
             channel.fail(error)
         else:
+            channel.place = channel.context.places[self._logs.home(channel.partition)]
             channel.attach(log)
             self.story.opened(channel.partition, log.recovery, took_s)
 

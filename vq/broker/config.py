@@ -72,7 +72,11 @@ class BrokerConfig:
     """Settings of one broker process. Checked once, here.
 
     Attributes:
-        data: Directory of the logs; made when missing, locked while the broker runs.
+        data: Directory of the logs; made when missing, locked while the broker runs. Several of
+            them, on disks of their own: the first one, the main one, also has what is of the node
+            as a whole; a new log goes to the one with the most room.
+        without_data: Ids of data directories that the node goes on without, although they belong to
+            it: lost ones. For one start.
         cluster: The cluster it belongs to; with its root in ZooKeeper it is one tree.
         group: Its broker group, the container that partitions are given to.
         node: Its name inside the group; group and node never change for a data directory.
@@ -128,7 +132,8 @@ class BrokerConfig:
         connections: Bounds of connections.
     """
 
-    data: Path
+    data: Path | tuple[Path, ...]
+    without_data: tuple[str, ...] = ()
     cluster: str = "default"
     group: str
     node: str
@@ -167,7 +172,17 @@ class BrokerConfig:
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The data directories, the main one first."""
+        return self.data if isinstance(self.data, tuple) else (self.data,)
+
     def __post_init__(self) -> None:
+        if not self.directories or len(set(self.directories)) < len(self.directories):
+            raise InvalidArgument(
+                f"data = {', '.join(map(str, self.directories))}: give one directory, or several "
+                "different ones"
+            )
         check_name("cluster", self.cluster)
         check_name("group", self.group)
         check_name("node", self.node)

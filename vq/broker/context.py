@@ -1,12 +1,14 @@
-"""What all channels of a node share: storer, timers, counters, and the role in each group."""
+"""What all channels of a node share: storers, timers, counters, and the role in each group."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from vq.broker.histogram import Histogram
 from vq.broker.storer import Storer
 from vq.clock import Clock
+from vq.errors import VqError
 
 
 class Timer(Protocol):
@@ -65,12 +67,29 @@ class Role:
     leaving: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class Place:
+    """A data directory as the channels see it whose logs lie there.
+
+    Attributes:
+        storer: Flushes them.
+        refusal: Why they take no PUTs, None: the directory and its disk are no reason. Only
+            ``data_disk`` writes it.
+        gone: The directory was removed or unmounted. Likewise.
+    """
+
+    storer: Storer
+    refusal: VqError | None = None
+    gone: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Shared by the channels of one node.
 
     Attributes:
         group: This node's broker group.
+        places: Of the data directories, the main one first; at least one.
         roles: What this node is in each group of which it holds partitions.
         call_later: Calls back after so many seconds, on the loop.
         fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
@@ -79,7 +98,7 @@ class Context:
     """
 
     group: str
-    storer: Storer
+    places: Mapping[Path, Place]
     clock: Clock
     call_later: Callable[[float, Callable[[], None]], Timer]
     roles: Mapping[str, Role]
@@ -87,6 +106,21 @@ class Context:
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)
     acknowledged: Histogram | None = None
+
+    @property
+    def main(self) -> Place:
+        """The main data directory."""
+        return next(iter(self.places.values()))
+
+    @property
+    def flushes(self) -> int:
+        """How many flushes ended."""
+        return sum(each.storer.flushes for each in self.places.values())
+
+    @property
+    def flushed_logs(self) -> int:
+        """Over how many logs in sum; one flush may be of many."""
+        return sum(each.storer.flushed_logs for each in self.places.values())
 
     @property
     def role(self) -> Role:

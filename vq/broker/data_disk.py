@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vq.broker.config import BrokerConfig
+from vq.broker.context import Place
 from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.forecast import Growth, full_in_s
 from vq.broker.reserve import Reserve
@@ -49,6 +50,8 @@ class DataDisk:
         watch: How full the disk is.
         growth: How fast it fills.
         gone: The directory was removed or unmounted: what is written is kept nowhere.
+        refusal: Why PUTs are refused, as of the last change; None: they are not.
+        place: Is told what follows for the partitions there; set it before the first look.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class DataDisk:
         self.watch = DiskWatch(marks)
         self.growth = Growth()
         self.gone = False
+        self.refusal: VqError | None = None
+        self.place: Place | None = None
         self._told_soon = False
 
     async def run(self) -> None:
@@ -107,6 +112,13 @@ class DataDisk:
             logger.error("data directory is gone, messages are refused", path=self.path)
         else:
             logger.warning("data directory is there again", path=self.path)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have those know who ask for each batch, and the node."""
+        self.refusal = self._why_refused()
+        if self.place is not None:
+            self.place.refusal, self.place.gone = self.refusal, self.gone
         self._on_change()
 
     def _measure(self) -> None:
@@ -133,7 +145,7 @@ class DataDisk:
                 warn=f"{watch.marks.warn:.0%}",
                 refuse=f"{watch.marks.refuse:.0%}",
             )
-            self._on_change()
+            self._tell()
 
     def _look_ahead(self) -> None:
         """Tell once that the disk will be full soon."""
@@ -171,9 +183,7 @@ class DataDisk:
         """
         return 0 if self.gone else self.watch.excess_bytes
 
-    @property
-    def refusal(self) -> VqError | None:
-        """Why PUTs are refused; None: they are not."""
+    def _why_refused(self) -> VqError | None:
         watch = self.watch
         if self.gone:
             return Busy(
@@ -200,10 +210,10 @@ class DataDisk:
         )
 
     @property
-    def not_ready(self) -> list[str]:
-        """Why the node does not do its work, for ``/readyz``."""
+    def not_ready(self) -> str:
+        """Why PUTs are refused, in short, for ``/readyz``; "": they are not."""
         if self.gone:
-            return ["the data directory is gone, messages are refused"]
+            return "the data directory is gone, messages are refused"
         if self.watch.level >= DiskLevel.REFUSE:
-            return [f"the disk is {self.watch.used_share:.1%} full, messages are refused"]
-        return []
+            return f"the disk is {self.watch.used_share:.1%} full, messages are refused"
+        return ""

@@ -5,7 +5,7 @@ somebody asks: an operator may remove one by hand. All work on files is done on 
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +30,10 @@ _LOG_NAME: Final = re.compile(r"(\d{1,9})(\.from-\d{1,20})?")
 
 
 class DivergedFiles:
-    """The files of one data directory. Loop-bound.
+    """The files of a node. Loop-bound.
 
     Args:
-        data: The data directory.
+        data: Its data directories.
         disk: The disk.
         runner: For work on files.
         tasks: For requests under way.
@@ -42,7 +42,7 @@ class DivergedFiles:
         on_deleted: Called after an operator had a file deleted; set it freely.
     """
 
-    def __init__(self, data: Path, disk: Disk, runner: Runner, tasks: Tasks) -> None:
+    def __init__(self, data: Sequence[Path], disk: Disk, runner: Runner, tasks: Tasks) -> None:
         self._data = data
         self._disk = disk
         self._runner = runner
@@ -74,17 +74,17 @@ class DivergedFiles:
         self._found = await self._runner.run(self._scan, Lane.READ)
 
     def _scan(self) -> dict[str, Diverged]:
-        """Return all files by their path below the data directory, sorted; blocks."""
+        """Return all files by their path below their data directory, sorted; blocks.
+
+        A partition lies in one of them, so that a path names one file.
+        """
         known = self._found
         found: dict[str, Diverged] = {}
-        for topic in self._names(self._data):
-            if not is_valid_name(topic):
-                continue
-            for log in self._names(self._data / topic):
-                if _LOG_NAME.fullmatch(log):
-                    directory = self._data / topic / log
-                    for each in diverged(directory, self._disk, known=known.values()):
-                        found[str(each.path.relative_to(self._data))] = each
+        for data in self._data:
+            for topic in filter(is_valid_name, self._names(data)):
+                for log in filter(_LOG_NAME.fullmatch, self._names(data / topic)):
+                    for each in diverged(data / topic / log, self._disk, known=known.values()):
+                        found[str(each.path.relative_to(data))] = each
         return dict(sorted(found.items()))
 
     def _names(self, directory: Path) -> list[str]:

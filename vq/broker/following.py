@@ -290,7 +290,7 @@ class Follower:
             session.failures.clear()
             copied = session.channels
             for channel in self._channels():
-                if channel in self._held or not _can_be_copied(channel):
+                if channel in self._held or channel.place.gone or not _can_be_copied(channel):
                     continue
                 if channel in copied:
                     del copied[channel]

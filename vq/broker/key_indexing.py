@@ -54,7 +54,6 @@ class KeyIndexer:
         disk, runner: To read blocks and write indexes.
         clock: To measure steps.
         bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
-        has_space: Whether the disk has space for them.
     """
 
     def __init__(
@@ -65,14 +64,12 @@ class KeyIndexer:
         runner: Runner,
         clock: Clock,
         bytes_per_s: int,
-        has_space: Callable[[], bool],
     ) -> None:
         self._channels = channels
         self._disk = disk
         self._runner = runner
         self._clock = clock
         self._bytes_per_s = bytes_per_s
-        self._has_space = has_space
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
         # Those of blocks whose index a search had no use of, perhaps before the first pass.
@@ -122,7 +119,7 @@ class KeyIndexer:
             if block.start_offset in settled or not block.length:
                 continue
             due = _Due(channel, log, block)
-            if not _is_closed(due) or not self._has_space():
+            if not _is_closed(due) or channel.place.refusal is not None:
                 return
             await self._index(due)
             settled.add(block.start_offset)

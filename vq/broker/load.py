@@ -74,16 +74,23 @@ class FlushMeter:
         flusher: Does the work.
         clock: Read at the beginning and at the end of each flush.
         count_waiting: Returns the number of requests without an answer.
+        times: Notes how long flushes took, of several flushers; None: of this one.
 
     Attributes:
         times: How long flushes took.
     """
 
-    def __init__(self, flusher: Flusher, clock: Clock, count_waiting: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        flusher: Flusher,
+        clock: Clock,
+        count_waiting: Callable[[], int],
+        times: Histogram | None = None,
+    ) -> None:
         self._flusher = flusher
         self._now = clock.monotonic
         self._count_waiting = count_waiting
-        self.times = Histogram()
+        self.times = times or Histogram()
         self._on_done: OnDone | None = None
         self._begun: float | None = None  # of the flush in flight
         self._asked = self._now()
@@ -140,7 +147,7 @@ class LoadMeter:
 
     Args:
         counters: What the node counts.
-        flushes: Measures its flushes.
+        flushes: Measure its flushes, one for each data directory.
         clock: Time.
         cpu_s: Returns the processor time of the calling thread, the loop's, in seconds; None: it is
             not measured, and only flushes count as ``busy``.
@@ -149,7 +156,7 @@ class LoadMeter:
     def __init__(
         self,
         counters: Counters,
-        flushes: FlushMeter,
+        flushes: Sequence[FlushMeter],
         clock: Clock,
         cpu_s: Callable[[], float] | None = None,
     ) -> None:
@@ -181,7 +188,7 @@ class LoadMeter:
             self._counters,
             self._load,
         )
-        times = self._flushes.take()
+        times = _together([each.take() for each in self._flushes])
         elapsed_s = now - self._time
         messages = counters.messages_in - self._messages
         size = counters.bytes_in - self._bytes
@@ -219,6 +226,16 @@ class LoadMeter:
             flush_ms=round(load.flush_ms, 3),
             partitions=partitions,
         )
+
+
+def _together(times: Sequence[FlushTimes]) -> FlushTimes:
+    """Return what counts of several flushers: the busiest one limits the node."""
+    lasted = [each.flush_s for each in times if each.flush_s is not None]
+    return FlushTimes(
+        busy_s=max(each.busy_s for each in times),
+        flush_s=sum(lasted) / len(lasted) if lasted else None,
+        depth=max(each.depth for each in times),
+    )
 
 
 def _average(before: float, now: float, weight: float) -> float:

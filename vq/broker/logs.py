@@ -12,7 +12,7 @@ this group still holds the offset that it began at.
 
 import logging
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
@@ -25,7 +25,8 @@ from vq.store.archive_place import discard, drop_archive, url_in
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
-from vq.store.directory import DataDirectory, LocalTopic
+from vq.store.directories import DataDirectories
+from vq.store.directory import LocalTopic
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
@@ -60,23 +61,29 @@ def _is_empty(log: Log) -> bool:
 
 
 class Logs:
-    """Opens logs in one data directory; they share one cache of open files."""
+    """Opens logs in the data directories of a node; they share one cache of open files.
+
+    Args:
+        directory: The data directories.
+        disk, clock, config: For the logs.
+        reserves: Of each of them.
+    """
 
     def __init__(
         self,
-        directory: DataDirectory,
+        directory: DataDirectories,
         *,
         disk: Disk,
         clock: Clock,
         config: LogConfig,
-        reserve: Reserve,
+        reserves: Mapping[Path, Reserve],
     ) -> None:
         self._directory = directory
         self._begun = directory.begun
         self._disk = disk
         self._clock = clock
         self._config = config
-        self._reserve = reserve
+        self._reserves = reserves
         self._cache = BlockCache()
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
@@ -94,7 +101,7 @@ class Logs:
             NamesakeFound: Data of another topic of this name lie there.
             DirectoryRefused: It is unknown whose data lie there.
         """
-        self._directory.claim_topic(partition.topic, topic_id)
+        self._directory.claim(*partition, topic_id)
         usual = self._directory.log_directory(*partition)
         paths = [_aside_path(usual, start) for start in self._starts_aside(partition)]
         there, aside = self._disk.exists(usual), [p for p in paths if self._disk.exists(p)]
@@ -122,14 +129,14 @@ class Logs:
             aside = self._aside.get(topic)
             if aside is None:
                 aside = {}
-                parent = self._directory.log_directory(*partition).parent
-                for name in self._disk.listdir(parent):
-                    if name.endswith(_GONE):  # ``remove_aside`` was interrupted
-                        self._disk.rmtree(parent / name)
-                        continue
-                    number, mark, start = name.partition(_ASIDE)
-                    if mark and start.isdecimal():
-                        aside.setdefault(number, set()).add(int(start))
+                for parent in self._directory.topic_directories(topic):
+                    for name in self._disk.listdir(parent):
+                        if name.endswith(_GONE):  # ``remove_aside`` was interrupted
+                            self._disk.rmtree(parent / name)
+                            continue
+                        number, mark, start = name.partition(_ASIDE)
+                        if mark and start.isdecimal():
+                            aside.setdefault(number, set()).add(int(start))
                 self._aside[topic] = aside
             return sorted(aside.get(str(partition.partition), ()))
 
@@ -143,8 +150,13 @@ class Logs:
         producers: bytes = b"",
         holds: Holds = _everything,
     ) -> Log:
-        """Open a log in the usual place, or in ``path``. Raises as ``Log.open``."""
-        path = path or self._directory.log_directory(*partition)
+        """Open a log in the usual place, or in ``path``. Raises as ``Log.open``.
+
+        Also as ``DataDirectories.choose_again``: one that is not there yet may get another place.
+        """
+        if path is None:
+            self._directory.choose_again(*partition, topic_id)
+            path = self._directory.log_directory(*partition)
         begun_at = self._begun.of_partition(topic_id, partition.partition).get(path.name)
         if begun_at is not None and not holds(begun_at):
             begun_at = None  # the partition was given another begin: what was here is given up
@@ -332,15 +344,30 @@ class Logs:
     def move_topic(self, name: str, topic_id: str, *, keep: bool) -> Path | None:
         """Move all data of a topic out of the way, to stay or to be purged; close its logs before.
 
-        Returns where they are now, None if there were none of the topic with that id.
+        Returns where they are now, the first part of them; None if there were none of the topic
+        with that id.
         """
-        path = self._reserve.spend(
-            lambda: self._directory.move_topic(name, topic_id, self._clock, keep=keep),
-            f"the data of topic {name} cannot be moved out of the way",
-        )
+        moved = [
+            reserve.spend(
+                lambda at=at: self._directory.move_topic(  # type: ignore[misc]
+                    name, topic_id, self._clock, keep=keep, at=at
+                ),
+                f"the data of topic {name} cannot be moved out of the way",
+            )
+            for at, reserve in self._reserves.items()
+        ]
+        path = next((each for each in moved if each is not None), None)
         with self._aside_lock:
             self._aside.pop(name, None)
         return path
+
+    def home(self, partition: TopicPartition) -> Path:
+        """Return the data directory that the logs of a partition lie in, or will.
+
+        Raises:
+            DirectoryRefused: It lies in several.
+        """
+        return self._directory.home(*partition)
 
     def mark_unflushed(self) -> None:
         """Make durable that messages may be counted here before they are flushed.
@@ -348,7 +375,7 @@ class Logs:
         Raises:
             DiskFull, OSError: It is not durable, so none must be.
         """
-        self._reserve.spend(
+        self._reserves[self._directory.path].spend(
             self._directory.unflushed.mark,
             "not even that messages may be unflushed can be stored",
         )

@@ -5,7 +5,7 @@ known has no sample; a family without samples still has its name and meaning. Th
 is compared with this module by a test.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -23,7 +23,6 @@ from vq.broker.data_disk import DataDisk
 from vq.broker.disk_watch import DiskLevel
 from vq.broker.histogram import Histogram
 from vq.broker.lag import Lag
-from vq.broker.load import FlushMeter
 from vq.broker.server import Server
 from vq.broker.status import StatusReport
 from vq.broker.survey import STATES, Totals
@@ -58,8 +57,8 @@ class BrokerMetrics:
         config: Names the node.
         context: Has counters, roles and the storer.
         server: Has the connections.
-        flushes: Has the times of flushes.
-        data_disk: Has the disk's space.
+        flush_times: How long flushes took.
+        disks: Of the data directories.
         status: Has what STATUS tells of scrubs, repairs and cut bytes.
 
     Attributes:
@@ -71,15 +70,15 @@ class BrokerMetrics:
         config: BrokerConfig,
         context: Context,
         server: Server,
-        flushes: FlushMeter,
-        data_disk: DataDisk,
+        flush_times: Histogram,
+        disks: Sequence[DataDisk],
         status: StatusReport,
     ) -> None:
         self._config = config
         self._context = context
         self._server = server
-        self._flushes = flushes
-        self._data_disk = data_disk
+        self._flush_times = flush_times
+        self._disks = disks
         self._status = status
         self.loop_lag = Histogram()
 
@@ -163,11 +162,11 @@ class BrokerMetrics:
             "Time from the append of a batch to its acknowledgement: flush and copies included.",
             times or Histogram(),
         )
-        yield _histogram("vq_flush_seconds", "Time of a flush.", self._flushes.times)
+        yield _histogram("vq_flush_seconds", "Time of a flush.", self._flush_times)
         yield _counter(
             "vq_flushed_logs",
             "Logs that flushes made durable; one flush may be of many.",
-            self._context.storer.flushed_logs,
+            self._context.flushed_logs,
         )
 
     def _requests(self) -> Iterator[Metric]:
@@ -268,41 +267,51 @@ class BrokerMetrics:
         )
 
     def _disk(self) -> Iterator[Metric]:
-        disk, watch = self._data_disk, self._data_disk.watch
-        known = watch.total > 0
-        yield _gauge(
+        known = [each for each in self._disks if each.watch.total > 0]
+
+        def family(name: str, meaning: str, value: Callable[[DataDisk], float | None]) -> Metric:
+            values = {str(each.path): value(each) for each in known}
+            told = {path: number for path, number in values.items() if number is not None}
+            return _by_label(name, meaning, "directory", told)
+
+        yield family(
             "vq_disk_free_bytes",
-            "Free bytes of the disk with the data directory.",
-            watch.free if known else None,
+            "Free bytes of the disk with a data directory.",
+            lambda disk: disk.watch.free,
         )
-        yield _gauge("vq_disk_size_bytes", "Size of that disk.", watch.total if known else None)
-        yield _gauge(
+        yield family("vq_disk_size_bytes", "Size of that disk.", lambda disk: disk.watch.total)
+        yield family(
             "vq_disk_refuses",
             "1 while messages are refused because the disk is too full, else 0.",
-            watch.level >= DiskLevel.REFUSE if known else None,
+            lambda disk: disk.watch.level >= DiskLevel.REFUSE,
         )
-        yield _gauge(
+        yield family(
             "vq_disk_level",
             "0: enough space, 1: a warning, 2: messages are deleted early where topics allow it, "
             "3: messages are refused, 4: nothing is copied to this node, either.",
-            int(watch.level) if known else None,
+            lambda disk: int(disk.watch.level),
         )
-        yield _gauge(
+        yield family(
             "vq_disk_excess_bytes",
             "Bytes that should be deleted early; 0 below level 2.",
-            disk.pressure_bytes if known else None,
+            lambda disk: disk.pressure_bytes,
         )
-        yield _gauge(
+        yield family(
             "vq_disk_growth_bytes_per_second",
             "How fast the bytes in use grow, measured over two hours to a day; none until it is "
             "known, 20 minutes after the start.",
-            disk.growth.bytes_per_s,
+            lambda disk: disk.growth.bytes_per_s,
         )
-        yield _gauge(
+        yield family(
             "vq_disk_full_in_seconds",
             "Time until messages are refused, at that growth; none if it is not known or the disk "
             "does not fill up.",
-            disk.full_in_s if known else None,
+            lambda disk: disk.full_in_s,
+        )
+        yield family(
+            "vq_data_directory_gone",
+            "1 while the data directory is removed or unmounted, else 0.",
+            lambda disk: disk.gone,
         )
 
     def _care(self, totals: Totals) -> Iterator[Metric]:

@@ -22,13 +22,13 @@ from prometheus_client.metrics_core import Metric
 
 from vq import limits
 from vq.broker.archive_runs import Archiver
+from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
-from vq.broker.context import Context, Role
+from vq.broker.context import Context, Place, Role
 from vq.broker.daily import DailyTime
 from vq.broker.daily_runs import Alarm, DailyRuns, no_alarm
 from vq.broker.data_disk import DataDisk
-from vq.broker.disk_watch import DiskLevel
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.epoch_file import EpochFile
@@ -83,7 +83,7 @@ from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.membership import Member
 from vq.remoting.transport import Listener, Network
-from vq.store.directory import DataDirectory
+from vq.store.directories import DataDirectories
 from vq.store.disk import Disk
 from vq.store.log import LogConfig
 from vq.version import __version__
@@ -115,7 +115,8 @@ class BrokerNode:
         disk: Where its data are.
         clock: Time.
         rng: For secrets, nonces and back-off; a real broker has one that nobody can foresee.
-        flusher: None: a thread of its own.
+        flusher: For the main data directory; None: a thread of its own.
+        new_flusher: Makes one for each further data directory.
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
         cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
@@ -137,6 +138,7 @@ class BrokerNode:
         clock: Clock,
         rng: random.Random,
         flusher: Flusher | None = None,
+        new_flusher: Callable[[Clock], Flusher] = lambda clock: ThreadFlusher(FlushRunner(clock)),
         runner: Runner | None = None,
         log_config: LogConfig | None = None,
         cpu_s: Callable[[], float] | None = None,
@@ -150,10 +152,13 @@ class BrokerNode:
         self._disk = disk
         self._clock = clock
         self._rng = rng
-        self._flushes = FlushMeter(
-            flusher or ThreadFlusher(FlushRunner(clock)),
-            clock,
-            lambda: self._server.requests_waiting,
+        times = Histogram()
+        self._flushes = tuple(
+            FlushMeter(each, clock, lambda: self._server.requests_waiting, times)
+            for each in (
+                flusher or new_flusher(clock),
+                *(new_flusher(clock) for _ in config.directories[1:]),
+            )
         )
         self._runner: Runner = runner or ThreadRunner()
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
@@ -165,20 +170,24 @@ class BrokerNode:
         self._lease = Lease(coordinator, clock)
         asker = Member(config.group, config.node)
         self._membership = Membership(coordinator, clock, self._tasks, rng.randbytes, asker)
-        self._data_disk = DataDisk(
-            config.data,
-            config,
-            disk,
-            self._runner,
-            clock,
-            on_change=self._update_refusal,
-            on_gone=lambda gone: self._soundness.note_directory(gone=gone),
+        self._disks = tuple(
+            DataDisk(
+                path,
+                config,
+                disk,
+                self._runner,
+                clock,
+                on_change=self._update_refusal,
+                on_gone=self._note_gone,
+            )
+            for path in config.directories
         )
-        self._epoch_file = EpochFile(config.data, disk)
+        self._data_disk = self._disks[0]
+        self._epoch_file = EpochFile(config.directories[0], disk)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
         self._leadership: Leadership | None = None
-        self._directory: DataDirectory | None = None
+        self._directory: DataDirectories | None = None
         self._stage = Stage.SERVING
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
@@ -222,13 +231,20 @@ class BrokerNode:
     async def _start(self) -> None:
         config = self.config
         self._directory = await self._runner.run(
-            lambda: DataDirectory.open(
-                config.data, config.cluster, config.group, config.node, self._disk
+            lambda: DataDirectories.open(
+                config.directories,
+                config.cluster,
+                config.group,
+                config.node,
+                self._disk,
+                without=config.without_data,
             )
         )
-        await self._runner.run(self._data_disk.reserve.release_if_short)
+        for each in self._disks:
+            await self._runner.run(each.reserve.release_if_short)
         watched = self._build(self._directory)
-        self._data_disk.look()
+        for each in self._disks:
+            each.look()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -246,11 +262,13 @@ class BrokerNode:
             self._server.new_session,
             on_full=self._server.end_silent,
         )
-        self._storer.start()
+        for place in self._context.places.values():
+            place.storer.start()
         self._tasks.keep(self._sweep, "look at silent connections")
         await self._register_and_lead()
         self._tasks.keep(self._partitions.view.run, "follow topics")
-        self._tasks.keep(self._data_disk.run, "watch the disk")
+        for each in self._disks:
+            self._tasks.keep(each.run, "watch the disk")
         self._tasks.keep(self._publish_load, "publish the load")
         self._tasks.keep(self._tidy, "tidy up")
         self._tasks.keep(self._archiver.run, "archive")
@@ -268,17 +286,23 @@ class BrokerNode:
             topics=len(self._partitions.view.topics),
         )
 
-    def _build(self, directory: DataDirectory) -> Watched:
+    def _build(self, directory: DataDirectories) -> Watched:
         """Make the parts and tie them together; return what ``monitor`` looks at."""
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
-        self._storer = Storer(self._flushes, turn)
+        places = {
+            each.path: Place(Storer(flusher, turn))
+            for each, flusher in zip(self._disks, self._flushes, strict=True)
+        }
+        for each in self._disks:
+            each.place = places[each.path]
+        directory.takes = lambda path: places[path].refusal is None
         role = Role(group=config.group, holds=self._lease.holds)
         self._context = Context(
             group=config.group,
             roles={role.group: role},
-            storer=self._storer,
+            places=places,
             clock=clock,
             call_later=loop.call_later,
             acknowledged=None if config.metrics_port == 0 else Histogram(),
@@ -288,7 +312,7 @@ class BrokerNode:
             disk=self._disk,
             clock=clock,
             config=self._log_config,
-            reserve=self._data_disk.reserve,
+            reserves={each.path: each.reserve for each in self._disks},
         )
         self._partitions = Partitions(
             self._context,
@@ -313,7 +337,7 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             prove=self._membership.prove,
-            refuse=lambda _: self._data_disk.copy_refusal,
+            refuse=self._why_not_copied,
             rng=self._rng,
             on_dead=self._master_is_dead,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -363,8 +387,8 @@ class BrokerNode:
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
-        status = StatusReport(config, self._context, self._partitions, self._data_disk, verifier)
-        diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
+        status = StatusReport(config, self._context, self._partitions, self._disks, verifier)
+        diverged = DivergedFiles(config.directories, self._disk, self._runner, self._tasks)
         diverged.look_soon()
         self._partitions.logs.on_cut = diverged.look_soon
         diverged.on_deleted = self._partitions.look_at_losses
@@ -400,7 +424,7 @@ class BrokerNode:
             disk=self._disk,
             runner=self._runner,
             clock=clock,
-            data=config.data,
+            data=directory.path,
             bytes_per_s=config.scrub_bytes_per_s,
             interval_s=config.scrub_interval_s,
         )
@@ -413,7 +437,7 @@ class BrokerNode:
             runner=self._runner,
             clock=clock,
             interval_s=config.retention_interval_s,
-            relief=Relief([self._data_disk], role, self._coordinator, clock),
+            relief=Relief(self._disks, role, self._coordinator, clock),
         )
         self._tasks.keep(retainer.run, "retention")
         archiver = Archiver(
@@ -441,7 +465,6 @@ class BrokerNode:
             runner=self._runner,
             clock=clock,
             bytes_per_s=config.key_index_bytes_per_s,
-            has_space=lambda: self._data_disk.watch.level < DiskLevel.REFUSE,
         )
         finder.on_unfit = indexer.rebuild
         self._tasks.keep(indexer.run, "make key indexes")
@@ -478,7 +501,7 @@ class BrokerNode:
         self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
-                config, self._context, self._server, self._flushes, self._data_disk, status
+                config, self._context, self._server, self._flushes[0].times, self._disks, status
             ),
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
@@ -507,12 +530,15 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
         refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
-        if refusal is None and self._context.role.follows:
-            refusal = self._data_disk.copy_refusal
         gone = self._data_disk.gone
+        follows = bool(self._context.role.follows)
+        disks = [
+            each.copy_refusal if follows and not each.gone else each.refusal for each in self._disks
+        ]
         found = [
             self._listener.trouble if self._listener is not None else "",
-            str(self._data_disk.refusal if gone else refusal or ""),
+            *map(str, filter(None, disks)),
+            "" if refusal in disks or gone else str(refusal or ""),
             "" if gone else follower.problem,
             self._mastership.waits,
         ]
@@ -522,7 +548,9 @@ class BrokerNode:
         """Return why the node does not do its work, apart from ZooKeeper."""
         if self._stage is not Stage.SERVING:
             return ["the node is stopping"]
-        return self._data_disk.not_ready
+        gone = [each.not_ready for each in self._disks if each.gone]
+        full = [each.not_ready for each in self._disks if each.refusal is not None]
+        return gone or (full[:1] if len(full) == len(self._disks) else [])
 
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
@@ -547,8 +575,8 @@ class BrokerNode:
             async with asyncio.timeout(self.config.stop_timeout_s):
                 await self._tasks.close()
                 await self._leave()
-                if hasattr(self, "_storer"):
-                    self._storer.close()
+                if hasattr(self, "_context"):
+                    self._close_storers()
                 await self._monitor.close()
                 await self._coordinator.close()
                 await self._runner.close()
@@ -654,7 +682,7 @@ class BrokerNode:
             self._directory.unflushed.lost = False
             self._tasks.start(self._settle_unflushed())
 
-    async def _doubt_logs(self, directory: DataDirectory) -> None:
+    async def _doubt_logs(self, directory: DataDirectories) -> None:
         """Take that something is missing, however that came, until this node has caught up."""
         try:
             await self._runner.run(directory.unflushed.doubt)
@@ -763,9 +791,9 @@ class BrokerNode:
         channels = self._partitions.channels
         logs = [each.log for each in channels.values() if each.log is not None]
         return meter.measure(
-            disk_free=self._data_disk.watch.free,
-            disk_total=self._data_disk.watch.total,
-            disk_excess=self._data_disk.pressure_bytes,
+            disk_free=sum(each.watch.free for each in self._disks),
+            disk_total=sum(each.watch.total for each in self._disks),
+            disk_excess=sum(each.pressure_bytes for each in self._disks),
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
@@ -788,9 +816,25 @@ class BrokerNode:
                     logger.info("data of deleted topics removed", topics=removed)
             await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
+    def _note_gone(self, gone: bool) -> None:
+        """A data directory is gone, or there again."""
+        self._soundness.note_directory(
+            gone=any(each.gone for each in self._disks), main=self._data_disk.gone
+        )
+
+    def _why_not_copied(self, channel: Channel) -> VqError | None:
+        """Return why nothing is copied to the disk of a partition; None: it is."""
+        place = channel.place
+        return next((each.copy_refusal for each in self._disks if each.place is place), None)
+
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
-        refusal = self._mastership.refusal or self._data_disk.refusal
+        # What one of several directories refuses, its partitions do. Without the main one nothing
+        # of the node as a whole can be stored.
+        disks = [each.refusal for each in self._disks]
+        refusal = self._mastership.refusal
+        if refusal is None and (self._data_disk.gone or None not in disks):
+            refusal = disks[0]
         if self._stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
         elif refusal is None and self._hand_over.holds:
@@ -836,6 +880,10 @@ class BrokerNode:
         except (HandOverFailed, NotMaster) as error:
             logger.warning("broker stops without a successor", error=error)
 
+    def _close_storers(self) -> None:
+        for place in self._context.places.values():
+            place.storer.close()
+
     async def _stop(self) -> None:
         error = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
         assert self._directory is not None
@@ -845,7 +893,7 @@ class BrokerNode:
         await self._partitions.close_all(error)
         self._server.turn.run()
         await self._tasks.close()
-        self._storer.close()
+        self._close_storers()
         await self._clear_unflushed()
         await self._coordinator.close()
         self._server.end_all(error)

@@ -60,12 +60,14 @@ class _Prepared:
         channel: The channel.
         is_there: Its usual log has a directory, or should have one.
         aside: The directories of its earlier ranges, in rising order.
+        home: The data directory that has them; None: that cannot be told.
         problem: Why it could not be prepared.
     """
 
     channel: Channel
     is_there: bool = False
     aside: Sequence[Path] = ()
+    home: Path | None = None
     problem: OSError | VqError | None = None
 
 
@@ -365,6 +367,8 @@ class Partitions:
         channel, key = prepared.channel, prepared.channel.partition
         if prepared.problem is not None:
             raise prepared.problem
+        if prepared.home is not None:
+            channel.place = self._context.places[prepared.home]
         for path in prepared.aside:
             await self.logs.open_older(channel, path)
         if prepared.is_there:
@@ -417,7 +421,7 @@ class Partitions:
             raise
         except (OSError, VqError) as error:
             return _Prepared(channel, problem=error)
-        return _Prepared(channel, *found)
+        return _Prepared(channel, *found, home=self._stored.home(channel.partition))
 
     async def _move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
@@ -532,6 +536,7 @@ class Partitions:
 
         Raises:
             UnknownTopic, PartitionReadOnly: The topic or the placement changed meanwhile.
+            DiskFull, Busy: The disk that it would lie on takes no messages.
             StorageFailed: An I/O error ended it before.
         """
         async with self._membership:
@@ -547,6 +552,8 @@ class Partitions:
             check_placement_version(partition, channel.placement_version, version)
             if not channel.rules.adopt:
                 raise StorageFailed(f"partition {partition} cannot be prepared: {channel.told[1]}")
+            if channel.place.refusal is not None:
+                raise channel.place.refusal
             channel.prepare()
             return channel
 

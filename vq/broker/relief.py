@@ -8,6 +8,7 @@ Not in here: what goes (``store.retention.relieve``), and when (``retaining``).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from vq.broker.channel import Channel
@@ -65,7 +66,7 @@ class Relief:
         for disk in self._disks:
             disk.look()
         found = [
-            Pressed(str(disk.path), disk.pressure_bytes, _everything)
+            Pressed(str(disk.path), disk.pressure_bytes, partial(_lies_on, disk))
             for disk in self._disks
             if disk.pressure_bytes
         ]
@@ -89,6 +90,10 @@ class Relief:
         """Have nothing more go for the copies until they have followed."""
         until = self._clock.monotonic() + FOLLOW_S
         self._waits = dict.fromkeys(self._role.insync, until)
+
+
+def _lies_on(disk: DataDisk, channel: Channel) -> bool:
+    return channel.place is disk.place
 
 
 def _everything(_: Channel) -> bool:

@@ -75,7 +75,7 @@ class Soundness:
 
     Attributes:
         damaged: What was told last.
-        directory_gone: The data directory was removed or unmounted: this node keeps nothing.
+        directory_gone: A data directory was removed or unmounted: this node keeps nothing there.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Soundness:
         """Whether damage is known at this moment, also such as may be repaired at once."""
         return self.directory_gone or self._repairs.damaged()
 
-    def note_directory(self, *, gone: bool) -> None:
-        """Note whether the data directory is gone."""
+    def note_directory(self, *, gone: bool, main: bool) -> None:
+        """Note whether a data directory is gone, and whether the main one is."""
         self.directory_gone = gone
-        self._suspend("the data directory is gone" if gone else "")
+        self._suspend("the data directory is gone" if main else "")
 
     async def run(self) -> None:
         """Look at the damage, for ever."""

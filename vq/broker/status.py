@@ -1,6 +1,6 @@
 """The answer to STATUS. Every number is read where it is counted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from vq import limits
@@ -59,13 +59,13 @@ class StatusReport:
         config: BrokerConfig,
         context: Context,
         partitions: Partitions,
-        data_disk: DataDisk,
+        disks: Sequence[DataDisk],
         known: KnowsDamage,
     ) -> None:
         self._config = config
         self._context = context
         self._partitions = partitions
-        self._data_disk = data_disk
+        self._disks = disks
         self._known = known
         self._started = context.clock.monotonic()
         self.server: Server | None = None
@@ -97,10 +97,10 @@ class StatusReport:
             messages_in=counters.messages_in,
             bytes_in=counters.bytes_in,
             bytes_out=counters.bytes_out,
-            flushes=context.storer.flushes,
-            disk_bytes_free=self._data_disk.watch.free,
-            disk_bytes_total=self._data_disk.watch.total,
-            disks=[_disk(self._data_disk)],
+            flushes=context.flushes,
+            disk_bytes_free=sum(each.watch.free for each in self._disks),
+            disk_bytes_total=sum(each.watch.total for each in self._disks),
+            disks=map(_disk, self._disks),
             # The request being answered is one of those without an answer.
             requests_waiting=(
                 server.requests_waiting + server.reads_waiting - 1 if server is not None else 0

@@ -20,23 +20,23 @@ class Writer(Protocol):
 
 
 class Turn:
-    """Gathers writers and one action for the end of the loop's turn.
+    """Gathers writers and actions for the end of the loop's turn.
 
     Args:
         call_soon: Schedules a callback behind everything that is ready now.
     """
 
-    __slots__ = ("_action", "_call_soon", "_scheduled", "_writers")
+    __slots__ = ("_actions", "_call_soon", "_scheduled", "_writers")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
-        self._action: Callable[[], None] | None = None
+        self._actions: tuple[Callable[[], None], ...] = ()
         self._scheduled = False
         self._writers: list[Writer] = []
 
     def on_end(self, action: Callable[[], None]) -> None:
         """Have ``action`` called at the end of every turn in which ``schedule`` was called."""
-        self._action = action
+        self._actions += (action,)
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
@@ -59,11 +59,11 @@ class Turn:
         self._scheduled = True
 
     def run(self) -> None:
-        """End the turn now. The action comes first: what it starts goes on beside the writes."""
+        """End the turn now. Actions come first: what they start goes on beside the writes."""
         self._scheduled = False
-        if self._action is not None:
+        for action in self._actions:
             try:
-                self._action()
+                action()
             except Exception:
                 logger.exception("action at the end of a loop iteration failed")
         while self._writers:  # a fetch session that answers makes its connection one of them

@@ -25,7 +25,16 @@ logger = get_logger(__name__)
     subcommand_metavar="[drain|undrain|remove [OPTIONS] NAME]",
 )
 @click.option(
-    "--data", type=click.Path(file_okay=False, path_type=Path), help="Directory of the logs."
+    "--data",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the logs; given several times: one on each disk, the main one first.",
+)
+@click.option(
+    "--without-data",
+    multiple=True,
+    metavar="ID",
+    help="Go on without this data directory of the node, which is lost.",
 )
 @click.option("--group", metavar="NAME", help="Broker group, the holder of partitions.")
 @click.option("--node", metavar="NAME", help="Name of this node inside its group.")
@@ -60,7 +69,8 @@ logger = get_logger(__name__)
 @command_options
 def broker(
     invocation: Invocation,
-    data: Path | None,
+    data: tuple[Path, ...],
+    without_data: tuple[str, ...],
     group: str | None,
     node: str | None,
     host: str | None,
@@ -86,7 +96,8 @@ def broker(
         return
     _tie_to_parent(die_with)
     sources = invocation.sources.with_flags(
-        data=data,
+        data=data or None,
+        without_data=without_data or None,
         group=group,
         node=node,
         host=host,

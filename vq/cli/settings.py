@@ -9,6 +9,7 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     cluster = "orders"               VQ_CLUSTER                    --cluster
     [broker]
     data = "/var/lib/vq"             VQ_BROKER_DATA                --data
+    data = ["/mnt/1/vq", "/mnt/2/vq"]  VQ_BROKER_DATA=/mnt/1/vq:…  --data … --data …
     port = 8123                      VQ_BROKER_PORT                --port
     [broker.connections]
     connections_max = 2000           VQ_BROKER_CONNECTIONS_CONNECTIONS_MAX
@@ -43,6 +44,8 @@ SECTIONS = ("client", "producer", "consumer", "broker")
 _OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
+#: Between paths in a variable, as in ``PATH``.
+_PATHS_APART = ":"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -272,7 +275,24 @@ def _check_no_object(value: object, plain: Any, source: str) -> None:
         )
 
 
+def _item_kind(kind: Any) -> Any | None:
+    """Return ``X`` if several are allowed, as in ``tuple[X, ...]`` and ``X | tuple[X, ...]``."""
+    for part in (kind, *typing.get_args(kind)):
+        if typing.get_origin(part) is tuple:
+            return typing.get_args(part)[0]
+    return None
+
+
+def _several(text: str, item: Any, source: str) -> tuple[Any, ...]:
+    """Return what stands in a text: paths as in ``PATH``, others with commas."""
+    parts = text.split(_PATHS_APART if item is Path else ",")
+    return tuple(_from_text(part.strip(), item, source) for part in parts if part.strip())
+
+
 def _from_text(text: str, kind: Any, source: str) -> Any:
+    item = _item_kind(kind)
+    if item is not None:
+        return _several(text, item, source)
     plain = _plain(kind)
     _check_no_object(text, plain, source)
     try:
@@ -299,6 +319,10 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _from_toml(value: Any, kind: Any, source: str) -> Any:
+    item = _item_kind(kind)
+    if item is not None:  # a text alone is one of them, whatever is in it
+        values = value if isinstance(value, list) else [value]
+        return tuple(_from_toml(each, item, source) for each in values)
     plain = _plain(kind)
     _check_no_object(value, plain, source)
     if plain is float and type(value) is int:

@@ -14,7 +14,8 @@ A directory with a file that cannot be read is refused: nothing is moved or remo
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -109,8 +110,12 @@ class DataDirectory:
         self._topic_ids: dict[str, str] = {}
 
     @classmethod
-    def open(cls, path: Path, cluster: str, group: str, node: str, disk: Disk) -> "DataDirectory":
+    def open(
+        cls, path: Path, cluster: str, group: str, node: str, disk: Disk, *, of: str = ""
+    ) -> "DataDirectory":
         """Lock ``path``, making it if needed, and check that it belongs to this node.
+
+        ``of`` is the id of the main directory, for a further one; see ``directories``.
 
         Raises:
             DirectoryRefused: Another process uses it, it belongs to something else, or it cannot be
@@ -121,7 +126,9 @@ class DataDirectory:
                 disk.sync_directory(parent)
             lock = disk.lock(path / LOCK_NAME)
             try:
-                identity = check_identity(path, cluster=cluster, group=group, node=node, disk=disk)
+                identity = check_identity(
+                    path, cluster=cluster, group=group, node=node, disk=disk, of=of
+                )
                 begun = BegunLogs.load(path, disk)
                 unflushed = Unflushed.load(path, disk)
             except BaseException:
@@ -130,6 +137,17 @@ class DataDirectory:
         except OSError as error:
             raise unusable(path, error) from error
         return cls(path, identity, begun, unflushed, disk, lock)
+
+    def name_further(self, further: Mapping[str, str]) -> None:
+        """Have the identity of this main directory name the further ones, by id, with their places.
+
+        Raises:
+            OSError: It may name these, or those of before.
+        """
+        if dict(self.identity.further) != further:
+            identity = replace(self.identity, further=dict(further))
+            self._disk.write_atomic(self.path / IDENTITY_NAME, identity.to_bytes())
+            self.identity = identity
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""

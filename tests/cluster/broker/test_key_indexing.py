@@ -11,7 +11,6 @@ from support.broker import Client, MemoryCluster
 from support.waiting import until, until_true
 
 from vq.broker import key_indexing
-from vq.broker.disk_watch import DiskLevel
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import keys_name
@@ -239,11 +238,12 @@ async def test_a_damaged_block_gets_no_index(served):
 async def test_no_index_is_made_while_the_disk_is_short_of_space(served):
     await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
     node = served.node
-    level, node._data_disk.watch.level = node._data_disk.watch.level, DiskLevel.REFUSE
-    node._data_disk.look = lambda: None
+    for each in node._disks:
+        each.look = lambda: None
+    node._context.main.refusal = DiskFull("for this test")
     await asyncio.sleep(3 * key_indexing.LOOK_S)
     assert indexed(served) == []
-    node._data_disk.watch.level = level
+    node._context.main.refusal = None
     await until(lambda: len(indexed(served)) == 3)
 
 

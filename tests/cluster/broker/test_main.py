@@ -15,7 +15,7 @@ from vq.broker import main
 from vq.broker.node import Stage
 from vq.broker.runner import ThreadRunner
 from vq.errors import CoordinationError
-from vq.store.directory import DataDirectory
+from vq.store.directories import DataDirectories
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +69,12 @@ async def test_a_start_that_hangs_in_the_disk_ends_with_a_signal(cluster, monkey
     waited: list[bool] = []
     node._runner = runner
 
-    def hang(*args):
+    def hang(*args, **settings):
         entered.set()
         waited.append(gate.wait(2 * WAIT_S))
         raise OSError("the disk answers at last")
 
-    monkeypatch.setattr(DataDirectory, "open", hang)
+    monkeypatch.setattr(DataDirectories, "open", hang)
     monkeypatch.setattr(main, "build_node", lambda config: node)
     serving = asyncio.create_task(main.serve(node.config))
     await until(entered.is_set)

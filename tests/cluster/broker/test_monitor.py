@@ -59,7 +59,8 @@ async def test_metrics_tell_what_the_node_did(cluster) -> None:
     assert found['vq_topic_stored_bytes{topic="t"}'] == found["vq_stored_bytes"] > 0
     assert found["vq_leader"] == found["vq_epoch"] == found["vq_in_sync_nodes"] == 1
     assert found["vq_ready"] == found["vq_registered"] == found["vq_zookeeper_connected"] == 1
-    assert found["vq_disk_size_bytes"] >= found["vq_disk_free_bytes"] > 0
+    size, free = (found[f'vq_disk_{each}_bytes{{directory="/data"}}'] for each in ("size", "free"))
+    assert size >= free > 0
     waiting.cancel()
     client.close()
 
@@ -177,7 +178,7 @@ async def test_ready_needs_a_disk_that_takes_messages(cluster) -> None:
     answer = await get(cluster, "/readyz")
     assert answer.status == 503
     assert "95.0% full" in answer.text
-    assert (await scrape(cluster))["vq_disk_refuses"] == 1
+    assert (await scrape(cluster))['vq_disk_refuses{directory="/data"}'] == 1
 
 
 async def test_a_node_that_stops_is_not_ready_and_frees_its_port(cluster) -> None:

@@ -12,7 +12,7 @@ WHERE = TopicPartition("t", 0)
 
 
 def channel(topic_id: str) -> Channel:
-    context: Any = SimpleNamespace(group="b1", roles={"b1": None}, call_later=None)
+    context: Any = SimpleNamespace(group="b1", roles={"b1": None}, call_later=None, main=None)
     return Channel(
         WHERE,
         topic_id=topic_id,

@@ -28,7 +28,7 @@ class Disk:
         self.on_done: Any = None
         self.flushes = FlushMeter(self, self.clock, lambda: self.waiting)
         self.flushes.start(lambda tickets, outcome: None)
-        self.meter = LoadMeter(self.counters, self.flushes, self.clock, lambda: self.cpu_s)
+        self.meter = LoadMeter(self.counters, [self.flushes], self.clock, lambda: self.cpu_s)
 
     def start(self, on_done: Any) -> None:
         self.on_done = on_done

@@ -12,6 +12,7 @@ from vq.clock import ManualClock
 from vq.errors import PartitionQuarantined
 from vq.model import TopicPartition
 from vq.store.begun import BEGUN_NAME
+from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory
 from vq.store.log import LogState
 from vq.store.memory_disk import MemoryDisk
@@ -39,7 +40,13 @@ def logs_of(disk: MemoryDisk) -> Logs:
     disk._locks.clear()
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
     reserve = Reserve(HOME, disk)
-    return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserve=reserve)
+    return Logs(
+        DataDirectories([directory], disk),
+        disk=disk,
+        clock=ManualClock(),
+        config=SMALL,
+        reserves={HOME: reserve},
+    )
 
 
 class CountingDisk(MemoryDisk):

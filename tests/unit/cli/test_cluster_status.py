@@ -134,3 +134,39 @@ def test_a_column_says_what_is_drained_if_anything_is(run: Any) -> None:
     assert "b1 is drained: no new partitions" in said
     _, out, _ = run(ClusterStatus((first,)))
     assert "draining" not in out
+
+
+def disk(**fields: object) -> dict[str, object]:
+    """A disk as a broker tells it."""
+    return {
+        "directory": "/mnt/1",
+        "bytes_free": 20 << 30,
+        "bytes_total": 100 << 30,
+        "level": "ok",
+        "growth_known": True,
+        "growth_bytes_per_hour": 1 << 30,
+        "fills": True,
+        "full_in_s": 36_000,
+        "excess_bytes": 0,
+    } | fields
+
+
+def test_disks_are_told_and_those_that_need_attention_are_remarked(run: Any) -> None:
+    unknown = disk(directory="/mnt/2", growth_known=False, fills=False, full_in_s=0)
+    steady = disk(directory="/mnt/3", fills=False, growth_bytes_per_hour=-5, full_in_s=0)
+    full = disk(directory="/mnt/4", level="relieve", full_in_s=180_000, excess_bytes=7)
+    made = report("n1", master=True)
+    assert made.status is not None
+    made.status.raw["disks"] = [disk(), unknown, steady, full]
+    picture = ClusterStatus((made,))
+    code, out, _ = run(picture, "--json")
+    assert code == 0
+    found = json.loads(out)[0]["disks"]
+    assert [each["full_in_hours"] for each in found] == [10.0, None, None, 50.0]
+    assert [each["growth_bytes_per_hour"] for each in found] == [1 << 30, None, -5, 1 << 30]
+    _, _, said = run(picture)
+    assert "b1/n1: disk /mnt/1 is 80.0% full, 20.0 GiB are free: full in 10.0 h" in said
+    assert "b1/n1: disk /mnt/4" in said
+    assert "deleted early where topics allow it; full in 50.0 h" in said
+    assert "/mnt/2" not in said
+    assert "/mnt/3" not in said

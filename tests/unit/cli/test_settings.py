@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vq.broker.config import BrokerConfig
 from vq.cli.settings import Sources, build, read_sources
 from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument
@@ -230,3 +231,39 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"nowhere\.toml"):
         read_sources(str(tmp_path / "nowhere.toml"), {})
+
+
+# One or several ----------------------------------------------------------------------------------
+def data_of(**sources: object) -> tuple[Path, ...]:
+    names = {"group": "b1", "node": "n1"}
+    given = Sources(**{"flags": names, **sources})  # type: ignore[arg-type]
+    return build(BrokerConfig, "broker", given.with_flags(**names)).directories
+
+
+def test_a_broker_has_one_data_directory_or_several() -> None:
+    """A text in a file is one path, whatever is in it; in a variable, a colon stands between."""
+    one, two = Path("/d1"), Path("/d2")
+    assert data_of(flags={"data": (one, two)}) == (one, two)
+    assert data_of(flags={"data": one}) == (one,)
+    assert data_of(environ={"VQ_BROKER_DATA": "/d1"}) == (one,)
+    assert data_of(environ={"VQ_BROKER_DATA": "/d1:/d2"}) == (one, two)
+    assert data_of(file={"broker": {"data": "/d1"}}) == (one,)
+    assert data_of(file={"broker": {"data": "/d1:x"}}) == (Path("/d1:x"),)
+    assert data_of(file={"broker": {"data": ["/d1", "/d2"]}}) == (one, two)
+
+
+@pytest.mark.parametrize("data", [["/d1", "/d1"], []])
+def test_data_directories_are_different_ones(data: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match="give one directory, or several different ones"):
+        data_of(file={"broker": {"data": data}})
+
+
+def test_a_data_directory_is_a_path() -> None:
+    with pytest.raises(InvalidArgument, match="data"):
+        data_of(file={"broker": {"data": ["/d1", 5]}})
+
+
+def test_lost_directories_are_named_with_commas() -> None:
+    names = {"group": "b1", "node": "n1", "data": Path("/d1")}
+    sources = Sources(flags=names, environ={"VQ_BROKER_WITHOUT_DATA": "8f0c,31d9"})
+    assert build(BrokerConfig, "broker", sources).without_data == ("8f0c", "31d9")

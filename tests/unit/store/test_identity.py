@@ -47,7 +47,7 @@ def test_another_brokers_directory_is_refused(other: str) -> None:
 def test_a_newer_format_is_refused() -> None:
     """It says to run the newer vq."""
     disk = empty()
-    disk.write_atomic(HOME / IDENTITY_NAME, encode_text(FORMAT_VERSION + 1, asdict(check(disk))))
+    disk.write_atomic(HOME / IDENTITY_NAME, encode_text(FORMAT_VERSION + 2, asdict(check(disk))))
     with pytest.raises(DirectoryRefused, match="a newer vq wrote it"):
         check(disk)
 
