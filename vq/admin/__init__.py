@@ -9,6 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vq.admin.archive_runs import (
+        ArchiveNodeRun,
+        ArchiveRun,
+        ArchiveRunUnknown,
+        ArchiveTopicRun,
+    )
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
@@ -48,6 +54,12 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "vq.admin.archive_runs": (
+        "ArchiveNodeRun",
+        "ArchiveRun",
+        "ArchiveRunUnknown",
+        "ArchiveTopicRun",
+    ),
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
@@ -88,6 +100,10 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ArchiveNodeRun",
+    "ArchiveRun",
+    "ArchiveRunUnknown",
+    "ArchiveTopicRun",
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",

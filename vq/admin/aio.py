@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from vq.admin import (
+    archive_runs,
     brokers,
     cluster,
     diverged,
@@ -20,6 +21,7 @@ from vq.admin import (
     unclean,
     verification,
 )
+from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
@@ -180,6 +182,27 @@ class Admin:
         return await stored.read_range(
             self._client, topic, partition, start, end, max_bytes=max_bytes
         )
+
+    # The archive
+    async def start_archive_run(
+        self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Have every node archive now; see ``vq.Admin.start_archive_run``."""
+        return await archive_runs.start_archive_run(
+            self._client, topic, as_of_ms=as_of_ms, dry_run=dry_run
+        )
+
+    async def wait_for_archive_run(
+        self, number: int, *, on_progress: RunListener | None = None
+    ) -> ArchiveRun:
+        """Return a run once all nodes have ended it; see ``vq.Admin.wait_for_archive_run``."""
+        return await archive_runs.wait_for_archive_run(
+            self._client, number, on_progress=on_progress
+        )
+
+    async def archive_history(self) -> list[ArchiveRun]:
+        """Return the last runs, the newest first; see ``vq.Admin.archive_history``."""
+        return await archive_runs.archive_history(self._client)
 
     # Brokers and the cluster
     async def list_brokers(self) -> list[NodeInfo]:

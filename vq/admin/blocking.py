@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from vq.admin import aio
+from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
@@ -292,6 +293,43 @@ class Admin:
                 does.
         """
         return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
+
+    # The archive
+    def start_archive_run(
+        self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Have every node archive now what the daily run would; return the number of the run.
+
+        Args:
+            topic: Only this one; None: all topics.
+            as_of_ms: What the daily run would do at that time, in ms since 1970; None: now.
+            dry_run: Nodes only say what they would do.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The blocks of the topic, or of all topics, do not become archives.
+            ArchiveRunUnknown: ZooKeeper went away; the run was made or not. To make it again does
+                no harm.
+        """
+        return self._run(self._admin.start_archive_run(topic, as_of_ms=as_of_ms, dry_run=dry_run))
+
+    def wait_for_archive_run(
+        self, number: int, *, on_progress: RunListener | None = None
+    ) -> ArchiveRun:
+        """Return a run of the archive once every registered node has ended it.
+
+        That may take hours: nodes archive slowly, beside their other work, and go on if this call
+        is interrupted. ``on_progress`` is called with the run when something has changed, on the
+        factory's thread; it must be short.
+
+        Raises:
+            InvalidArgument: There is no such run, or it cannot be read.
+        """
+        return self._run(self._admin.wait_for_archive_run(number, on_progress=on_progress))
+
+    def archive_history(self) -> list[ArchiveRun]:
+        """Return the last 30 runs, the newest first, with what each node has done."""
+        return self._run(self._admin.archive_history())
 
     # Brokers and the cluster
     def list_brokers(self) -> list[NodeInfo]:

@@ -41,6 +41,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages."),
+    "archive": Entry(
+        "vq.cli.archive", "archive", "Archive old blocks now, and look at what was archived."
+    ),
     "cluster": Entry(
         "vq.cli.cluster",
         "cluster",

@@ -189,6 +189,19 @@ _NODE: Final = record(
     unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
 )
 
+_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE)
+_NODE_RUN: Final = having(
+    _ARCHIVED,
+    group=TEXT,
+    node=TEXT,
+    state=maybe(TEXT),
+    begun_s=maybe(NUMBER),
+    ended_s=maybe(NUMBER),
+    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
+    omitted_topics=WHOLE,
+    unreadable=maybe(TEXT),
+)
+
 #: By the name of the command; of ``consume``, ``message get`` and ``cluster diverged FILE`` it is
 #: the schema of each line. ``error`` and ``remark`` are lines of standard error.
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -294,6 +307,22 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "consume": _MESSAGE,
     "message get": _MESSAGE,
+    "archive run": record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)),
+    "archive history": some(
+        having(
+            _ARCHIVED,
+            number=WHOLE,
+            state=TEXT,
+            as_of_s=NUMBER,
+            started_s=NUMBER,
+            due_s=maybe(NUMBER),
+            by=TEXT,
+            topic=maybe(TEXT),
+            dry_run=TRUTH,
+            error=maybe(TEXT),
+            nodes=some(_NODE_RUN),
+        )
+    ),
     "group list": some(
         record(group=TEXT, topics=some(TEXT), members=WHOLE, model=TEXT, start=TEXT)
     ),
