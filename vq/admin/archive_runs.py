@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.admin.changes import ChangeUnknown, unknown_when_cut
+from vq.admin.checks import ArchiveFacts
 from vq.admin.offsets import check_time
 from vq.admin.topics import readable_topics
 from vq.admin.who import who
@@ -25,6 +26,7 @@ __all__ = [
     "ArchiveRun",
     "ArchiveRunUnknown",
     "ArchiveTopicRun",
+    "archive_facts",
     "archive_history",
     "start_archive_run",
     "wait_for_archive_run",
@@ -282,3 +284,21 @@ def _topic_run(found: TopicResult) -> ArchiveTopicRun:
     return ArchiveTopicRun(
         found.blocks, found.size_bytes, found.archive_bytes, found.failed, found.error
     )
+
+
+async def archive_facts(cluster: ClusterClient) -> ArchiveFacts:
+    """Return what ``vq doctor`` judges."""
+    topics, _ = await readable_topics(cluster)
+    wanted = sum(each.settings.archived_after_hours is not None for each in topics)
+    if not wanted:
+        return ArchiveFacts(0)
+    now_ms = cluster.clock.wall_ms()
+    newest = next((each for each in await archive_history(cluster) if not each.dry_run), None)
+    failure = ""
+    if newest is not None and newest.state in {"failed", "unreadable"}:
+        failure = newest.error or newest.total.error or "it is not said why"
+    found = await runs.read_runs(cluster.coordinator)
+    made = [each.started_ms for each in found.known.values() if each.due_ms is not None]
+    quiet_ms = now_ms - max([*made, found.since_ms])
+    # Without either nobody has held the lease yet: the brokers are older than this vq, or starting.
+    return ArchiveFacts(wanted, failure, quiet_ms / 1000 if made or found.since_ms else None)

@@ -422,6 +422,7 @@ class BrokerNode:
             "remove archives elsewhere",
         )
         status.held = lambda: retainer.held
+        status.archive_run = lambda: archiver.last
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
         self._context.suspect = verifier.suspect

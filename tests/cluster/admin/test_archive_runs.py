@@ -1,16 +1,20 @@
 """Operators make runs of the archive, wait for them, and look at what was done."""
 
+from dataclasses import replace
+
 import pytest
-from support.archives import noted
+from support.archives import noted, run_of
 from support.broker import Client as Connection
 from support.broker import MemoryCluster, memory_cluster, message
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import until
+from support.waiting import until, until_true
 
-from vq.admin.archive_runs import ArchiveRun
+from vq.admin.archive_runs import ArchiveRun, archive_facts
+from vq.admin.checks import Level
 from vq.coordination.run_values import RunCounter
-from vq.errors import InvalidArgument, UnknownTopic
+from vq.coordination.runs import make_run
+from vq.errors import InvalidArgument, PartitionFailed, UnknownTopic
 
 HOUR_MS = 3_600_000
 
@@ -108,3 +112,30 @@ async def test_a_run_that_could_do_nothing_is_refused(cluster) -> None:
             await factory.admin.start_archive_run(as_of_ms=-1)
         found = await coordinator.children(RunCounter.path())
         assert found == []
+
+
+async def test_what_the_doctor_judges_is_read(cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long no daily run was made, and why the newest one failed."""
+    now_ms = await filled(cluster, retention_policy="archive")
+    archives = noted(cluster.nodes["b1"], monkeypatch)
+    archives.bad[0] = PartitionFailed("no space")
+    async with factory_of(cluster) as factory, cluster.admin() as coordinator:
+        client = factory.admin._client
+        await until_true(lambda: coordinator.exists(RunCounter.path()))
+        facts = await archive_facts(client)
+        assert (facts.topics, facts.failure) == (1, "")
+        assert facts.quiet_s is not None
+        assert 0 <= facts.quiet_s < 60
+        daily = run_of(cluster.nodes["b1"], -30, due_ms=5)
+        await coordinator.set(RunCounter.path(), RunCounter(since_ms=1, next=0).encode())
+        number = await make_run(coordinator, replace(daily, started_ms=now_ms - 30 * HOUR_MS))
+        await factory.admin.wait_for_archive_run(number)
+        facts = await archive_facts(client)
+        assert facts.failure == ""
+        assert facts.quiet_s is not None
+        assert 30 * 3600 <= facts.quiet_s < 31 * 3600
+        number = await factory.admin.start_archive_run(as_of_ms=now_ms + 25 * HOUR_MS)
+        await factory.admin.wait_for_archive_run(number)
+        assert "no space" in (await archive_facts(client)).failure
+        found = {each.check: each for each in await factory.admin.check_brokers()}
+        assert found["archive"].level is Level.WARN
