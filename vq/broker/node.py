@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 
 from vq import limits
 from vq.broker.archive_runs import Archiver
+from vq.broker.archives import Archives
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
@@ -438,6 +439,8 @@ class BrokerNode:
             repairer,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
+        archives = Archives(self._partitions.channels, self._partitions.logs, self._tasks)
+        self._dispatcher.add(Command.ARCHIVE, archives.answer)
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,
