@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ArchiveRunUnknown,
         ArchiveTopicRun,
     )
+    from vq.admin.archives import ArchivedBlock, VerifiedArchive
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
@@ -60,6 +61,7 @@ _HOMES = {
         "ArchiveRunUnknown",
         "ArchiveTopicRun",
     ),
+    "vq.admin.archives": ("ArchivedBlock", "VerifiedArchive"),
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
@@ -104,6 +106,7 @@ __all__ = [
     "ArchiveRun",
     "ArchiveRunUnknown",
     "ArchiveTopicRun",
+    "ArchivedBlock",
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
@@ -151,6 +154,7 @@ __all__ = [
     "Unsafe",
     "UnsafeKind",
     "Verified",
+    "VerifiedArchive",
     "VerifyProgress",
 ]
 

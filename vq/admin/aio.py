@@ -5,6 +5,7 @@ from typing import Any
 
 from vq.admin import (
     archive_runs,
+    archives,
     brokers,
     cluster,
     diverged,
@@ -22,6 +23,7 @@ from vq.admin import (
     verification,
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
+from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
@@ -199,6 +201,29 @@ class Admin:
         return await archive_runs.wait_for_archive_run(
             self._client, number, on_progress=on_progress
         )
+
+    async def list_archives(
+        self,
+        topic: str | None = None,
+        *,
+        partitions: Sequence[int] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> tuple[list[ArchivedBlock], list[str]]:
+        """Return the archived blocks of all nodes; see ``vq.Admin.list_archives``."""
+        return await archives.list_archives(
+            self._client, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+
+    async def verify_archives(
+        self, blocks: Sequence[ArchivedBlock], *, on_progress: VerifiedListener | None = None
+    ) -> list[VerifiedArchive]:
+        """Have nodes read archives whole; see ``vq.Admin.verify_archives``."""
+        return await archives.verify_archives(self._client, blocks, on_progress=on_progress)
+
+    async def restore_archive(self, block: ArchivedBlock) -> None:
+        """Make a block file of an archive again; see ``vq.Admin.restore_archive``."""
+        await archives.restore_archive(self._client, block)
 
     async def archive_history(self) -> list[ArchiveRun]:
         """Return the last runs, the newest first; see ``vq.Admin.archive_history``."""

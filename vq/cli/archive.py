@@ -8,6 +8,7 @@ from vq.admin import archive_runs
 from vq.admin.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 from vq.admin.connect import cluster_client
 from vq.admin.sizes import bytes_text
+from vq.cli.archive_blocks import export, list_, restore, verify
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.moments import Moment
@@ -17,7 +18,7 @@ from vq.cli.text import in_seconds, utc
 
 @click.group(cls=Commands)
 def archive() -> None:
-    """Archive old blocks now, and look at what was archived."""
+    """Archive old blocks; list, verify, restore, export them."""
 
 
 # run ------------------------------------------------------------------------------------------
@@ -224,3 +225,7 @@ def _total_json(found: ArchiveTopicRun) -> dict[str, Any]:
 
 def _topic_json(found: ArchiveTopicRun) -> dict[str, Any]:
     return {**_total_json(found), "error": found.error or None}
+
+
+for _command in (list_, verify, restore, export):
+    archive.add_command(_command)

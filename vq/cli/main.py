@@ -42,7 +42,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages."),
     "archive": Entry(
-        "vq.cli.archive", "archive", "Archive old blocks now, and look at what was archived."
+        "vq.cli.archive",
+        "archive",
+        "Archive old blocks; list, verify, restore, export them.",
     ),
     "cluster": Entry(
         "vq.cli.cluster",

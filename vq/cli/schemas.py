@@ -190,6 +190,20 @@ _NODE: Final = record(
 )
 
 _ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE)
+_ARCHIVED_BLOCK: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    start=WHOLE,
+    end=WHOLE,
+    first_s=NUMBER,
+    last_s=NUMBER,
+    messages=WHOLE,
+    bytes=WHOLE,
+    zip_bytes=WHOLE,
+    group=TEXT,
+    node=TEXT,
+    url=maybe(TEXT),
+)
 _NODE_RUN: Final = having(
     _ARCHIVED,
     group=TEXT,
@@ -308,6 +322,18 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "consume": _MESSAGE,
     "message get": _MESSAGE,
     "archive run": record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)),
+    "archive list": some(_ARCHIVED_BLOCK),
+    "archive verify": some(
+        having(
+            _ARCHIVED_BLOCK,
+            state=TEXT,
+            batches=maybe(WHOLE),
+            problem=maybe(TEXT),
+            error=maybe(TEXT),
+        )
+    ),
+    "archive restore": record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))),
+    "archive export": record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE),
     "archive history": some(
         having(
             _ARCHIVED,
