@@ -465,6 +465,39 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.REPAIR, "response"): Sample(
         wire.RepairResponse(end_offset=234, following=b"\x01\x02", epoch=3), RECORD
     ),
+    (Command.ARCHIVE, "request"): Sample(
+        wire.ArchiveRequest(
+            action=1,
+            topic="orders",
+            partition=3,
+            start_offset=200,
+            topic_id="5f0c",
+            after_topic="orders",
+            after_partition=2,
+            after_offset=5000,
+        )
+    ),
+    (Command.ARCHIVE, "response"): Sample(
+        wire.ArchiveResponse(
+            blocks=[
+                wire.ArchivedBlock(
+                    topic="orders",
+                    partition=3,
+                    start_offset=200,
+                    end_offset=6000,
+                    first_append_ms=1750000000000,
+                    last_append_ms=1750000000001,
+                    messages=40,
+                    zip_bytes=900,
+                    url="file:///mnt/archive/0000000000000200.zip",
+                    topic_id="5f0c",
+                )
+            ],
+            more=True,
+            batches=9,
+            problem="a chunk is damaged",
+        )
+    ),
 }
 
 #: The refusal of a GET, in place of its response.

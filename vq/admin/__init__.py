@@ -9,6 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vq.admin.archive_runs import (
+        ArchiveNodeRun,
+        ArchiveRun,
+        ArchiveRunUnknown,
+        ArchiveTopicRun,
+    )
+    from vq.admin.archives import ArchivedBlock, VerifiedArchive
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
@@ -50,6 +57,13 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "vq.admin.archive_runs": (
+        "ArchiveNodeRun",
+        "ArchiveRun",
+        "ArchiveRunUnknown",
+        "ArchiveTopicRun",
+    ),
+    "vq.admin.archives": ("ArchivedBlock", "VerifiedArchive"),
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
@@ -92,6 +106,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ArchiveNodeRun",
+    "ArchiveRun",
+    "ArchiveRunUnknown",
+    "ArchiveTopicRun",
+    "ArchivedBlock",
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
@@ -144,6 +163,7 @@ __all__ = [
     "Unsafe",
     "UnsafeKind",
     "Verified",
+    "VerifiedArchive",
     "VerifyProgress",
 ]
 

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vq.admin import (
+    archive_runs,
+    archives,
     brokers,
     cluster,
     diverged,
@@ -21,6 +23,8 @@ from vq.admin import (
     unclean,
     verification,
 )
+from vq.admin.archive_runs import ArchiveRun, RunListener
+from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
@@ -213,6 +217,50 @@ class Admin:
             max_bytes=max_bytes,
             timeout=timeout,
         )
+
+    # The archive
+    async def start_archive_run(
+        self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Have every node archive now; see ``vq.Admin.start_archive_run``."""
+        return await archive_runs.start_archive_run(
+            self._client, topic, as_of_ms=as_of_ms, dry_run=dry_run
+        )
+
+    async def wait_for_archive_run(
+        self, number: int, *, on_progress: RunListener | None = None
+    ) -> ArchiveRun:
+        """Return a run once all nodes have ended it; see ``vq.Admin.wait_for_archive_run``."""
+        return await archive_runs.wait_for_archive_run(
+            self._client, number, on_progress=on_progress
+        )
+
+    async def list_archives(
+        self,
+        topic: str | None = None,
+        *,
+        partitions: Sequence[int] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> tuple[list[ArchivedBlock], list[str]]:
+        """Return the archived blocks of all nodes; see ``vq.Admin.list_archives``."""
+        return await archives.list_archives(
+            self._client, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+
+    async def verify_archives(
+        self, blocks: Sequence[ArchivedBlock], *, on_progress: VerifiedListener | None = None
+    ) -> list[VerifiedArchive]:
+        """Have nodes read archives whole; see ``vq.Admin.verify_archives``."""
+        return await archives.verify_archives(self._client, blocks, on_progress=on_progress)
+
+    async def restore_archive(self, block: ArchivedBlock) -> None:
+        """Make a block file of an archive again; see ``vq.Admin.restore_archive``."""
+        await archives.restore_archive(self._client, block)
+
+    async def archive_history(self) -> list[ArchiveRun]:
+        """Return the last runs, the newest first; see ``vq.Admin.archive_history``."""
+        return await archive_runs.archive_history(self._client)
 
     # Brokers and the cluster
     async def list_brokers(self) -> list[NodeInfo]:

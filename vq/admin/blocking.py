@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vq.admin import aio
+from vq.admin.archive_runs import ArchiveRun, RunListener
+from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.checks import Finding
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
@@ -350,6 +352,89 @@ class Admin:
                 timeout=timeout,
             )
         )
+
+    # The archive
+    def start_archive_run(
+        self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Have every node archive now what the daily run would; return the number of the run.
+
+        Args:
+            topic: Only this one; None: all topics.
+            as_of_ms: What the daily run would do at that time, in ms since 1970; None: now.
+            dry_run: Nodes only say what they would do.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The blocks of the topic, or of all topics, do not become archives.
+            ArchiveRunUnknown: ZooKeeper went away; the run was made or not. To make it again does
+                no harm.
+        """
+        return self._run(self._admin.start_archive_run(topic, as_of_ms=as_of_ms, dry_run=dry_run))
+
+    def wait_for_archive_run(
+        self, number: int, *, on_progress: RunListener | None = None
+    ) -> ArchiveRun:
+        """Return a run of the archive once every registered node has ended it.
+
+        That may take hours: nodes archive slowly, beside their other work, and go on if this call
+        is interrupted. ``on_progress`` is called with the run when something has changed, on the
+        factory's thread; it must be short.
+
+        Raises:
+            InvalidArgument: There is no such run, or it cannot be read.
+        """
+        return self._run(self._admin.wait_for_archive_run(number, on_progress=on_progress))
+
+    def list_archives(
+        self,
+        topic: str | None = None,
+        *,
+        partitions: Sequence[int] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> tuple[list[ArchivedBlock], list[str]]:
+        """Return the archived blocks of all nodes, and which nodes did not answer, and why.
+
+        Each node of a broker group has archives of its own.
+
+        Args:
+            topic: Only of this one; None: of all.
+            partitions: Only of these; all when empty.
+            since_ms, until_ms: Only with messages that were stored in ``[since_ms, until_ms)``.
+        """
+        return self._run(
+            self._admin.list_archives(
+                topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+            )
+        )
+
+    def verify_archives(
+        self, blocks: Sequence[ArchivedBlock], *, on_progress: VerifiedListener | None = None
+    ) -> list[VerifiedArchive]:
+        """Have nodes read archives whole, each node one at a time; return what that has shown.
+
+        ``on_progress`` is called with how many were read and how many there are, on the factory's
+        thread; it must be short.
+        """
+        return self._run(self._admin.verify_archives(blocks, on_progress=on_progress))
+
+    def restore_archive(self, block: ArchivedBlock) -> None:
+        """Have a node make a block file of an archive again, and delete the archive.
+
+        The next run archives the block again while its topic has blocks of that age archived.
+
+        Raises:
+            InvalidRequest: The node has no such archive any more.
+            CorruptData: The archive is damaged.
+            Busy: Its place cannot be reached, or it is in use.
+            DiskFull: There is no space for the block.
+        """
+        self._run(self._admin.restore_archive(block))
+
+    def archive_history(self) -> list[ArchiveRun]:
+        """Return the last 30 runs, the newest first, with what each node has done."""
+        return self._run(self._admin.archive_history())
 
     # Brokers and the cluster
     def list_brokers(self) -> list[NodeInfo]:

@@ -19,6 +19,8 @@ SYNC_WARN_S = 0.020
 ZOOKEEPER_LATENCY_WARN_S = 0.050
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 60.0
+#: A day of 25 hours, and an hour in which it is looked whether a run is due.
+ARCHIVE_QUIET_WARN_S = 26 * 3600.0
 #: Damaged ranges of one broker that are shown; `vq cluster status` shows all.
 _DAMAGE_SHOWN = 5
 ZOOKEEPER_MIN = (3, 5)
@@ -285,6 +287,40 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             )
         )
     return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFacts:
+    """What is known of the runs of the archive.
+
+    Attributes:
+        topics: How many topics have their blocks archived.
+        failure: Why the newest run has failed; "": it has not, or there is none.
+        quiet_s: Since when no daily run was made; None: not known, nothing was missed yet.
+    """
+
+    topics: int
+    failure: str = ""
+    quiet_s: float | None = None
+
+
+def archive(facts: ArchiveFacts) -> list[Finding]:
+    """Judge the runs of the archive; nothing if no topic wants one."""
+    if not facts.topics:
+        return []
+    remedy = "`vq archive history` shows the runs, the brokers' logs why; then `vq archive run`"
+    if facts.failure:
+        return [warn("archive", f"the last run has failed: {facts.failure}", remedy)]
+    if facts.quiet_s is not None and facts.quiet_s > ARCHIVE_QUIET_WARN_S:
+        hours = facts.quiet_s / 3600
+        return [
+            warn(
+                "archive",
+                f"no daily run for {hours:.0f} hours, and {facts.topics} topic(s) want one",
+                f"do all brokers have the same archive_at, and a right clock? {remedy}",
+            )
+        ]
+    return [ok("archive", f"{facts.topics} topic(s) have their blocks archived")]
 
 
 def clock_skew(skews: Mapping[str, float]) -> Finding:

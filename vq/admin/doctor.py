@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from vq.admin import checks
+from vq.admin.archive_runs import archive_facts
 from vq.admin.brokers import ping
 from vq.admin.checks import BrokerAnswer, Finding, Level
 from vq.admin.cluster import BrokerReport, cluster_status
@@ -163,7 +164,8 @@ async def check_brokers(cluster: ClusterClient) -> Sequence[Finding]:
     )
     groups = {report.group.group: report.group.alive for report in status.brokers}
     causes = {each.group.group: each.error for each in status.brokers if not each.name}
-    return checks.brokers(groups, answers, status.unsafe, causes)
+    found = checks.brokers(groups, answers, status.unsafe, causes)
+    return [*found, *checks.archive(await archive_facts(cluster))] if groups else found
 
 
 async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) -> BrokerAnswer:

@@ -81,6 +81,25 @@ class Begin:
             raise InvalidArgument(f"last = {self.last} is outside [1, {COUNT_MAX}]")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Where reading ends; at most one field is set, none: at the end.
+
+    Attributes:
+        until_ms: Before the first message stored at or after this time, in ms since 1970 UTC.
+        offset: Before the message that starts there, or behind it; of one partition.
+    """
+
+    until_ms: int | None = None
+    offset: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_ms is not None and self.offset is not None:
+            raise InvalidArgument("give one of until_ms and offset")
+        if self.until_ms is not None:
+            check_time("until_ms", self.until_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One partition that is read, from ``start``; it ended at ``end`` when reading began."""
@@ -98,8 +117,11 @@ async def messages(
     partitions: Sequence[int] = (),
     tags: Sequence[str] = (),
     follow: bool = False,
+    end: End | None = None,
 ) -> AsyncGenerator[list[Message], None]:
     """Yield messages of a topic up to its present end; with ``follow`` also those that come later.
+
+    ``end`` says where to end before that; not with ``follow``.
 
     Up to the present end they are in the order of the times at which they were sent, as far as the
     order within each partition allows it; later ones are in the order in which they come.
@@ -119,7 +141,7 @@ async def messages(
             f"most {FOLLOWED_MAX}; name some, or give a group"
         )
     size = max(_BYTES_MIN, min(limits.MIB, _BYTES_MAX // max(1, len(placements))))
-    parts = await _parts(cluster, placements, begin)
+    parts = await _parts(cluster, placements, begin, end or End())
     if begin.last is not None:
         parts = await _last(parts, begin.last, tags, size)
     async for some in _merged(parts, tags, size):
@@ -142,10 +164,10 @@ async def _placements(
 
 
 async def _parts(
-    cluster: ClusterClient, placements: Sequence[PartitionPlacement], begin: Begin
+    cluster: ClusterClient, placements: Sequence[PartitionPlacement], begin: Begin, end: End
 ) -> list[_Part]:
     """Return the partitions with their places; ``last`` begins at the oldest message for now."""
-    if begin.offset is not None and len(placements) != 1:
+    if (begin.offset is not None or end.offset is not None) and len(placements) != 1:
         raise InvalidArgument(
             f"an offset means one partition; {len(placements)} are read: name one"
         )
@@ -159,8 +181,24 @@ async def _parts(
                 f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
             )
         start = await _start(inspector, placement, known, begin)
-        found.append(_Part(Source(cluster, partition), start, known.latest))
+        last = await _end(inspector, placement, known, end)
+        found.append(_Part(Source(cluster, partition), start, last))
     return found
+
+
+async def _end(
+    inspector: Inspector, placement: PartitionPlacement, ends: PartitionEnds, end: End
+) -> int:
+    if end.offset is not None:
+        return min(end.offset, ends.latest)
+    if end.until_ms is None:
+        return ends.latest
+    found = await inspector.offset_at_time(placement, end.until_ms)
+    if found is None:
+        raise NotMaster(
+            f"a broker of {placement.topic}-{placement.partition} does not answer; start it first"
+        )
+    return min(found, ends.latest)
 
 
 async def _start(

@@ -5,12 +5,10 @@ with the record of the group, so that it cannot happen without a trace.
 """
 
 import contextlib
-import getpass
-import os
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from vq.admin.who import who
 from vq.client.cluster import ClusterClient
 from vq.coordination.coordinator import Check, Create, NodeExists, NoNode, Operation, Set, parent_of
 from vq.coordination.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
@@ -154,7 +152,7 @@ async def _audit(cluster: ClusterClient, decided: Unclean) -> Operation:
     path = UncleanElections.path(decided.group)
     election = UncleanElection(
         time_ms=cluster.clock.wall_ms(),
-        who=_who(),
+        who=who(),
         node=decided.node,
         epoch=decided.epoch,
         insync=decided.insync,
@@ -166,11 +164,3 @@ async def _audit(cluster: ClusterClient, decided: Unclean) -> Operation:
         return Create(path, UncleanElections(elections=(election,)).encode())
     known = UncleanElections.decode(path, found.data)
     return Set(path, known.with_election(election).encode(), found.stat.version)
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -333,6 +333,24 @@ class BrokerMetrics:
             "Of vq_deleted_bytes: those before their time, since a disk was too full.",
             counters.deleted_early_bytes,
         )
+        yield _counter(
+            "vq_archived_bytes", "Bytes of blocks that became archives.", counters.archived_bytes
+        )
+        yield _counter(
+            "vq_archived_blocks", "Blocks that became archives.", counters.archived_blocks
+        )
+        run = self._status.archive_run()
+        ended_ms = run.result.ended_ms if run is not None else 0
+        yield _gauge(
+            "vq_archive_run_end_timestamp_seconds",
+            "When the last run of the archive ended; none while it goes on, or before the first.",
+            ended_ms / 1000 if ended_ms else None,
+        )
+        yield _gauge(
+            "vq_archive_run_failed_blocks",
+            "Blocks that the last run of the archive, under way or ended, could not archive.",
+            run.result.total.failed if run is not None else None,
+        )
         yield _gauge(
             "vq_held_bytes",
             "Bytes of topics with the retention policy keep that are kept only because a consumer "

@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 
 from vq import limits
 from vq.broker.archive_runs import Archiver
+from vq.broker.archives import Archives
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
@@ -469,6 +470,7 @@ class BrokerNode:
         finder.on_unfit = indexer.rebuild
         self._tasks.keep(indexer.run, "make key indexes")
         status.held = lambda: retainer.held
+        status.archive_run = lambda: archiver.last
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         status.next_scrub_ms = scrubber.next_ms
         self._context.suspect = verifier.suspect
@@ -485,6 +487,8 @@ class BrokerNode:
             finder,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
+        archives = Archives(self._partitions.channels, self._partitions.logs, self._tasks)
+        self._dispatcher.add(Command.ARCHIVE, archives.answer)
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from vq import limits
+from vq.broker.archive_runs import LastRun
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
@@ -52,6 +53,7 @@ class StatusReport:
         diverged: What this node cut from its logs.
         not_copied: Tells which partitions this node cannot copy, and why.
         held: Tells what is kept only because somebody needs it.
+        archive_run: Tells how far the last run of the archive is.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StatusReport:
         self.lags: Callable[[], dict[str, Lag]] = dict
         self.not_copied: Callable[[], dict[Channel, str]] = dict
         self.held: Callable[[], Mapping[Channel, Held]] = dict
+        self.archive_run: Callable[[], LastRun | None] = lambda: None
         self.diverged: DivergedFiles | None = None
         self.scrub: Callable[[], Position] = Position
         self.next_scrub_ms: Callable[[], int] = int

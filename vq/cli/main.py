@@ -41,6 +41,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages, and find them."),
+    "archive": Entry(
+        "vq.cli.archive",
+        "archive",
+        "Archive old blocks; list, verify, restore, export them.",
+    ),
     "cluster": Entry(
         "vq.cli.cluster",
         "cluster",

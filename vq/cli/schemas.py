@@ -203,6 +203,33 @@ _NODE: Final = record(
     unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
 )
 
+_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE)
+_ARCHIVED_BLOCK: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    start=WHOLE,
+    end=WHOLE,
+    first_s=NUMBER,
+    last_s=NUMBER,
+    messages=WHOLE,
+    bytes=WHOLE,
+    zip_bytes=WHOLE,
+    group=TEXT,
+    node=TEXT,
+    url=maybe(TEXT),
+)
+_NODE_RUN: Final = having(
+    _ARCHIVED,
+    group=TEXT,
+    node=TEXT,
+    state=maybe(TEXT),
+    begun_s=maybe(NUMBER),
+    ended_s=maybe(NUMBER),
+    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
+    omitted_topics=WHOLE,
+    unreadable=maybe(TEXT),
+)
+
 #: By the name of the command; of ``consume``, ``message get`` and ``cluster diverged FILE`` it is
 #: the schema of each line. ``error`` and ``remark`` are lines of standard error.
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -328,6 +355,34 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 gaps=some(record(start=WHOLE, end=maybe(WHOLE), kind=TEXT, reason=TEXT)),
             )
         ),
+    ),
+    "archive run": record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)),
+    "archive list": some(_ARCHIVED_BLOCK),
+    "archive verify": some(
+        having(
+            _ARCHIVED_BLOCK,
+            state=TEXT,
+            batches=maybe(WHOLE),
+            problem=maybe(TEXT),
+            error=maybe(TEXT),
+        )
+    ),
+    "archive restore": record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))),
+    "archive export": record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE),
+    "archive history": some(
+        having(
+            _ARCHIVED,
+            number=WHOLE,
+            state=TEXT,
+            as_of_s=NUMBER,
+            started_s=NUMBER,
+            due_s=maybe(NUMBER),
+            by=TEXT,
+            topic=maybe(TEXT),
+            dry_run=TRUTH,
+            error=maybe(TEXT),
+            nodes=some(_NODE_RUN),
+        )
     ),
     "group list": some(
         record(group=TEXT, topics=some(TEXT), members=WHOLE, model=TEXT, start=TEXT)

@@ -93,6 +93,7 @@ class Command(enum.IntEnum):
     HAND_OVER = 42
     DIVERGED = 43
     REPAIR = 44
+    ARCHIVE = 45
 
 
 class Access(enum.Enum):
@@ -129,6 +130,8 @@ ACCESS: Final[Mapping[Command, Access]] = {
     Command.HAND_OVER: Access.CLUSTER,
     # It reads and deletes messages for `vq cluster diverged`.
     Command.DIVERGED: Access.CLUSTER,
+    # It reads archives, and makes blocks of them, for `vq archive`.
+    Command.ARCHIVE: Access.CLUSTER,
     # What a node asks for counts for acknowledgements, and shows what is not committed yet.
     Command.REPLICATE: Access.GROUP,
     Command.EPOCH_END: Access.GROUP,

@@ -56,6 +56,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.HAND_OVER: Pair(wire.HandOverRequest, wire.HandOverResponse),
     Command.DIVERGED: Pair(wire.DivergedRequest, wire.DivergedResponse),
     Command.REPAIR: Pair(wire.RepairRequest, wire.RepairResponse),
+    Command.ARCHIVE: Pair(wire.ArchiveRequest, wire.ArchiveResponse),
 }
 _REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
 _RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}

@@ -791,3 +791,59 @@ class HandOverResponse(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     node: str
     def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class ArchiveRequest(_message.Message):
+    __slots__ = ("action", "topic", "partition", "start_offset", "topic_id", "after_topic", "after_partition", "after_offset")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    action: int
+    topic: str
+    partition: int
+    start_offset: int
+    topic_id: str
+    after_topic: str
+    after_partition: int
+    after_offset: int
+    def __init__(self, action: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., topic_id: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., after_offset: _Optional[int] = ...) -> None: ...
+
+class ArchivedBlock(_message.Message):
+    __slots__ = ("topic", "partition", "start_offset", "end_offset", "first_append_ms", "last_append_ms", "messages", "zip_bytes", "url", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ZIP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    first_append_ms: int
+    last_append_ms: int
+    messages: int
+    zip_bytes: int
+    url: str
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_append_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., messages: _Optional[int] = ..., zip_bytes: _Optional[int] = ..., url: _Optional[str] = ..., topic_id: _Optional[str] = ...) -> None: ...
+
+class ArchiveResponse(_message.Message):
+    __slots__ = ("blocks", "more", "batches", "problem")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[ArchivedBlock]
+    more: bool
+    batches: int
+    problem: str
+    def __init__(self, blocks: _Optional[_Iterable[_Union[ArchivedBlock, _Mapping]]] = ..., more: _Optional[bool] = ..., batches: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...

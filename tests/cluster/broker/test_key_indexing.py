@@ -11,6 +11,7 @@ from support.broker import Client, MemoryCluster
 from support.waiting import until, until_true
 
 from vq.broker import key_indexing
+from vq.errors import DiskFull
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import keys_name

@@ -3,7 +3,7 @@
 import pytest
 
 from vq.admin import checks
-from vq.admin.checks import BrokerAnswer, Finding, Level
+from vq.admin.checks import ArchiveFacts, BrokerAnswer, Finding, Level
 from vq.admin.disks import DiskState
 from vq.admin.safety import Unsafe, UnsafeKind
 
@@ -148,3 +148,25 @@ def test_a_disk_that_fills_is_a_warning_and_one_told_as_a_problem_is_no_second_f
     assert level is Level.WARN
     assert "deleted early" in text
     assert found(disk("refuse", 0.0), "full") == [(Level.FAIL, "h:1: full")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "text"),
+    [
+        (ArchiveFacts(2), Level.OK, "2 topic(s) have their blocks archived"),
+        (ArchiveFacts(2, quiet_s=25 * 3600), Level.OK, "2 topic(s)"),
+        (ArchiveFacts(2, quiet_s=27 * 3600), Level.WARN, "no daily run for 27 hours, and 2 topic"),
+        (ArchiveFacts(2, "t-0: full", 27 * 3600), Level.WARN, "the last run has failed: t-0: full"),
+    ],
+)
+def test_a_run_of_the_archive_that_failed_or_did_not_come_is_a_warning(
+    facts: ArchiveFacts, level: Level, text: str
+) -> None:
+    [finding] = checks.archive(facts)
+    assert (finding.check, finding.level) == ("archive", level)
+    assert text in finding.detail
+    assert ("vq archive history" in finding.remedy) is (level is Level.WARN)
+
+
+def test_without_a_topic_that_archives_runs_are_not_judged() -> None:
+    assert checks.archive(ArchiveFacts(0, "odd", 1e9)) == []

@@ -31,4 +31,5 @@ def test_commands_keep_their_numbers() -> None:
         "HAND_OVER": 42,
         "DIVERGED": 43,
         "REPAIR": 44,
+        "ARCHIVE": 45,
     }

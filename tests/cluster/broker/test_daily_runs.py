@@ -1,0 +1,247 @@
+"""One node makes the daily run of the archive: once a day, whatever nodes and clocks do."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC
+
+import pytest
+from support.coordination import client_of, expire
+from support.simulation.loop import clock_of_loop
+from support.waiting import until, until_true
+
+from vq.broker import daily_runs
+from vq.broker.daily import DAY_MS, DailyTime, last_due, next_due
+from vq.broker.daily_runs import DailyRuns, no_alarm
+from vq.clock import Clock
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.run_values import RUNS_KEPT, ArchiveRun
+from vq.coordination.runs import begin_runs, make_run, read_runs
+from vq.model import TopicSettings
+
+pytestmark = pytest.mark.virtual_time
+
+AT = DailyTime(2, 0)
+HOUR_S = 3_600
+ARCHIVES = TopicSettings(retention_policy="archive")
+
+
+class StepClock:
+    """The clock of the loop, and some hours more."""
+
+    def __init__(self) -> None:
+        self._clock: Clock = clock_of_loop()
+        self.hours = 0.0
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + int(self.hours * HOUR_S * 1_000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+class Makers:
+    """Nodes that make daily runs."""
+
+    def __init__(self, ensemble: MemoryEnsemble, stack: AsyncExitStack) -> None:
+        self.ensemble = ensemble
+        self.clock = StepClock()
+        self._stack = stack
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.made: dict[str, DailyRuns] = {}
+        self.coordinators: dict[str, MemoryCoordinator] = {}
+        self.settings = [TopicSettings(), ARCHIVES]
+
+    async def start(self, name: str, alarm: daily_runs.Alarm = no_alarm) -> DailyRuns:
+        client = await self._stack.enter_async_context(
+            client_of(self.ensemble, session_timeout_s=900)
+        )
+        made = DailyRuns(
+            client,
+            self.clock,
+            at=AT,
+            by=name,
+            topics=lambda: self.settings,
+            alarm=alarm,
+            rng=random.Random(name),
+            zone=UTC,
+        )
+        self.coordinators[name], self.made[name] = client, made
+        self._tasks[name] = asyncio.ensure_future(made.run())
+        self._stack.callback(self._tasks[name].cancel)
+        return made
+
+    async def stop(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del self.made[name]
+
+    def holder(self) -> str | None:
+        return next((name for name, each in self.made.items() if each.lease.fence), None)
+
+    async def runs(self) -> list[ArchiveRun]:
+        async with client_of(self.ensemble) as client:
+            return list((await read_runs(client)).known.values())
+
+    async def sleep_until_due(self, *, minutes: float = 10) -> int:
+        """Sleep until some minutes behind the next time at which a run is due; return that."""
+        due_ms = next_due(self.clock.wall_ms(), AT, UTC)
+        await asyncio.sleep((due_ms - self.clock.wall_ms()) / 1_000 + minutes * 60)
+        return due_ms
+
+
+@pytest.fixture
+async def makers():
+    async with AsyncExitStack() as stack:
+        ensemble = MemoryEnsemble(clock=clock_of_loop())
+        yield Makers(ensemble, stack)
+
+
+async def test_a_week_has_a_run_each_day_of_one_of_three_nodes(makers: Makers) -> None:
+    for name in ("b1/n1", "b1/n2", "b2/n1"):
+        await makers.start(name)
+    await until(makers.holder)
+    assert await makers.runs() == [], "nothing was missed"
+    due = [await makers.sleep_until_due() for _ in range(7)]
+    found = await makers.runs()
+    assert [each.due_ms for each in found] == due
+    assert {each.by for each in found} == {makers.holder()}
+    assert all(0 <= each.as_of_ms - each.due_ms <= daily_runs.AUDIT_S * 1_000 for each in found)
+    assert {each.fence for each in found} == {1}
+
+
+async def test_an_alarm_makes_the_run_at_its_time(makers: Makers) -> None:
+    rings: list[Callable[[], None]] = []
+
+    def alarm(at: DailyTime, ring: Callable[[], None]) -> Callable[[], None]:
+        assert at == AT
+        rings.append(ring)
+        return rings.clear
+
+    await makers.start("b1/n1", alarm)
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    due_ms = await makers.sleep_until_due(minutes=0)
+    rings[0]()
+    await until_true(makers.runs)
+    await asyncio.sleep(1)
+    found = await makers.runs()
+    assert found[-1].due_ms == due_ms
+    assert found[-1].as_of_ms - due_ms < 1_000
+    await makers.stop("b1/n1")
+    assert rings == []
+
+
+async def test_the_next_holder_makes_the_run_that_was_missed_once(makers: Makers) -> None:
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    first = await makers.sleep_until_due()
+    await makers.stop("b1/n1")
+    for _ in range(3):
+        missed = await makers.sleep_until_due()
+    await asyncio.sleep(5 * HOUR_S)
+    await makers.start("b1/n2")
+    await asyncio.sleep(60)
+    found = await makers.runs()
+    assert [each.due_ms for each in found] == [first, missed]
+    assert found[-1].as_of_ms >= missed + 5 * HOUR_S * 1_000, "as of now, not of when it was due"
+    assert found[-1].by == "b1/n2"
+    assert found[-1].fence == 2
+
+
+async def test_a_lost_session_gives_the_job_to_another_node(makers: Makers) -> None:
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.start("b1/n2")
+    await makers.sleep_until_due()
+    await expire(makers.ensemble, makers.coordinators["b1/n1"])
+    await makers.sleep_until_due()
+    await makers.sleep_until_due()
+    found = await makers.runs()
+    assert len(found) == len({each.due_ms for each in found}) == 3
+    assert [each.fence for each in found] == sorted(each.fence or 0 for each in found)
+
+
+async def test_a_holder_that_does_not_know_that_its_session_ended_makes_no_run(
+    makers: Makers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop stood still; the other one has taken the lease and made the run."""
+    first = await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    stale = first.lease.check()
+    async with client_of(makers.ensemble) as other:
+        await makers.stop("b1/n1")
+        second = await makers.start("b1/n2")
+        await until(lambda: second.lease.fence == 2)
+        late = ArchiveRun(as_of_ms=1, started_ms=1, by="b1/n1", nonce="x", due_ms=5, fence=1)
+        with pytest.raises(Exception, match="another node took the lease"):
+            await make_run(other, late, lease=lambda: stale)
+
+
+@pytest.mark.parametrize("hours", [-3.0, -20.0, 3.0])
+async def test_a_clock_that_steps_makes_no_run_twice(makers: Makers, hours: float) -> None:
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    for _ in range(2):
+        await makers.sleep_until_due(minutes=60)
+    makers.clock.hours = hours
+    await asyncio.sleep(30 * HOUR_S)
+    makers.clock.hours = 0.0
+    for _ in range(3):
+        await makers.sleep_until_due()
+    due = [each.due_ms for each in await makers.runs()]
+    assert len(due) == len(set(due))
+    assert due[-1] == last_due(makers.clock.wall_ms(), AT, UTC)
+    assert max(b - a for a, b in itertools.pairwise(due)) <= 2 * DAY_MS
+
+
+async def test_a_clock_that_was_a_year_ahead_stops_no_run(makers: Makers) -> None:
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    makers.clock.hours = 24 * 365
+    await asyncio.sleep(HOUR_S)
+    makers.clock.hours = 0.0
+    due = [await makers.sleep_until_due() for _ in range(2)]
+    found = [each.due_ms for each in await makers.runs()]
+    assert found[-2:] == due
+
+
+async def test_without_a_topic_that_archives_no_run_is_made(makers: Makers) -> None:
+    makers.settings = [TopicSettings()]
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    assert await makers.runs() == []
+    makers.settings = [ARCHIVES]
+    await asyncio.sleep(daily_runs.AUDIT_S + 1)
+    assert len(await makers.runs()) == 1
+
+
+async def test_the_newest_runs_are_kept(makers: Makers) -> None:
+    async with client_of(makers.ensemble) as client:
+        await begin_runs(client, 1)
+        for n in range(RUNS_KEPT + 5):
+            await make_run(client, ArchiveRun(as_of_ms=1, started_ms=1, nonce=str(n)))
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await asyncio.sleep(60)
+    found = await makers.runs()
+    assert len(found) == RUNS_KEPT
+    assert found[-1].by == "b1/n1"
+
+
+async def test_zookeeper_that_is_away_delays_the_run(makers: Makers) -> None:
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    makers.ensemble.disconnect(makers.coordinators["b1/n1"])
+    due_ms = await makers.sleep_until_due()
+    assert due_ms not in [each.due_ms for each in await makers.runs()]
+    makers.ensemble.reconnect(makers.coordinators["b1/n1"])
+    await asyncio.sleep(HOUR_S)
+    assert due_ms in [each.due_ms for each in await makers.runs()]

@@ -1,0 +1,231 @@
+"""``vq archive``: the archives of old blocks, and the runs that make them."""
+
+from typing import Any
+
+import click
+
+from vq.admin import archive_runs
+from vq.admin.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.admin.connect import cluster_client
+from vq.admin.sizes import bytes_text
+from vq.cli.archive_blocks import export, list_, restore, verify
+from vq.cli.completion import topic_names
+from vq.cli.errors import CommandFailed
+from vq.cli.moments import Moment
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.text import in_seconds, utc
+
+
+@click.group(cls=Commands)
+def archive() -> None:
+    """Archive old blocks; list, verify, restore, export them."""
+
+
+# run ------------------------------------------------------------------------------------------
+@archive.command()
+@click.option(
+    "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
+)
+@click.option(
+    "--as-of",
+    "as_of_ms",
+    type=Moment(),
+    metavar="TIME",
+    help="Do what the daily run would do at that time, such as 2h (ago) or 2026-11-27T02:00.  "
+    "[now]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be archived.")
+@click.option(
+    "--wait/--no-wait", default=True, help="Return when all brokers have ended, or at once.  [wait]"
+)
+@command_options
+def run(
+    invocation: Invocation, topic: str | None, as_of_ms: int | None, dry_run: bool, wait: bool
+) -> None:
+    """Have all brokers archive now what the daily run would archive.
+
+    Blocks become archives when their last message is older than the topic's archive_after_hours,
+    as of that time. Brokers go on if this command is interrupted; `vq archive history` shows it.
+
+    Exit code 1 when a block could not be archived.
+    """
+
+    async def work() -> ArchiveRun | int:
+        async with cluster_client(invocation.client_config()) as cluster:
+            number = await archive_runs.start_archive_run(
+                cluster, topic, as_of_ms=as_of_ms, dry_run=dry_run
+            )
+            if not wait:
+                return number
+            return await archive_runs.wait_for_archive_run(
+                cluster, number, on_progress=lambda now: invocation.output.remark(_sentence(now))
+            )
+
+    found = invocation.run(work())
+    output = invocation.output
+    if isinstance(found, int):
+        found = ArchiveRun(found)
+        output.remark(f"run {found.number} is made; `vq archive history` shows how far it is")
+        if output.as_json:
+            output.document({"number": found.number, "state": None, "nodes": []})
+        return
+    if output.as_json:
+        output.document(
+            {
+                "number": found.number,
+                "state": found.state,
+                "nodes": [_node_json(each) for each in found.nodes],
+            }
+        )
+    else:
+        _show_nodes(invocation, found)
+    if found.state == "failed":
+        raise CommandFailed(f"{found.total.failed} block(s) could not be archived, see above")
+
+
+def _sentence(now: ArchiveRun) -> str:
+    total = now.total
+    running = sum(not each.has_ended for each in now.nodes)
+    return (
+        f"run {now.number}: {total.blocks} block(s), {bytes_text(total.size_bytes)}, "
+        f"{running} broker(s) to go"
+    )
+
+
+def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
+    rows: list[dict[str, Any]] = []
+    for node in found.nodes:
+        parts = dict(node.topics or {}) or {"": ArchiveTopicRun()}
+        for topic, each in parts.items():
+            rows.append(
+                {
+                    "group": node.group,
+                    "node": node.node,
+                    "state": node.state or "not begun",
+                    "topic": topic or None,
+                    **_total(each),
+                }
+            )
+    columns = ("group", "node", "state", "topic", *_TOTAL)
+    invocation.output.table(rows, columns=columns, optional=("topic", "error"))
+    for node in found.nodes:
+        if node.omitted:
+            invocation.output.remark(
+                f"{node.group}/{node.node}: {node.omitted} further topic(s), not shown here"
+            )
+
+
+# history --------------------------------------------------------------------------------------
+@archive.command()
+@click.option(
+    "--limit", type=WholeNumber(min=1), default=10, metavar="N", help="How many runs.  [10]"
+)
+@command_options
+def history(invocation: Invocation, limit: int) -> None:
+    """Show the last runs, the newest first: daily ones, and those of `vq archive run`.
+
+    `missing` counts the brokers that have not ended a run. A broker that was away does the newest
+    run when it is back.
+
+    Exit code 1 when the newest run has failed.
+    """
+
+    async def work() -> list[ArchiveRun]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await archive_runs.archive_history(cluster)
+
+    found = invocation.run(work())[:limit]
+    output = invocation.output
+    if output.as_json:
+        output.document([_run_json(each) for each in found])
+    else:
+        output.table(
+            [_run_row(each) for each in found],
+            columns=("run", "as_of", "kind", "topic", "by", "state", "missing", *_TOTAL),
+            optional=("topic", "error"),
+        )
+        if not found:
+            output.remark("no run yet; the daily one comes once a topic has its blocks archived")
+    newest = next((each for each in found if not each.dry_run), None)
+    if newest is not None and newest.state in {"failed", "unreadable"}:
+        raise CommandFailed(f"run {newest.number} has failed: {newest.error or newest.total.error}")
+
+
+_TOTAL = ("blocks", "bytes", "zip_bytes", "failed", "error")
+
+
+def _total(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {
+        "blocks": found.blocks,
+        "bytes": bytes_text(found.size_bytes),
+        "zip_bytes": bytes_text(found.archive_bytes),
+        "failed": found.failed,
+        "error": found.error or None,
+    }
+
+
+def _run_row(found: ArchiveRun) -> dict[str, Any]:
+    total = {**_total(found.total), **({"error": found.error} if found.error else {})}
+    return {
+        "run": found.number,
+        "as_of": utc(found.as_of_ms),
+        "kind": _kind(found),
+        "topic": found.topic,
+        "by": found.by,
+        "state": found.state,
+        "missing": sum(not each.has_ended for each in found.nodes),
+        **total,
+    }
+
+
+def _kind(found: ArchiveRun) -> str:
+    if found.dry_run:
+        return "dry"
+    return "daily" if found.due_ms is not None else "by hand"
+
+
+def _run_json(found: ArchiveRun) -> dict[str, Any]:
+    return {
+        "number": found.number,
+        "state": found.state,
+        "as_of_s": in_seconds(found.as_of_ms),
+        "started_s": in_seconds(found.started_ms),
+        "due_s": None if found.due_ms is None else in_seconds(found.due_ms),
+        "by": found.by,
+        "topic": found.topic,
+        "dry_run": found.dry_run,
+        "error": found.error or None,
+        **_total_json(found.total),
+        "nodes": [_node_json(each) for each in found.nodes],
+    }
+
+
+def _node_json(found: ArchiveNodeRun) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "node": found.node,
+        "state": found.state,
+        "begun_s": None if found.begun_ms is None else in_seconds(found.begun_ms),
+        "ended_s": None if found.ended_ms is None else in_seconds(found.ended_ms),
+        **_total_json(found.total),
+        "topics": {name: _topic_json(each) for name, each in (found.topics or {}).items()},
+        "omitted_topics": found.omitted,
+        "unreadable": found.error or None,
+    }
+
+
+def _total_json(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {
+        "blocks": found.blocks,
+        "bytes": found.size_bytes,
+        "zip_bytes": found.archive_bytes,
+        "failed": found.failed,
+    }
+
+
+def _topic_json(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {**_total_json(found), "error": found.error or None}
+
+
+for _command in (list_, verify, restore, export):
+    archive.add_command(_command)

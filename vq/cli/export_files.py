@@ -1,0 +1,205 @@
+"""Files into which messages are exported: lines of JSON, and Parquet.
+
+A file is written beside its name and gets the name when it is whole and durable, so that nobody
+takes a part for the whole. pyarrow is imported for Parquet only.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Protocol, Self
+
+from vq.cli.text import as_json_line
+from vq.errors import InvalidArgument, VqError
+from vq.limits import MIB
+from vq.model import Message, time_ms_of
+
+__all__ = ["FORMATS", "ExportFile", "NotInstalled", "format_of"]
+
+#: By the name of the format: the suffixes that mean it.
+FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
+#: A group of rows in Parquet ends when it has so many messages, or so many bytes of contents.
+_GROUP_MESSAGES: Final = 50_000
+_GROUP_BYTES: Final = 32 * MIB
+_TEMPORARY: Final = ".part"
+
+
+class NotInstalled(VqError):
+    """A package that is needed for this is not installed."""
+
+    hint = "install it: pip install 'vq[parquet]'"
+
+
+def format_of(path: Path, wanted: str | None) -> str:
+    """Return the format of a file: the one that is wanted, else what its suffix means.
+
+    Raises:
+        InvalidArgument: Neither says it.
+    """
+    if wanted is not None:
+        return wanted
+    for name, suffixes in FORMATS.items():
+        if path.suffix in suffixes:
+            return name
+    raise InvalidArgument(
+        f"the name {path.name!r} says no format; let it end in .jsonl or .parquet, or give --format"
+    )
+
+
+class _Writer(Protocol):
+    def write(self, messages: Sequence[Message]) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class ExportFile:
+    """One file to be written; use it as a context manager.
+
+    Args:
+        path: Its name. A file of that name is replaced when this one is whole.
+        form: A key of ``FORMATS``.
+
+    Attributes:
+        messages: That were written.
+    """
+
+    def __init__(self, path: Path, form: str) -> None:
+        self._path = path
+        self._beside = path.with_name(path.name + _TEMPORARY)
+        self._form = form
+        self._file: BinaryIO | None = None
+        self._writer: _Writer | None = None
+        self.messages = 0
+
+    def __enter__(self) -> Self:
+        self._file = self._beside.open("wb")
+        try:
+            self._writer = _Lines(self._file) if self._form == "jsonl" else _Parquet(self._file)
+        except BaseException:
+            self._drop()
+            raise
+        return self
+
+    def write(self, messages: Sequence[Message]) -> None:
+        """Write some messages."""
+        assert self._writer is not None
+        self._writer.write(messages)
+        self.messages += len(messages)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._drop()
+            return
+        assert self._file is not None
+        assert self._writer is not None
+        try:
+            self._writer.end()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._beside.replace(self._path)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._beside.unlink(missing_ok=True)
+
+
+class _Lines:
+    """One message a line, as ``vq consume --json`` prints it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, messages: Sequence[Message]) -> None:
+        self._file.write(b"".join(map(as_json_line, messages)))
+
+    def end(self) -> None:
+        pass
+
+
+class _Parquet:
+    """A table with a row for each message.
+
+    Keys are bytes: those of a text in UTF-8, those of an integer its decimal digits; ``key_type``
+    tells which.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise NotInstalled("Parquet needs the package pyarrow") from error
+        self._arrow = pyarrow
+        time = pyarrow.timestamp("ms", tz="UTC")
+        self._schema = pyarrow.schema(
+            [
+                ("topic", pyarrow.dictionary(pyarrow.int32(), pyarrow.string())),
+                ("partition", pyarrow.int32()),
+                ("offset", pyarrow.int64()),
+                ("id", pyarrow.int64()),
+                ("sent", time),
+                ("stored", time),
+                ("tag", pyarrow.string()),
+                ("key", pyarrow.binary()),
+                ("key_type", pyarrow.string()),
+                ("headers", pyarrow.map_(pyarrow.string(), pyarrow.string())),
+                ("content", pyarrow.binary()),
+            ]
+        )
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._rows: list[Message] = []
+        self._bytes = 0
+
+    def write(self, messages: Sequence[Message]) -> None:
+        for each in messages:
+            self._rows.append(each)
+            self._bytes += len(each.content)
+            if len(self._rows) >= _GROUP_MESSAGES or self._bytes >= _GROUP_BYTES:
+                self._write_group()
+
+    def end(self) -> None:
+        if self._rows:
+            self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        rows, self._rows, self._bytes = self._rows, [], 0
+        columns: dict[str, list[Any]] = {
+            "topic": [each.topic for each in rows],
+            "partition": [each.partition for each in rows],
+            "offset": [each.offset for each in rows],
+            "id": [each.id for each in rows],
+            "sent": [time_ms_of(each.id) for each in rows],
+            "stored": [each.append_time_ms for each in rows],
+            "tag": [each.tag for each in rows],
+            "key": [_key_bytes(each) for each in rows],
+            "key_type": [_key_type(each) for each in rows],
+            "headers": [list((each.headers or {}).items()) for each in rows],
+            "content": [each.content for each in rows],
+        }
+        self._writer.write_table(self._arrow.table(columns, schema=self._schema))
+
+
+def _key_bytes(message: Message) -> bytes | None:
+    key = message.key
+    if key is None or isinstance(key, bytes):
+        return key
+    return str(key).encode()
+
+
+def _key_type(message: Message) -> str | None:
+    key = message.key
+    if key is None:
+        return None
+    return "bytes" if isinstance(key, bytes) else "int" if isinstance(key, int) else "text"
