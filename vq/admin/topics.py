@@ -103,6 +103,20 @@ async def change_settings(cluster: ClusterClient, name: str, settings: TopicSett
         return _topic(await topics.change_settings(cluster.coordinator, name, settings))
 
 
+async def alter_settings(
+    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+) -> Topic:
+    """Change settings of a topic; what others change at the same time stays changed.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: The number of partitions differs, or ``change`` raised it.
+        ChangeUnknown: ZooKeeper went away; they are changed or not.
+    """
+    with unknown_when_cut(f"changing {name}"):
+        return _topic(await topics.alter_settings(cluster.coordinator, name, change))
+
+
 async def alter_topic(
     cluster: ClusterClient,
     name: str,
@@ -115,7 +129,8 @@ async def alter_topic(
     Args:
         cluster: Where.
         name: Of the topic.
-        change: Takes the settings and returns the new ones.
+        change: Takes the settings and returns the new ones. It may be called again if somebody else
+            changes them at the same time.
         partitions: How many it is to have; None: as many as it has.
 
     Raises:
@@ -133,11 +148,10 @@ async def alter_topic(
         raise InvalidArgument(
             f"topic {name!r} has {present} partitions; their number can grow, not fall to {wanted}"
         )
-    settings = replace(change(before.settings), partitions=present)
-    replace(settings, partitions=wanted)  # raises if they are too many
-    altered = _topic(before)
-    if settings != before.settings:
-        altered = await change_settings(cluster, name, settings)
+    replace(change(before.settings), partitions=wanted)  # raises if they are too many
+    altered = await alter_settings(
+        cluster, name, lambda now: replace(change(now), partitions=now.partitions)
+    )
     while len(altered.partitions) < wanted:
         count = min(wanted - len(altered.partitions), topics.STEP_PARTITIONS)
         altered = await add_partitions(cluster, name, count)
@@ -286,8 +300,9 @@ class PartitionDescription:
 
     Attributes:
         placement: Where it lives.
-        state: What the broker says that takes its messages: ``rw``, ``ro``, ``sealed``, ``failed``,
-            ``quarantined``; where it takes none, what ZooKeeper says. None: no broker says.
+        state: What the broker says that takes its messages: ``rw``, ``ro``, ``closed``, ``sealed``,
+            ``failed``, ``quarantined``; where it takes none, what ZooKeeper says. None: no broker
+            says.
         ends: The offsets it holds; None: a broker that knows one does not answer.
         damaged: How many damaged ranges brokers know of; None: unknown.
         damage: The first few of them.

@@ -74,6 +74,7 @@ __all__ = [
     "TopicExists",
     "TopicView",
     "add_partitions",
+    "alter_settings",
     "change_placement",
     "change_settings",
     "create_topic",
@@ -87,6 +88,8 @@ __all__ = [
 
 #: Returns a check that must hold when a topic is created.
 OnlyIf = Callable[[], Awaitable[Check]]
+#: Takes the settings of a topic and returns those to write instead.
+AlterSettings = Callable[[TopicSettings], TopicSettings]
 #: Partitions created or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
 #: Longest pause before the second try to create a topic, after another client placed partitions on
@@ -278,9 +281,22 @@ async def change_settings(
         UnknownTopic: There is no such topic.
         InvalidArgument: The number of partitions differs.
     """
+    return await alter_settings(coordinator, name, lambda _: settings)
+
+
+async def alter_settings(coordinator: Coordinator, name: str, change: AlterSettings) -> TopicView:
+    """Change a topic's settings by compare-and-set, so that no other change is undone.
+
+    ``change`` takes the present settings and returns the new ones; it may be called again.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        InvalidArgument: The number of partitions differs; or ``change`` raised it.
+    """
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
         view = await describe_topic(coordinator, name)
+        settings = change(view.settings)
         if settings.partitions != len(view.partitions):
             raise InvalidArgument(
                 f"topic {name!r} has {len(view.partitions)} partitions, not {settings.partitions}; "
