@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
+    from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.admin.emptying import GroupDrain, TopicDrain
     from vq.admin.groups import (
         GroupDeletion,
         GroupDescription,
@@ -51,9 +53,11 @@ _HOMES = {
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
+    "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
+    "vq.admin.emptying": ("GroupDrain", "TopicDrain"),
     "vq.admin.groups": (
         "GroupDeletion",
         "GroupDescription",
@@ -91,6 +95,7 @@ __all__ = [
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
+    "ClosedTopic",
     "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
@@ -106,6 +111,7 @@ __all__ = [
     "Goal",
     "GroupDeletion",
     "GroupDescription",
+    "GroupDrain",
     "GroupMember",
     "GroupProgress",
     "GroupSummary",
@@ -115,6 +121,7 @@ __all__ = [
     "Move",
     "Moved",
     "NodeInfo",
+    "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",
     "Removal",
@@ -126,6 +133,7 @@ __all__ = [
     "Target",
     "Topic",
     "TopicDescription",
+    "TopicDrain",
     "TopicExists",
     "TopicOrigin",
     "TopicSummary",

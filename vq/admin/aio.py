@@ -5,9 +5,11 @@ from typing import Any
 
 from vq.admin import (
     brokers,
+    closing,
     cluster,
     diverged,
     draining,
+    emptying,
     groups,
     offsets,
     placements,
@@ -22,9 +24,11 @@ from vq.admin import (
 )
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
+from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
@@ -91,6 +95,29 @@ class Admin:
         """Give a topic more partitions; see ``vq.Admin.add_partitions``."""
         check_whole("count", count)
         return await topics.add_partitions(self._client, topic, count)
+
+    async def close_topic(self, topic: str, *, timeout: float = CLOSE_WAIT_S) -> ClosedTopic:
+        """Close a topic for writes; see ``vq.Admin.close_topic``."""
+        return await closing.close_topic(self._client, topic, timeout_s=timeout)
+
+    async def open_topic(self, topic: str) -> OpenedTopic:
+        """Open a topic for writes again; see ``vq.Admin.open_topic``."""
+        return await closing.open_topic(self._client, topic)
+
+    async def drain_topic(
+        self,
+        topic: str,
+        *,
+        timeout: float = DRAIN_WAIT_S,
+        on_progress: DrainListener | None = None,
+    ) -> TopicDrain:
+        """Close a topic, and wait for its consumer groups; see ``vq.Admin.drain_topic``.
+
+        ``on_progress`` is called on the loop.
+        """
+        return await emptying.drain_topic(
+            self._client, topic, timeout_s=timeout, on_progress=on_progress
+        )
 
     async def plan_delete(self, topic: str) -> Deletion:
         """Return what deleting a topic would take away; see ``vq.Admin.plan_delete``."""

@@ -5,9 +5,11 @@ from typing import Any
 
 from vq.admin import aio
 from vq.admin.checks import Finding
+from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
@@ -104,6 +106,50 @@ class Admin:
             InvalidArgument: It would have too many, or ``count`` is out of range.
         """
         return self._run(self._admin.add_partitions(topic, count))
+
+    def close_topic(self, topic: str, *, timeout: float = CLOSE_WAIT_S) -> ClosedTopic:
+        """Close a topic for writes, and wait until nothing is appended to it any more.
+
+        A message that is sent meanwhile is acknowledged, or refused with ``TopicClosed``; stored
+        ones are read as before. ``closed_ms`` of the result is None if that is not known within
+        ``timeout`` seconds; the topic is closed all the same. Closing it again is fine.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidState: Somebody opened it meanwhile.
+        """
+        return self._run(self._admin.close_topic(topic, timeout=timeout))
+
+    def open_topic(self, topic: str) -> OpenedTopic:
+        """Open a topic for writes again; also if it is open.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.open_topic(topic))
+
+    def drain_topic(
+        self,
+        topic: str,
+        *,
+        timeout: float = DRAIN_WAIT_S,
+        on_progress: DrainListener | None = None,
+    ) -> TopicDrain:
+        """Close a topic, and wait until every consumer group has committed the end of it.
+
+        Returns after ``timeout`` seconds at the latest; ``drained`` of the result says whether it
+        is so, and ``behind`` names the groups that are not so far. The topic stays closed.
+
+        Args:
+            topic: Its name.
+            timeout: How long to wait, in seconds; 0: look once.
+            on_progress: Called on the factory's thread with what was found, when that changes.
+
+        Raises:
+            UnknownTopic: There is none of this name, or it was deleted meanwhile.
+            InvalidState: Somebody opened it meanwhile.
+        """
+        return self._run(self._admin.drain_topic(topic, timeout=timeout, on_progress=on_progress))
 
     def plan_delete(self, topic: str) -> Deletion:
         """Return what deleting a topic would take away; changes nothing.

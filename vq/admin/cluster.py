@@ -54,6 +54,11 @@ class BrokerReport:
         return [] if self.status is None else brokers.bad_partitions(self.status)
 
     @property
+    def closed_topics(self) -> set[str]:
+        """The topics of its partitions that are closed for writes."""
+        return set() if self.status is None else brokers.closed_topics(self.status)
+
+    @property
     def damage(self) -> list[Damage]:
         """The damaged ranges in its status: the first few of each partition."""
         return [] if self.status is None else brokers.damage(self.status)
@@ -90,6 +95,11 @@ class ClusterStatus:
     def failed_partitions(self) -> list[BadPartition]:
         """The partitions that take no messages until somebody repairs them."""
         return [bad for each in self.brokers for bad in each.bad_partitions if bad.failed]
+
+    @property
+    def closed_topics(self) -> list[str]:
+        """The topics that brokers say are closed for writes, sorted."""
+        return sorted({topic for each in self.brokers for topic in each.closed_topics})
 
     @property
     def damage(self) -> list[Damage]:

@@ -19,8 +19,8 @@ from vq.errors import (
     PartitionFailed,
     PartitionQuarantined,
     PartitionReadOnly,
-    PermissionRefused,
     ShuttingDown,
+    TopicClosed,
     VqError,
 )
 from vq.model import PartitionPlacement, PartitionState, TopicSettings
@@ -71,7 +71,7 @@ class Event(enum.StrEnum):
 EVENTS: Final[dict[Event, str]] = {
     Event.PLACED_TO_WRITE: "the placement gives the appends to this group",
     Event.PLACED_READ_ONLY: "so it does, and the partition is `ro` or `closed`",
-    Event.PLACED_NOT_WRITABLE: "so it does, and the topic's settings forbid writing",
+    Event.PLACED_NOT_WRITABLE: "so it does, and the topic is closed for writes",
     Event.PLACED_TO_READ: "the placement gives the appends to another group, a range to this one",
     Event.PLACED_ELSEWHERE: "the placement gives no range to this group",
     Event.SEAL_FOUND: "the open log is sealed",
@@ -216,9 +216,10 @@ RULES: Final[dict[State, Rules]] = {
         seal=True,
     ),
     State.NOT_WRITABLE: Rules(
-        meaning="This group would take the appends; the topic's settings forbid them.",
-        refusal=PermissionRefused,
-        why="topic {topic} is not writable",
+        meaning="This group would take the appends; the topic is closed for writes.",
+        told="closed",
+        refusal=TopicClosed,
+        why="topic {topic} is closed for writes",
         seal=True,
     ),
     State.READS: Rules(

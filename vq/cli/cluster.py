@@ -1,7 +1,8 @@
 """``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -30,6 +31,9 @@ from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
 from vq.coordination.paths import ClusterSettings
 from vq.errors import InvalidArgument
+
+#: Topics named as closed for writes; further ones are counted.
+_CLOSED_TOLD_MAX: Final = 10
 
 
 @click.group(cls=Commands)
@@ -75,6 +79,8 @@ def status(invocation: Invocation) -> None:
         output.remark(danger.text)
     for text in _drained_texts(found):
         output.remark(text)
+    if found.closed_topics:
+        output.remark(_closed_text(found.closed_topics))
     for bad in found.failed_partitions:
         output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
     for problem in found.problems:
@@ -232,6 +238,13 @@ def _drained_texts(found: ClusterStatus) -> list[str]:
         for node in group.drained:
             texts[f"{group.group}/{node} is drained: it leads only if no other node can"] = None
     return list(texts)
+
+
+def _closed_text(names: Sequence[str]) -> str:
+    """Say which topics are closed for writes: the first few."""
+    more = len(names) - _CLOSED_TOLD_MAX
+    told = ", ".join(names[:_CLOSED_TOLD_MAX]) + f" and {more} more" * (more > 0)
+    return f"closed for writes: {told}; `vq topic open NAME` opens a topic"
 
 
 def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:

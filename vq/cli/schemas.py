@@ -66,6 +66,15 @@ _SETTINGS: Final = record(
     readable=TRUTH,
     writable=TRUTH,
 )
+_CLOSED_TOPIC: Final = record(
+    topic=TEXT,
+    id=TEXT,
+    writable=TRUTH,
+    changed=TRUTH,
+    closed_s=maybe(NUMBER),
+    partitions=some(record(partition=WHOLE, end=maybe(WHOLE))),
+    unconfirmed=some(TEXT),
+)
 _ORIGIN: Final = record(
     created_s=maybe(NUMBER),
     created_by=maybe(record(client=TEXT, host=TEXT)),
@@ -230,6 +239,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             replication=TEXT,
             min_insync=WHOLE,
             retention_s=maybe(WHOLE),
+            writable=TRUTH,
             broker_groups=some(TEXT),
             closed_partitions=WHOLE,
         )
@@ -267,6 +277,32 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "topic move": record(done=TRUTH, moves=_MOVES),
+    "topic close": _CLOSED_TOPIC,
+    "topic open": record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH),
+    "topic drain": having(
+        _CLOSED_TOPIC,
+        drained=TRUTH,
+        groups=some(
+            record(
+                group=TEXT,
+                members=maybe(WHOLE),
+                done=TRUTH,
+                lag_bytes=maybe(WHOLE),
+                behind=some(
+                    record(
+                        partition=WHOLE,
+                        owner=maybe(TEXT),
+                        committed=maybe(WHOLE),
+                        end=maybe(WHOLE),
+                        lag_bytes=maybe(WHOLE),
+                        lag_messages=maybe(WHOLE),
+                        stopped=maybe(TEXT),
+                    )
+                ),
+                error=maybe(TEXT),
+            )
+        ),
+    ),
     "topic delete": record(
         done=TRUTH,
         topic=TEXT,

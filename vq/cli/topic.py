@@ -1,4 +1,4 @@
-"""``vq topic``: create, alter, list, describe, move, delete."""
+"""``vq topic``: create, alter, list, describe, move, delete; ``close`` and others are beside it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,6 +32,7 @@ from vq.cli.options import (
 from vq.cli.output import Value
 from vq.cli.text import in_seconds
 from vq.cli.topic_begin import begin
+from vq.cli.topic_closing import close, drain, open_
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -50,7 +51,7 @@ from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 @click.group(cls=Commands)
 def topic() -> None:
-    """Create, alter, list, describe, verify, move and delete topics."""
+    """Create, alter, list, describe, verify, move, close, drain and delete topics."""
 
 
 # create ---------------------------------------------------------------------------------------
@@ -134,7 +135,15 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 
 
 # list -----------------------------------------------------------------------------------------
-_LIST_COLUMNS = ("topic", "partitions", "flush", "replication", "retention", "broker_groups")
+_LIST_COLUMNS = (
+    "topic",
+    "partitions",
+    "flush",
+    "replication",
+    "retention",
+    "writes",
+    "broker_groups",
+)
 
 
 @topic.command(name="list")
@@ -163,6 +172,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
             "flush": str(each.settings.flush),
             "replication": f"{each.settings.replication}, min {each.settings.min_insync}",
             "retention": shown_retention(each.settings),
+            "writes": "open" if each.settings.writable else "closed",
             "broker_groups": ",".join(sorted(group or "-" for group in each.open)),
         }
         for each in found
@@ -184,6 +194,7 @@ def _summary_json(found: TopicSummary) -> dict[str, Any]:
         "replication": str(found.settings.replication),
         "min_insync": found.settings.min_insync,
         "retention_s": retention_s(found.settings),
+        "writable": found.settings.writable,
         "broker_groups": sorted(group for group in found.open if group),
         "closed_partitions": found.open.get("", 0),
         **_origin_json(found.origin),
@@ -200,7 +211,8 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
 
-    The state is what the broker says that takes its messages: rw, ro, sealed, failed, quarantined.
+    The state is what the broker says that takes its messages: rw, ro, closed, sealed, failed,
+    quarantined.
     Damage is what brokers have met or `vq topic verify` has found.
 
     Exit code 1 when a broker that answers refuses to serve a partition of it.
@@ -377,6 +389,9 @@ def move(
 
 topic.add_command(verify)
 topic.add_command(begin)
+topic.add_command(close)
+topic.add_command(open_)
+topic.add_command(drain)
 
 
 # delete ---------------------------------------------------------------------------------------

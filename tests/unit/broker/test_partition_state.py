@@ -119,7 +119,7 @@ def test_a_state_that_refuses_says_why_and_tells_a_known_word() -> None:
         fields = {field for _, field, _, _ in string.Formatter().parse(rules.why)}
         assert fields - {None} <= names
         assert bool(rules.why) == (not rules.append)
-        assert rules.told in {"rw", "ro", "sealed", "failed", "quarantined"}
+        assert rules.told in {"rw", "ro", "closed", "sealed", "failed", "quarantined"}
         assert rules.meaning.endswith(".")
 
 
