@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vq.admin.stored import StoredRange
     from vq.admin.switching import Switched
     from vq.admin.topics import (
+        DeletedTopic,
         Deletion,
         HeldBack,
         PartitionDescription,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from vq.coordination.paths import ClusterSettings, CommittedOffset
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
-    from vq.model import GroupView, NodeInfo, TopicOrigin
+    from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
 
 
 _HOMES = {
@@ -74,6 +75,7 @@ _HOMES = {
     "vq.admin.stored": ("StoredRange",),
     "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
+        "DeletedTopic",
         "Deletion",
         "HeldBack",
         "PartitionDescription",
@@ -87,7 +89,7 @@ _HOMES = {
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
-    "vq.model": ("GroupView", "NodeInfo", "TopicOrigin"),
+    "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -102,6 +104,7 @@ __all__ = [
     "CutFile",
     "CutMessages",
     "Damage",
+    "DeletedTopic",
     "Deletion",
     "DrainUnknown",
     "DrainedGroup",
@@ -132,6 +135,7 @@ __all__ = [
     "Switched",
     "Target",
     "Topic",
+    "TopicDeletion",
     "TopicDescription",
     "TopicDrain",
     "TopicExists",

@@ -36,7 +36,7 @@ from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
-from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
@@ -119,13 +119,21 @@ class Admin:
             self._client, topic, timeout_s=timeout, on_progress=on_progress
         )
 
-    async def plan_delete(self, topic: str) -> Deletion:
+    async def plan_delete(self, topic: str, *, now: bool = False) -> Deletion:
         """Return what deleting a topic would take away; see ``vq.Admin.plan_delete``."""
-        return await topics.plan_delete(self._client, topic)
+        return await topics.plan_delete(self._client, topic, now=now)
 
-    async def delete_topic(self, topic: str) -> None:
+    async def delete_topic(self, topic: str, *, now: bool = False) -> None:
         """Delete a topic with its messages; see ``vq.Admin.delete_topic``."""
-        await topics.delete_topic(self._client, topic)
+        await topics.delete_topic(self._client, topic, now=now)
+
+    async def undelete_topic(self, topic: str) -> Topic:
+        """Bring a deleted topic back; see ``vq.Admin.undelete_topic``."""
+        return (await topics.undelete_topic(self._client, topic))[0]
+
+    async def deleted_topics(self) -> list[DeletedTopic]:
+        """Return the topics that can be brought back, sorted by name."""
+        return (await topics.deleted_topics(self._client))[0]
 
     # Placements
     async def placements(self, topic: str) -> list[PartitionPlacement]:

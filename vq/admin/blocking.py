@@ -17,7 +17,7 @@ from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
-from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
@@ -151,23 +151,45 @@ class Admin:
         """
         return self._run(self._admin.drain_topic(topic, timeout=timeout, on_progress=on_progress))
 
-    def plan_delete(self, topic: str) -> Deletion:
+    def plan_delete(self, topic: str, *, now: bool = False) -> Deletion:
         """Return what deleting a topic would take away; changes nothing.
 
-        Raises:
-            UnknownTopic: There is none of this name.
-        """
-        return self._run(self._admin.plan_delete(topic))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its messages and every group's progress on it; cannot be undone.
-
-        Brokers remove the data in the background.
+        ``now``: for good, at once.
 
         Raises:
             UnknownTopic: There is none of this name.
+            InvalidState: It cannot be read, so it could not be brought back; ``now`` deletes it.
         """
-        self._run(self._admin.delete_topic(topic))
+        return self._run(self._admin.plan_delete(topic, now=now))
+
+    def delete_topic(self, topic: str, *, now: bool = False) -> None:
+        """Delete a topic: clients see it no more, and it can be brought back for a while.
+
+        ``ClusterSettings.delete_grace_hours`` says for how long. After that, brokers remove it for
+        good, with its messages and every group's progress on it. Until then its name is not free.
+        Deleting it again is fine.
+
+        ``now``: remove it for good at once, also one that is deleted already; cannot be undone.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidState: It cannot be read, so it could not be brought back; nothing was changed.
+        """
+        self._run(self._admin.delete_topic(topic, now=now))
+
+    def undelete_topic(self, topic: str) -> Topic:
+        """Bring a deleted topic back as it was, with its messages and every group's progress.
+
+        One that is not deleted stays as it is.
+
+        Raises:
+            UnknownTopic: There is none of this name, or it is removed for good.
+        """
+        return self._run(self._admin.undelete_topic(topic))
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        """Return the topics that can be brought back, sorted by name."""
+        return self._run(self._admin.deleted_topics())
 
     # Placements
     def placements(self, topic: str) -> list[PartitionPlacement]:

@@ -25,12 +25,12 @@ from vq.remoting.wire_pb2 import (
 FAILED_STATES: Final = frozenset({"failed", "quarantined"})
 #: State of the partitions of a topic that is closed for writes.
 CLOSED_STATE: Final = "closed"
-_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE})
+_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE, "deleted"})
 
 
 @dataclass(frozen=True, slots=True)
 class BadPartition:
-    """A partition that is neither rw, ro nor closed at its broker, with the broker's reason."""
+    """A partition that does not do at its broker what it should, with the broker's reason."""
 
     topic: str
     partition: int
@@ -153,7 +153,7 @@ async def master_and_epoch(cluster: ClusterClient, group: str) -> tuple[NodeInfo
 
 # Reading a status -----------------------------------------------------------------------------
 def bad_partitions(status: StatusResult) -> list[BadPartition]:
-    """Return the partitions of a broker that are neither rw, ro nor closed."""
+    """Return the partitions of a broker that are sealed, failed or quarantined."""
     return [
         BadPartition(each["topic"], each["partition"], each["state"], each["reason"])
         for each in status.raw["partitions"]

@@ -50,7 +50,7 @@ class BrokerReport:
 
     @property
     def bad_partitions(self) -> list[BadPartition]:
-        """The partitions that are neither rw nor ro there."""
+        """The partitions that are sealed, failed or quarantined there."""
         return [] if self.status is None else brokers.bad_partitions(self.status)
 
     @property

@@ -43,6 +43,7 @@ from vq.log_lines import get_logger
 from vq.model import (
     FlushMode,
     PartitionPlacement,
+    PartitionState,
     ProducerStamp,
     Replication,
     Span,
@@ -192,6 +193,11 @@ class Channel:
     def acknowledges_alone(self) -> bool:
         """Whether a PUT is acknowledged when the master has it, whatever the other nodes have."""
         return self.settings.replication is _ALONE
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the topic is deleted and can be brought back: clients get nothing of it."""
+        return self.placement.state is PartitionState.DELETED
 
     @property
     def lost(self) -> list[Diverged]:

@@ -114,7 +114,9 @@ class BrokerConfig:
         scrub_interval_s: From the begin of such a pass to that of the next one, at least.
         retention_interval_s: How often the master of a group looks for messages that its topics
             keep no longer.
-        trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
+        grace_interval_s: How often the time of deleted topics is counted, and those are removed
+            whose time is up.
+        trash_keep_s: How long data of a topic that was removed lie in the trash.
         connections: Bounds of connections.
     """
 
@@ -149,6 +151,7 @@ class BrokerConfig:
     scrub_bytes_per_s: int = 4 * limits.MIB
     scrub_interval_s: float = 604_800.0
     retention_interval_s: float = 60.0
+    grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -195,6 +198,7 @@ class BrokerConfig:
             "verify_bytes_per_s",
             "scrub_interval_s",
             "retention_interval_s",
+            "grace_interval_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -301,9 +301,12 @@ def limits_of(settings: TopicSettings) -> Limits:
 
 
 def _leads(channel: Channel) -> bool:
-    """Whether this node decides what is deleted of a partition, and its log can be changed."""
+    """Whether this node decides what is deleted of a partition, and its log can be changed.
+
+    Nothing is deleted of a topic that can be brought back: it is to come back as it was.
+    """
     role = channel.role
-    is_whole = channel.state not in _BROKEN
+    is_whole = channel.state not in _BROKEN and not channel.deleted
     return role.epoch > 0 and role.holds() and channel.log is not None and is_whole
 
 

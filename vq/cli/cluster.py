@@ -16,7 +16,7 @@ from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
 from vq.cli.epoch import raise_epoch_command
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.output import Output
 from vq.cli.scrub import scrub
 from vq.cli.secret import replace_secret_command
@@ -29,7 +29,7 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
 
 #: Topics named as closed for writes; further ones are counted.
@@ -152,9 +152,20 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
     type=click.Choice(["on", "off"]),
     help="Whether producers may create topics that are missing.",
 )
+@click.option(
+    "--delete-grace-hours",
+    type=WholeNumber(min=0, max=DELETE_GRACE_HOURS_MAX),
+    metavar="HOURS",
+    help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
+)
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
 @command_options
-def settings(invocation: Invocation, auto_create: str | None, **options: Any) -> None:
+def settings(
+    invocation: Invocation,
+    auto_create: str | None,
+    delete_grace_hours: int | None,
+    **options: Any,
+) -> None:
     """Show the settings of the cluster, or change those that are given.
 
     With auto-create on, a producer that publishes a missing topic, or sends to it, creates it. The
@@ -168,6 +179,10 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
         raise click.UsageError("--auto-create off takes no settings of topics")
 
     def change(before: ClusterSettings) -> ClusterSettings:
+        if delete_grace_hours is not None:
+            before = replace(before, delete_grace_hours=delete_grace_hours)
+        if auto_create is None and not is_given:
+            return before
         if auto_create == "off":
             return replace(before, may_create=False)
         if not before.may_create and auto_create is None:
@@ -177,7 +192,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
     async def work() -> ClusterSettings:
         async with cluster_client(invocation.client_config()) as client:
-            if auto_create is None and not is_given:
+            if auto_create is None and delete_grace_hours is None and not is_given:
                 return await read_settings(client)
             return await change_settings(client, change)
 
@@ -187,7 +202,10 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
     on: bool | str = found.may_create
     if not invocation.output.as_json:
         on = "on" if on else "off"
-    values = {"auto_create": on, "partitions": found.new_topics.partitions}
+    grace: dict[str, Any] = {"delete_grace_hours": found.delete_grace_hours}
+    if invocation.output.as_json:
+        grace = {"delete_grace_s": found.delete_grace_hours * 3_600}
+    values = {**grace, "auto_create": on, "partitions": found.new_topics.partitions}
     show_settings(invocation.output, values, found.new_topics)
 
 

@@ -35,7 +35,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "topic": Entry(
         "vq.cli.topic",
         "topic",
-        "Create, alter, list, describe, verify, move, close, drain and delete topics.",
+        "Create, alter, list, describe, verify, move, close, drain, delete and undelete topics.",
     ),
     "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
     "consume": Entry(

@@ -311,6 +311,21 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         exact=TRUTH,
         unreadable=maybe(TEXT),
         keeps_data=TRUTH,
+        grace_s=WHOLE,
+        deleted=TRUTH,
+    ),
+    "topic undelete": record(topic=TEXT, id=TEXT, partitions=WHOLE, changed=TRUTH),
+    "topic list --deleted": some(
+        record(
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            deleted_s=NUMBER,
+            deleted_by=record(client=TEXT, host=TEXT),
+            grace_s=WHOLE,
+            left_s=WHOLE,
+            gone_s=WHOLE,
+        )
     ),
     "produce": record(
         topic=TEXT,
@@ -381,7 +396,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "cluster switch": record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE),
     "cluster raise-epoch": record(done=TRUTH, group=TEXT, before=WHOLE, epoch=WHOLE),
     "cluster replace-secret": record(done=TRUTH),
-    "cluster settings": record(auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]),
+    "cluster settings": record(
+        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]
+    ),
     "cluster diverged": some(_CUT_FILE),
     "cluster diverged --delete": having(_CUT_FILE, done=TRUTH),
     "cluster unclean": record(

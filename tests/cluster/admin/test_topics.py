@@ -63,7 +63,9 @@ async def test_a_topic_is_described_by_the_brokers_that_hold_it(
         assert each.ends is not None
         assert each.ends.earliest == 0
     assert sum(each.ends.latest for each in found.partitions if each.ends) == 4 * SIZE
-    assert await topics.plan_delete(client, "t") == topics.Deletion("t", 2, 4 * SIZE, exact=True)
+    assert await topics.plan_delete(client, "t") == topics.Deletion(
+        "t", 2, 4 * SIZE, exact=True, grace_s=72 * 3600
+    )
 
 
 async def test_what_a_silent_broker_would_tell_is_unknown(
