@@ -12,6 +12,7 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.admin import removing, topics
+from vq.broker.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
 from vq.client.config import ConsumerConfig
@@ -27,6 +28,14 @@ pytestmark = pytest.mark.virtual_time
 
 BY = TopicOrigin(client="operator", host="h", time_ms=1)
 HOUR_MS = 3_600_000
+#: What looks at a node many times a second or a minute does so less often: hours pass here.
+QUIET: dict[str, Any] = {
+    "refresh_interval_s": 600.0,
+    "disk_interval_s": 3_600.0,
+    "load_interval_s": 10.0,
+    "retention_interval_s": 600.0,
+    "connections": ConnectionLimits(sweep_interval_s=3_600.0),
+}
 
 
 async def retire(cluster: MemoryCluster, name: str = "t", grace_ms: int = HOUR_MS) -> None:
@@ -277,7 +286,7 @@ async def test_brokers_remove_a_topic_when_its_time_is_up_and_not_before(
     """Two groups count together, and one dies on the way: the time is that of one clock."""
     loop = asyncio.get_running_loop()
     for group in ("b1", "b2"):
-        await cluster.start(group, refresh_interval_s=600.0)
+        await cluster.start(group, **QUIET)
     await cluster.create_topic("t", partitions=2)
     begun = loop.time()
     await retire(cluster)
@@ -301,7 +310,7 @@ async def test_brokers_remove_a_topic_when_its_time_is_up_and_not_before(
 
 async def test_a_clock_that_is_set_removes_nothing_early(cluster: MemoryCluster) -> None:
     """By years, on one broker."""
-    node = await cluster.start(refresh_interval_s=600.0)
+    node = await cluster.start(**QUIET)
     await cluster.create_topic("t", partitions=1)
     await retire(cluster)
     real = node._clock.wall_ms
@@ -315,13 +324,13 @@ async def test_a_clock_that_is_set_removes_nothing_early(cluster: MemoryCluster)
 
 
 async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster) -> None:
-    await cluster.start(refresh_interval_s=600.0)
+    await cluster.start(**QUIET)
     await cluster.create_topic("t", partitions=1)
     await retire(cluster)
     await asyncio.sleep(300)
     await cluster.nodes["b1"].stop()
     await asyncio.sleep(100_000)
-    await cluster.start(refresh_interval_s=600.0)
+    await cluster.start(**QUIET)
     await asyncio.sleep(300)
     async with started(cluster, host="operator") as client:
         ((found,), _) = await topics.deleted_topics(client)
@@ -332,7 +341,7 @@ async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster
 async def test_a_count_that_was_lost_goes_on_where_the_last_topic_was_deleted(
     cluster: MemoryCluster,
 ) -> None:
-    node = await cluster.start(refresh_interval_s=600.0, grace_interval_s=1.0)
+    node = await cluster.start(grace_interval_s=1.0, **QUIET)
     await cluster.create_topic("t", partitions=1)
     async with cluster.admin() as admin:
         await admin.create(GraceClock.path(), GraceClock(counted_ms=10 * HOUR_MS).encode())
@@ -349,7 +358,7 @@ async def test_a_count_that_was_lost_goes_on_where_the_last_topic_was_deleted(
 async def test_a_count_that_cannot_be_read_is_told_once_and_removes_nothing(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = await cluster.start(refresh_interval_s=600.0, grace_interval_s=1.0)
+    node = await cluster.start(grace_interval_s=1.0, **QUIET)
     await cluster.create_topic("t", partitions=1)
     await retire(cluster, grace_ms=1)
     async with cluster.admin() as admin:
@@ -371,7 +380,7 @@ async def test_a_removal_that_somebody_began_is_finished_by_a_broker(
     cluster: MemoryCluster,
 ) -> None:
     """An operator's command was killed half-way."""
-    node = await cluster.start(refresh_interval_s=600.0, grace_interval_s=1.0)
+    node = await cluster.start(grace_interval_s=1.0, **QUIET)
     await cluster.create_topic("t", partitions=3)
     async with cluster.admin() as admin:
         multi, calls = admin.multi, 0
