@@ -303,7 +303,9 @@ class Channel:
             # Completed, abandoned, or overtaken: a mover that knows the old version cannot move it
             # any more.
             self._step(Event.MOVE_OVER)
-        self.settings = settings
+        if settings != self.settings:
+            self.settings = settings
+            self._flush_due.settings_changed()
         self.placement = placement
         self.placement_version = placement_version
         self.span = local_span(placement, self.context.group)
