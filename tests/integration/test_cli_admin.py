@@ -172,9 +172,11 @@ def test_what_cannot_be_read_is_named_beside_a_list_and_can_be_deleted(
         assert "unsound" not in found
         (told,) = (json.loads(line) for line in ended.stderr.splitlines() if b"left out" in line)
         assert told["details"]["unreadable"] == ["unsound"]
-    planned = cluster.vq_json("topic", "delete", "unsound")
+    refused = cluster.vq("topic", "delete", "unsound", "--yes")
+    assert (refused.returncode, b"could not be brought back" in refused.stderr) == (1, True)
+    planned = cluster.vq_json("topic", "delete", "unsound", "--now")
     assert (planned["done"], planned["keeps_data"]) == (False, True)
-    assert cluster.vq_json("topic", "delete", "unsound", "--yes")["done"] is True
+    assert cluster.vq_json("topic", "delete", "unsound", "--now", "--yes")["done"] is True
     assert cluster.vq_json("group", "delete", "unsound", "--yes")["done"] is True
     assert "unsound" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
     assert "unsound" not in [row["group"] for row in cluster.vq_json("group", "list")]

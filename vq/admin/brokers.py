@@ -25,7 +25,9 @@ from vq.remoting.wire_pb2 import (
 FAILED_STATES: Final = frozenset({"failed", "quarantined"})
 #: State of the partitions of a topic that is closed for writes.
 CLOSED_STATE: Final = "closed"
-_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE, "deleted"})
+#: State of the partitions of a deleted topic that can be brought back.
+DELETED_STATE: Final = "deleted"
+_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE, DELETED_STATE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,18 +265,26 @@ async def delete_topic(cluster: ClusterClient, name: str, *, now: bool = False) 
         ChangeUnknown: ZooKeeper went away; it is deleted, deleted in part, or not. May be repeated.
     """
     coordinator = cluster.coordinator
-    grace_s = 0 if now else await _grace_s(cluster)
     with unknown_when_cut(f"deleting {name}"):
-        if grace_s:
-            found = await read_remains(coordinator, check_name("topic", name))
-            if found.view is None:
-                raise _unreadable(name, found.unreadable)
-            if found.view.phase in {READY, IN_GRACE}:
-                await grace.retire_topic(
-                    coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
-                )
-                return
-        await topics.delete_topic(coordinator, name)
+        if now:
+            await topics.delete_topic(coordinator, name)
+            return
+        grace_s = await _grace_s(cluster)
+        found = await read_remains(coordinator, check_name("topic", name))
+        if found.view is None and grace_s:
+            raise _unreadable(name, found.unreadable)
+        if found.view is not None and found.view.phase == IN_GRACE:
+            return  # it keeps the time that it was given
+        if found.view is not None and found.view.phase == READY and grace_s:
+            await grace.retire_topic(
+                coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
+            )
+            return
+        await topics.delete_topic(coordinator, name, only=_is_not_in_grace if grace_s else None)
+
+
+def _is_not_in_grace(view: TopicView) -> bool:
+    return view.phase != IN_GRACE
 
 
 async def _grace_s(cluster: ClusterClient) -> int:
