@@ -382,6 +382,11 @@ class PermissionRefused(Refused):
     hint = "the topic's permissions do not allow this"
 
 
+class TopicClosed(PermissionRefused):
+    status = 49
+    hint = "the topic is closed for writes; `vq topic open NAME` opens it again"
+
+
 class TransactionRefused(Refused):
     status = 47
     hint = "the transaction is unknown here or already ended"

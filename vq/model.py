@@ -191,6 +191,7 @@ class PartitionState(enum.StrEnum):
     RW = "rw"
     RO = "ro"
     CLOSED = "closed"
+    DELETED = "deleted"  # its topic is deleted and can be brought back; nobody may read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +356,26 @@ def _check_archive_to(url: object) -> None:
             "archive_to has a user or a password before its host, which everybody would see; "
             "leave them out, and give them to the brokers as the file system wants them"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeletion:
+    """Who deleted a topic that can be brought back, and how long it can be.
+
+    Attributes:
+        client: The ``client_id`` of the client that deleted it.
+        host: The machine of that client.
+        time_ms: When, by the clock of that client, in milliseconds since 1970. For people only.
+        grace_ms: How long it can be brought back.
+        counted_ms: What the cluster had counted at the deletion (``coordination.grace``): the time
+            is up when that has risen by ``grace_ms``.
+    """
+
+    client: str
+    host: str
+    time_ms: int
+    grace_ms: int
+    counted_ms: int
 
 
 def check_pool(pool: str | None) -> str | None:

@@ -91,7 +91,7 @@ def test_a_topic_that_is_deleted_while_it_is_created_is_whole_or_gone(
     producers = [each.create_producer() for each in factories[1:]]
     message = vq.Message(topic, b"x")
     for _ in range(10):
-        delete = lambda: operator.delete_topic(topic)  # noqa: E731
+        delete = lambda: operator.delete_topic(topic, now=True)  # noqa: E731
         sends = [lambda p=p: p.send_sync(message, 20) for p in producers]  # type: ignore[misc]
         errors = [error for error in together(delete, *sends) if error is not None]
         assert {type(error) for error in errors} <= {UnknownTopic, vq.OutcomeUnknown}

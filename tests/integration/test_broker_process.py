@@ -227,7 +227,7 @@ def test_a_deleted_topic_takes_its_files_out_of_the_way(processes):
     _topic(processes)
     with _connect(broker) as client:
         client.put("t", 0, [message(b"old")])
-        assert processes.vq("topic", "delete", "t", "--yes").returncode == 0
+        assert processes.vq("topic", "delete", "t", "--now", "--yes").returncode == 0
         block_until(lambda: not (broker.spec.data / "t").exists(), "its directory goes")
         with pytest.raises(UnknownTopic):
             client.put("t", 0, [message(b"x")])

@@ -172,9 +172,11 @@ def test_what_cannot_be_read_is_named_beside_a_list_and_can_be_deleted(
         assert "unsound" not in found
         (told,) = (json.loads(line) for line in ended.stderr.splitlines() if b"left out" in line)
         assert told["details"]["unreadable"] == ["unsound"]
-    planned = cluster.vq_json("topic", "delete", "unsound")
+    refused = cluster.vq("topic", "delete", "unsound", "--yes")
+    assert (refused.returncode, b"could not be brought back" in refused.stderr) == (1, True)
+    planned = cluster.vq_json("topic", "delete", "unsound", "--now")
     assert (planned["done"], planned["keeps_data"]) == (False, True)
-    assert cluster.vq_json("topic", "delete", "unsound", "--yes")["done"] is True
+    assert cluster.vq_json("topic", "delete", "unsound", "--now", "--yes")["done"] is True
     assert cluster.vq_json("group", "delete", "unsound", "--yes")["done"] is True
     assert "unsound" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
     assert "unsound" not in [row["group"] for row in cluster.vq_json("group", "list")]
@@ -232,3 +234,61 @@ def test_other_documents_are_what_their_schemas_say(cluster: ProcessCluster) -> 
     assert not list(wrong(json.loads(line), schema_of(["message", "get"])))
     failed = cluster.vq("topic", "describe", "nowhere", "--json")
     assert not list(wrong(json.loads(failed.stderr), SCHEMAS["error"]))
+
+
+def test_a_topic_is_closed_drained_and_opened(cluster: ProcessCluster) -> None:
+    """A send is refused with the code that names it; a group that is behind is named."""
+    cluster.vq_json("topic", "create", "worn", "--partitions", "2")
+    cluster.vq_json("produce", "worn", stdin=b"".join(b"%d\n" % n for n in range(100)))
+    assert len(lines(cluster, "worn", "--group", "slow", "--max", "5")) == 5
+    closed = cluster.vq_json("topic", "close", "worn")
+    assert (closed["changed"], closed["unconfirmed"], closed["writable"]) == (True, [], False)
+    assert cluster.vq_json("topic", "close", "worn")["changed"] is False
+    refused = cluster.vq("produce", "worn", "--json", stdin=b"late\n")
+    assert refused.returncode == 1
+    told = json.loads(refused.stderr.splitlines()[-1])
+    assert (told["error"], told["status"]) == ("TopicClosed", 49)
+    assert "vq topic open" in told["hint"]
+    (row,) = (row for row in cluster.vq_json("topic", "list") if row["topic"] == "worn")
+    assert row["writable"] is False
+    described = cluster.vq_json("topic", "describe", "worn")
+    assert [each["state"] for each in described["partitions"]] == ["closed", "closed"]
+    assert described["writable"] is False
+    assert b"closed for writes: worn" in cluster.vq("cluster", "status").stderr
+    ends = {each["partition"]: each["end"] for each in closed["partitions"]}
+    assert ends == {each["partition"]: each["latest"] for each in described["partitions"]}
+
+    behind = cluster.vq("topic", "drain", "worn", "--timeout", "0", "--json")
+    document = json.loads(behind.stdout)
+    assert not list(wrong(document, SCHEMAS["topic drain"]))
+    assert (behind.returncode, document["drained"]) == (1, False)
+    (group,) = document["groups"]
+    assert (group["group"], group["members"], group["done"]) == ("slow", 0, False)
+    assert sum(each["lag_messages"] for each in group["behind"]) == 95
+    text = cluster.vq("topic", "drain", "worn", "--timeout", "0").stderr.decode()
+    assert "group slow:" in text
+    assert "and it has no members" in text
+
+    with subprocess.Popen(
+        cluster.command("topic", "drain", "worn", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environ,
+    ) as draining:
+        assert draining.stderr is not None
+        assert b"waiting for group slow" in draining.stderr.readline()
+        assert len(lines(cluster, "worn", "--group", "slow", "--max", "95")) == 95
+        stdout, _ = draining.communicate()
+    assert (draining.returncode, json.loads(stdout)["drained"]) == (0, True)
+    assert cluster.vq_json("topic", "open", "worn")["changed"] is True
+    assert cluster.vq_json("topic", "open", "worn")["changed"] is False
+    block_until(lambda: cluster.vq("produce", "worn", stdin=b"1\n").returncode == 0)
+
+
+def test_a_closed_topic_is_refused_with_a_plain_text_too(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "shut")
+    ended = cluster.vq("topic", "close", "shut")
+    assert ended.returncode == 0
+    assert b"shut is closed for writes\nnothing is appended to it since 2" in ended.stderr
+    assert b"was closed already" in cluster.vq("topic", "close", "shut").stderr
+    assert b"is open for writes" in cluster.vq("topic", "open", "shut").stderr

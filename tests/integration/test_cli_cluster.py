@@ -255,8 +255,45 @@ def test_deleting_a_topic_needs_yes(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "gone")
     assert cluster.vq_json("topic", "delete", "gone")["done"] is False
     assert "gone" in [row["topic"] for row in cluster.vq_json("topic", "list")]
-    cluster.vq_json("topic", "delete", "gone", "--yes")
+    deleted = cluster.vq_json("topic", "delete", "gone", "--yes")
+    assert (deleted["done"], deleted["grace_s"], deleted["deleted"]) == (True, 72 * 3600, False)
     assert "gone" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
+    again = cluster.vq_json("topic", "delete", "gone", "--yes")
+    assert again["deleted"] is True
+    assert 0 < again["grace_s"] <= 72 * 3600
+
+
+def test_a_deleted_topic_is_listed_brought_back_and_removed(cluster: ProcessCluster) -> None:
+    """The grace period is a setting of the cluster, and counts for what is deleted later."""
+    cluster.vq_json("topic", "create", "back")
+    cluster.vq_json("produce", "back", stdin=b"1\n2\n")
+    made = cluster.vq_json("topic", "describe", "back")
+    cluster.vq_json("topic", "delete", "back", "--yes")
+    found = {row["topic"]: row for row in cluster.vq_json("topic", "list", "--deleted")}
+    assert (found["back"]["id"], found["back"]["grace_s"]) == (made["id"], 72 * 3600)
+    assert b"back" in cluster.vq("topic", "list", "--deleted").stdout
+    for command in ("describe", "drain", "close"):
+        ended = cluster.vq("topic", command, "back")
+        assert ended.returncode == 1
+        assert b"vq topic undelete back" in ended.stderr, command
+    refused = cluster.vq("topic", "create", "back")
+    assert (refused.returncode, b"its name is not free" in refused.stderr) == (1, True)
+
+    settings = cluster.vq_json("cluster", "settings", "--delete-grace-hours", "0")
+    assert settings["delete_grace_s"] == 0
+    assert cluster.vq("topic", "delete", "back", "--yes").returncode == 0
+    assert cluster.vq_json("topic", "undelete", "back")["changed"] is True
+    assert cluster.vq_json("topic", "undelete", "back")["changed"] is False
+    assert drained(cluster, "back", "b", 2) == ["1", "2"]
+    planned = cluster.vq("topic", "delete", "back")
+    assert b"this cannot be undone" in planned.stderr
+    assert cluster.vq("topic", "delete", "back", "--yes").returncode == 0
+    gone = cluster.vq("topic", "undelete", "back")
+    assert gone.returncode == 1
+    assert b"there is no topic" in gone.stderr
+    cluster.vq_json("topic", "create", "back")
+    assert cluster.vq_json("cluster", "settings", "--delete-grace-hours", "72")
+    assert cluster.vq("cluster", "settings", "--delete-grace-hours", "9999").returncode == 2
 
 
 def test_a_line_that_is_too_long_is_refused_by_number_and_the_others_are_sent(
@@ -334,7 +371,7 @@ def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
     ended = cluster.vq("topic", "list")
     header, *rows = ended.stdout.decode().splitlines()
     assert header.split("\t")[:4] == ["topic", "partitions", "flush", "replication"]
-    assert header.split("\t")[4:] == ["retention", "broker_groups"]
+    assert header.split("\t")[4:] == ["retention", "writes", "broker_groups"]
     assert any(row.split("\t")[:4] == ["plain", "1", "sync", "sync, min 1"] for row in rows)
 
 

@@ -23,8 +23,9 @@ _WORDS = {"type", "properties", "required", "items", "additionalProperties"}
 def schema_of(arguments: Sequence[str]) -> Mapping[str, Any]:
     """Return the schema of what a command line prints with ``--json``."""
     both = " ".join(arguments[:2])
-    if "--delete" in arguments:
-        both += " --delete"
+    for option in ("--delete", "--deleted"):
+        if option in arguments:
+            both += f" {option}"
     return SCHEMAS[both if both in SCHEMAS else arguments[0]]
 
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
+    from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
     from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.admin.emptying import GroupDrain, TopicDrain
     from vq.admin.finding import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.admin.groups import (
         GroupDeletion,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from vq.admin.stored import StoredRange
     from vq.admin.switching import Switched
     from vq.admin.topics import (
+        DeletedTopic,
         Deletion,
         HeldBack,
         PartitionDescription,
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from vq.coordination.paths import ClusterSettings, CommittedOffset
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
-    from vq.model import GroupView, NodeInfo, TopicOrigin
+    from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
 
 
 _HOMES = {
@@ -67,10 +70,12 @@ _HOMES = {
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
+    "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
     "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
+    "vq.admin.emptying": ("GroupDrain", "TopicDrain"),
     "vq.admin.finding": ("FoundMessages", "GapKind", "SearchGap", "SearchedPartition"),
     "vq.admin.groups": (
         "GroupDeletion",
@@ -88,6 +93,7 @@ _HOMES = {
     "vq.admin.stored": ("StoredRange",),
     "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
+        "DeletedTopic",
         "Deletion",
         "HeldBack",
         "PartitionDescription",
@@ -101,7 +107,7 @@ _HOMES = {
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
-    "vq.model": ("GroupView", "NodeInfo", "TopicOrigin"),
+    "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -114,12 +120,14 @@ __all__ = [
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
+    "ClosedTopic",
     "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
     "CutFile",
     "CutMessages",
     "Damage",
+    "DeletedTopic",
     "Deletion",
     "DiskState",
     "DrainUnknown",
@@ -132,6 +140,7 @@ __all__ = [
     "Goal",
     "GroupDeletion",
     "GroupDescription",
+    "GroupDrain",
     "GroupMember",
     "GroupProgress",
     "GroupSummary",
@@ -141,6 +150,7 @@ __all__ = [
     "Move",
     "Moved",
     "NodeInfo",
+    "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",
     "Removal",
@@ -153,7 +163,9 @@ __all__ = [
     "Switched",
     "Target",
     "Topic",
+    "TopicDeletion",
     "TopicDescription",
+    "TopicDrain",
     "TopicExists",
     "TopicOrigin",
     "TopicSummary",

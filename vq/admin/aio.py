@@ -7,9 +7,11 @@ from vq.admin import (
     archive_runs,
     archives,
     brokers,
+    closing,
     cluster,
     diverged,
     draining,
+    emptying,
     finding,
     groups,
     offsets,
@@ -27,9 +29,11 @@ from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
+from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
@@ -38,7 +42,7 @@ from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
-from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
@@ -98,13 +102,44 @@ class Admin:
         check_whole("count", count)
         return await topics.add_partitions(self._client, topic, count)
 
-    async def plan_delete(self, topic: str) -> Deletion:
-        """Return what deleting a topic would take away; see ``vq.Admin.plan_delete``."""
-        return await topics.plan_delete(self._client, topic)
+    async def close_topic(self, topic: str, *, timeout: float = CLOSE_WAIT_S) -> ClosedTopic:
+        """Close a topic for writes; see ``vq.Admin.close_topic``."""
+        return await closing.close_topic(self._client, topic, timeout_s=timeout)
 
-    async def delete_topic(self, topic: str) -> None:
+    async def open_topic(self, topic: str) -> OpenedTopic:
+        """Open a topic for writes again; see ``vq.Admin.open_topic``."""
+        return await closing.open_topic(self._client, topic)
+
+    async def drain_topic(
+        self,
+        topic: str,
+        *,
+        timeout: float = DRAIN_WAIT_S,
+        on_progress: DrainListener | None = None,
+    ) -> TopicDrain:
+        """Close a topic, and wait for its consumer groups; see ``vq.Admin.drain_topic``.
+
+        ``on_progress`` is called on the loop.
+        """
+        return await emptying.drain_topic(
+            self._client, topic, timeout_s=timeout, on_progress=on_progress
+        )
+
+    async def plan_delete(self, topic: str, *, now: bool = False) -> Deletion:
+        """Return what deleting a topic would take away; see ``vq.Admin.plan_delete``."""
+        return await topics.plan_delete(self._client, topic, now=now)
+
+    async def delete_topic(self, topic: str, *, now: bool = False) -> None:
         """Delete a topic with its messages; see ``vq.Admin.delete_topic``."""
-        await topics.delete_topic(self._client, topic)
+        await topics.delete_topic(self._client, topic, now=now)
+
+    async def undelete_topic(self, topic: str) -> Topic:
+        """Bring a deleted topic back; see ``vq.Admin.undelete_topic``."""
+        return (await topics.undelete_topic(self._client, topic))[0]
+
+    async def deleted_topics(self) -> list[DeletedTopic]:
+        """Return the topics that can be brought back, sorted by name."""
+        return (await topics.deleted_topics(self._client))[0]
 
     # Placements
     async def placements(self, topic: str) -> list[PartitionPlacement]:

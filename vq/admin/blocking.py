@@ -7,9 +7,11 @@ from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.checks import Finding
+from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
+from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
@@ -18,7 +20,7 @@ from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
-from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
+from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
@@ -108,23 +110,89 @@ class Admin:
         """
         return self._run(self._admin.add_partitions(topic, count))
 
-    def plan_delete(self, topic: str) -> Deletion:
+    def close_topic(self, topic: str, *, timeout: float = CLOSE_WAIT_S) -> ClosedTopic:
+        """Close a topic for writes, and wait until nothing is appended to it any more.
+
+        A message that is sent meanwhile is acknowledged, or refused with ``TopicClosed``; stored
+        ones are read as before. ``closed_ms`` of the result is None if that is not known within
+        ``timeout`` seconds; the topic is closed all the same. Closing it again is fine.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidState: Somebody opened it meanwhile.
+        """
+        return self._run(self._admin.close_topic(topic, timeout=timeout))
+
+    def open_topic(self, topic: str) -> OpenedTopic:
+        """Open a topic for writes again; also if it is open.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.open_topic(topic))
+
+    def drain_topic(
+        self,
+        topic: str,
+        *,
+        timeout: float = DRAIN_WAIT_S,
+        on_progress: DrainListener | None = None,
+    ) -> TopicDrain:
+        """Close a topic, and wait until every consumer group has committed the end of it.
+
+        Returns after ``timeout`` seconds at the latest; ``drained`` of the result says whether it
+        is so, and ``behind`` names the groups that are not so far. The topic stays closed.
+
+        Args:
+            topic: Its name.
+            timeout: How long to wait, in seconds; 0: look once.
+            on_progress: Called on the factory's thread with what was found, when that changes.
+
+        Raises:
+            UnknownTopic: There is none of this name, or it was deleted meanwhile.
+            InvalidState: Somebody opened it meanwhile.
+        """
+        return self._run(self._admin.drain_topic(topic, timeout=timeout, on_progress=on_progress))
+
+    def plan_delete(self, topic: str, *, now: bool = False) -> Deletion:
         """Return what deleting a topic would take away; changes nothing.
 
-        Raises:
-            UnknownTopic: There is none of this name.
-        """
-        return self._run(self._admin.plan_delete(topic))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its messages and every group's progress on it; cannot be undone.
-
-        Brokers remove the data in the background.
+        ``now``: for good, at once.
 
         Raises:
             UnknownTopic: There is none of this name.
+            InvalidState: It cannot be read, so it could not be brought back; ``now`` deletes it.
         """
-        self._run(self._admin.delete_topic(topic))
+        return self._run(self._admin.plan_delete(topic, now=now))
+
+    def delete_topic(self, topic: str, *, now: bool = False) -> None:
+        """Delete a topic: clients see it no more, and it can be brought back for a while.
+
+        ``ClusterSettings.delete_grace_hours`` says for how long. After that, brokers remove it for
+        good, with its messages and every group's progress on it. Until then its name is not free.
+        Deleting it again is fine.
+
+        ``now``: remove it for good at once, also one that is deleted already; cannot be undone.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidState: It cannot be read, so it could not be brought back; nothing was changed.
+        """
+        self._run(self._admin.delete_topic(topic, now=now))
+
+    def undelete_topic(self, topic: str) -> Topic:
+        """Bring a deleted topic back as it was, with its messages and every group's progress.
+
+        One that is not deleted stays as it is.
+
+        Raises:
+            UnknownTopic: There is none of this name, or it is removed for good.
+        """
+        return self._run(self._admin.undelete_topic(topic))
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        """Return the topics that can be brought back, sorted by name."""
+        return self._run(self._admin.deleted_topics())
 
     # Placements
     def placements(self, topic: str) -> list[PartitionPlacement]:

@@ -23,12 +23,16 @@ from vq.remoting.wire_pb2 import (
 
 #: States in which a partition takes no messages until somebody repairs it.
 FAILED_STATES: Final = frozenset({"failed", "quarantined"})
-_SOUND_STATES: Final = frozenset({"rw", "ro"})
+#: State of the partitions of a topic that is closed for writes.
+CLOSED_STATE: Final = "closed"
+#: State of the partitions of a deleted topic that can be brought back.
+DELETED_STATE: Final = "deleted"
+_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE, DELETED_STATE})
 
 
 @dataclass(frozen=True, slots=True)
 class BadPartition:
-    """A partition that is neither rw nor ro at its broker, with the broker's reason."""
+    """A partition that does not do at its broker what it should, with the broker's reason."""
 
     topic: str
     partition: int
@@ -151,12 +155,17 @@ async def master_and_epoch(cluster: ClusterClient, group: str) -> tuple[NodeInfo
 
 # Reading a status -----------------------------------------------------------------------------
 def bad_partitions(status: StatusResult) -> list[BadPartition]:
-    """Return the partitions of a broker that are neither rw nor ro."""
+    """Return the partitions of a broker that are sealed, failed or quarantined."""
     return [
         BadPartition(each["topic"], each["partition"], each["state"], each["reason"])
         for each in status.raw["partitions"]
         if each["state"] not in _SOUND_STATES
     ]
+
+
+def closed_topics(status: StatusResult) -> set[str]:
+    """Return the topics that a broker takes no messages of because they are closed for writes."""
+    return {each["topic"] for each in status.raw["partitions"] if each["state"] == CLOSED_STATE}
 
 
 def damage(status: StatusResult) -> list[Damage]:

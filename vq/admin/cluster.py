@@ -51,8 +51,13 @@ class BrokerReport:
 
     @property
     def bad_partitions(self) -> list[BadPartition]:
-        """The partitions that are neither rw nor ro there."""
+        """The partitions that are sealed, failed or quarantined there."""
         return [] if self.status is None else brokers.bad_partitions(self.status)
+
+    @property
+    def closed_topics(self) -> set[str]:
+        """The topics of its partitions that are closed for writes."""
+        return set() if self.status is None else brokers.closed_topics(self.status)
 
     @property
     def damage(self) -> list[Damage]:
@@ -96,6 +101,11 @@ class ClusterStatus:
     def failed_partitions(self) -> list[BadPartition]:
         """The partitions that take no messages until somebody repairs them."""
         return [bad for each in self.brokers for bad in each.bad_partitions if bad.failed]
+
+    @property
+    def closed_topics(self) -> list[str]:
+        """The topics that brokers say are closed for writes, sorted."""
+        return sorted({topic for each in self.brokers for topic in each.closed_topics})
 
     @property
     def damage(self) -> list[Damage]:

@@ -23,8 +23,9 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
+from vq.coordination.grace import describe_stored
 from vq.coordination.insync import forgotten
-from vq.coordination.paths import BrokerGroup, GroupState
+from vq.coordination.paths import IN_GRACE, BrokerGroup, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all
 from vq.coordination.update import update
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
@@ -61,6 +62,7 @@ class Removal:
         open: How many partitions take messages there.
         topics: Topics with messages that are stored there alone, sorted.
         ranges: Where these messages are.
+        deleted: Deleted topics with a part on the group, sorted; they can be brought back.
         needed: Those of ``ranges`` that cannot be given up: other groups have what lies before
             them, or the partition takes no further messages. Then no place to begin would be left.
     """
@@ -72,6 +74,7 @@ class Removal:
     topics: tuple[str, ...]
     ranges: tuple[GivenUp, ...] = ()
     needed: tuple[GivenUp, ...] = ()
+    deleted: tuple[str, ...] = ()
 
     @property
     def obstacle(self) -> str:
@@ -98,6 +101,11 @@ class Removal:
 
     @property
     def _comes_first(self) -> str:
+        if self.deleted and not self.running:
+            return (
+                f"{_told(self.deleted)} can be brought back, and {self.group} holds a part of it: "
+                "`vq topic delete NAME --now` removes it for good"
+            )
         if self.running:
             names = ", ".join(f"{self.group}/{each}" for each in self.running)
             if self.node:
@@ -244,7 +252,7 @@ async def _all_topics(cluster: ClusterClient) -> list[TopicView]:
 
 async def _topic(cluster: ClusterClient, name: str) -> TopicView | None:
     try:
-        return await topics.describe_topic(cluster.coordinator, name)
+        return await describe_stored(cluster.coordinator, name)
     except UnknownTopic:  # it was deleted meanwhile
         return None
 
@@ -253,6 +261,13 @@ def _removal(group: str, running: tuple[str, ...], views: Sequence[TopicView]) -
     opened = 0
     ranges: list[GivenUp] = []
     needed: list[GivenUp] = []
+    deleted = {
+        view.name
+        for view in views
+        if view.phase == IN_GRACE
+        and any(span.group == group for each in view.partitions for span in each.spans)
+    }
+    views = [each for each in views if each.phase != IN_GRACE]
     for placement in (each for view in views for each in view.partitions):
         opened += placement.writer_group == group
         for index, span in enumerate(placement.spans):
@@ -268,4 +283,13 @@ def _removal(group: str, running: tuple[str, ...], views: Sequence[TopicView]) -
     names = {each.topic for each in ranges} | {
         view.name for view in views if any(each.writer_group == group for each in view.partitions)
     }
-    return Removal(group, "", running, opened, tuple(sorted(names)), tuple(ranges), tuple(needed))
+    return Removal(
+        group,
+        "",
+        running,
+        opened,
+        tuple(sorted(names)),
+        tuple(ranges),
+        tuple(needed),
+        tuple(sorted(deleted)),
+    )

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from vq.admin.brokers import DELETED_STATE
 from vq.admin.sizes import bytes_text, duration_text
 from vq.coordination.paths import GroupState, UncleanElection
 
@@ -150,7 +151,9 @@ def unsafe(
             UnsafeKind.ALONE, f"only {state.insync[0]} is in sync; nothing takes over from it"
         )
     if master is not None and leads:
-        settings = {each["topic"]: each for each in master["partitions"]}
+        # A deleted topic refuses messages anyway.
+        there = [each for each in master["partitions"] if each["state"] != DELETED_STATE]
+        settings = {each["topic"]: each for each in there}
         short = {n: each for n, each in settings.items() if each["min_insync"] > len(state.insync)}
         if short:
             names = [f"{name} ({each['min_insync']})" for name, each in short.items()]

@@ -14,17 +14,19 @@ from vq.admin.changes import unknown_when_cut
 from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import topics
-from vq.coordination.paths import Unreadable
+from vq.coordination import grace, topics
+from vq.coordination.cluster_settings import read_settings
+from vq.coordination.paths import IN_GRACE, READY, Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.coordination.remains import read_remains
 from vq.coordination.topics import TopicExists
-from vq.errors import InvalidArgument, UnknownTopic, VqError
+from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import (
     Address,
     PartitionPlacement,
     PartitionState,
+    TopicDeletion,
     TopicOrigin,
     TopicSettings,
     check_name,
@@ -103,6 +105,20 @@ async def change_settings(cluster: ClusterClient, name: str, settings: TopicSett
         return _topic(await topics.change_settings(cluster.coordinator, name, settings))
 
 
+async def alter_settings(
+    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+) -> Topic:
+    """Change settings of a topic; what others change at the same time stays changed.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: The number of partitions differs, or ``change`` raised it.
+        ChangeUnknown: ZooKeeper went away; they are changed or not.
+    """
+    with unknown_when_cut(f"changing {name}"):
+        return _topic(await topics.alter_settings(cluster.coordinator, name, change))
+
+
 async def alter_topic(
     cluster: ClusterClient,
     name: str,
@@ -115,7 +131,8 @@ async def alter_topic(
     Args:
         cluster: Where.
         name: Of the topic.
-        change: Takes the settings and returns the new ones.
+        change: Takes the settings and returns the new ones. It may be called again if somebody else
+            changes them at the same time.
         partitions: How many it is to have; None: as many as it has.
 
     Raises:
@@ -133,11 +150,10 @@ async def alter_topic(
         raise InvalidArgument(
             f"topic {name!r} has {present} partitions; their number can grow, not fall to {wanted}"
         )
-    settings = replace(change(before.settings), partitions=present)
-    replace(settings, partitions=wanted)  # raises if they are too many
-    altered = _topic(before)
-    if settings != before.settings:
-        altered = await change_settings(cluster, name, settings)
+    replace(change(before.settings), partitions=wanted)  # raises if they are too many
+    altered = await alter_settings(
+        cluster, name, lambda now: replace(change(now), partitions=now.partitions)
+    )
     while len(altered.partitions) < wanted:
         count = min(wanted - len(altered.partitions), topics.STEP_PARTITIONS)
         altered = await add_partitions(cluster, name, count)
@@ -174,7 +190,7 @@ async def add_partitions(cluster: ClusterClient, name: str, count: int) -> Topic
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What deleting a topic takes away.
+    """What deleting a topic takes away, and for how long it can be brought back.
 
     Attributes:
         topic: Its name.
@@ -183,6 +199,8 @@ class Deletion:
         exact: Every broker answered.
         unreadable: Why it cannot be read in ZooKeeper; None: it can.
         keeps_data: Its id cannot be read, either, so brokers keep its data.
+        grace_s: How long it can be brought back afterwards; 0: not at all.
+        deleted: It is deleted already, and can be brought back.
     """
 
     topic: str
@@ -191,32 +209,151 @@ class Deletion:
     exact: bool
     unreadable: str | None = None
     keeps_data: bool = False
+    grace_s: int = 0
+    deleted: bool = False
 
 
-async def plan_delete(cluster: ClusterClient, name: str) -> Deletion:
+async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -> Deletion:
     """Return what deleting a topic would take away; changes nothing.
+
+    ``now``: for good, at once.
 
     Raises:
         UnknownTopic: There is none of this name.
+        InvalidState: It cannot be read, so it could not be brought back; ``now`` deletes it.
     """
     found = await read_remains(cluster.coordinator, check_name("topic", name))
     if found.view is None:
+        if not now and await _grace_s(cluster):
+            raise _unreadable(name, found.unreadable)
         return Deletion(name, found.partitions, 0, False, found.unreadable, not found.topic.id)
+    deletion = found.view.deletion
+    grace_s = 0
+    if not now and deletion is not None:
+        count = await grace.read_count(cluster.coordinator)
+        grace_s = grace.left_ms(deletion, count.ms) // 1000
+    elif not now and found.view.phase == READY:
+        grace_s = await _grace_s(cluster)
     inspector = Inspector(cluster)
     ends = await gather_all(inspector.ends(each) for each in found.view.partitions)
     known = [each.latest - each.earliest for each in ends if each is not None]
-    return Deletion(name, found.partitions, sum(known), len(known) == len(ends))
+    exact = len(known) == len(ends)
+    return Deletion(
+        name,
+        found.partitions,
+        sum(known),
+        exact,
+        grace_s=grace_s,
+        deleted=deletion is not None,
+    )
 
 
-async def delete_topic(cluster: ClusterClient, name: str) -> None:
-    """Delete a topic with every group's progress on it; brokers remove its data afterwards.
+async def delete_topic(cluster: ClusterClient, name: str, *, now: bool = False) -> None:
+    """Delete a topic: clients see it no more, and ``undelete_topic`` can bring it back for a while.
+
+    How long, the settings of the cluster say. After that, brokers remove it for good, with its data
+    and every group's progress on it. One that was created or removed in part goes at once.
+
+    Args:
+        cluster: Where.
+        name: The topic.
+        now: Remove it for good at once, also if it is deleted already.
 
     Raises:
         UnknownTopic: There is none of this name.
+        InvalidState: It cannot be read, so it could not be brought back; nothing was changed.
         ChangeUnknown: ZooKeeper went away; it is deleted, deleted in part, or not. May be repeated.
     """
+    coordinator = cluster.coordinator
     with unknown_when_cut(f"deleting {name}"):
-        await topics.delete_topic(cluster.coordinator, name)
+        if now:
+            await topics.delete_topic(coordinator, name)
+            return
+        grace_s = await _grace_s(cluster)
+        found = await read_remains(coordinator, check_name("topic", name))
+        if found.view is None and grace_s:
+            raise _unreadable(name, found.unreadable)
+        if found.view is not None and found.view.phase == IN_GRACE:
+            return  # it keeps the time that it was given
+        if found.view is not None and found.view.phase == READY and grace_s:
+            await grace.retire_topic(
+                coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
+            )
+            return
+        await topics.delete_topic(coordinator, name, only=_is_not_in_grace if grace_s else None)
+
+
+def _is_not_in_grace(view: TopicView) -> bool:
+    return view.phase != IN_GRACE
+
+
+async def _grace_s(cluster: ClusterClient) -> int:
+    return (await read_settings(cluster.coordinator)).delete_grace_hours * 3_600
+
+
+def _unreadable(name: str, why: str) -> InvalidState:
+    return InvalidState(
+        f"topic {name!r} cannot be read, so it could not be brought back: {why}",
+        hint="write the value that belongs there; or delete the topic for good at once (--now)",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that is deleted and can be brought back.
+
+    Attributes:
+        name: Its name.
+        id: Its id.
+        partitions: How many it has.
+        deletion: Who deleted it, and when.
+        left_s: How long it can still be brought back, at least: the time runs while brokers run.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    deletion: TopicDeletion
+    left_s: int
+
+
+async def deleted_topics(
+    cluster: ClusterClient,
+) -> tuple[list[DeletedTopic], dict[str, Unreadable]]:
+    """Return the topics that can be brought back, and by name errors of unreadable topics.
+
+    Raises:
+        Unreadable: Nobody knows how long: the count of the time cannot be read.
+    """
+    found, unreadable = await topics.read_summaries(cluster.coordinator)
+    count = await grace.read_count(cluster.coordinator)
+    deleted = [
+        DeletedTopic(
+            each.name,
+            each.id,
+            each.settings.partitions,
+            each.deletion,
+            grace.left_ms(each.deletion, count.ms) // 1000,
+        )
+        for each in found
+        if each.deletion is not None
+    ]
+    return deleted, dict(sorted(unreadable.items()))
+
+
+async def undelete_topic(cluster: ClusterClient, name: str) -> tuple[Topic, bool]:
+    """Bring a deleted topic back as it was; return it, and whether it was deleted.
+
+    Id, settings, placements, messages and the progress of consumer groups are those that it had.
+    Brokers serve it within moments.
+
+    Raises:
+        UnknownTopic: There is none of this name, or it is removed for good.
+        ChangeUnknown: ZooKeeper went away; it is back or not. May be repeated.
+    """
+    with unknown_when_cut(f"bringing {name} back"):
+        view, changed = await grace.undelete_topic(cluster.coordinator, name)
+    return _topic(view), changed
 
 
 # Looking --------------------------------------------------------------------------------------
@@ -286,8 +423,9 @@ class PartitionDescription:
 
     Attributes:
         placement: Where it lives.
-        state: What the broker says that takes its messages: ``rw``, ``ro``, ``sealed``, ``failed``,
-            ``quarantined``; where it takes none, what ZooKeeper says. None: no broker says.
+        state: What the broker says that takes its messages: ``rw``, ``ro``, ``closed``, ``sealed``,
+            ``failed``, ``quarantined``; where it takes none, what ZooKeeper says. None: no broker
+            says.
         ends: The offsets it holds; None: a broker that knows one does not answer.
         damaged: How many damaged ranges brokers know of; None: unknown.
         damage: The first few of them.

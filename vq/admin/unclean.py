@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from vq.admin.who import who
 from vq.client.cluster import ClusterClient
 from vq.coordination.coordinator import Check, Create, NodeExists, NoNode, Operation, Set, parent_of
+from vq.coordination.grace import describe_stored
 from vq.coordination.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
 from vq.coordination.paths import BrokerNode, GroupState, UncleanElection, UncleanElections
 from vq.coordination.reading import gather_all
-from vq.coordination.topics import describe_topic, list_topics
+from vq.coordination.topics import list_topics
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 
@@ -101,8 +102,8 @@ async def _topics_on(cluster: ClusterClient, group: str) -> tuple[str, ...]:
 
 async def _is_on(cluster: ClusterClient, name: str, group: str) -> bool:
     try:
-        view = await describe_topic(cluster.coordinator, name)
-    except UnknownTopic:  # it was deleted meanwhile
+        view = await describe_stored(cluster.coordinator, name)
+    except UnknownTopic:  # it was removed meanwhile
         return False
     return any(span.group == group for each in view.partitions for span in each.spans)
 

@@ -53,7 +53,7 @@ class MessageProducer:
         """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``.
 
         Raises:
-            UnknownTopic, PermissionRefused: The topic is missing or not writable.
+            UnknownTopic, TopicClosed: The topic is missing or closed for writes.
             CoordinationError: ZooKeeper does not answer. A send raises ``NotSent`` instead.
         """
         await self._here().publish(topic)
@@ -97,7 +97,7 @@ class MessageProducer:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
             NotSent: The topic could not be published until the deadline.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, TopicClosed: The
                 message was not accepted.
         """
         if callback is not self._checked:

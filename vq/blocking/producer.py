@@ -61,7 +61,7 @@ class MessageProducer:
 
         Raises:
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
-            PermissionRefused: The topic is not writable.
+            TopicClosed: The topic is closed for writes.
             CoordinationError: ZooKeeper does not answer, the connection to it ended
                 (``ConnectionLost``), or no broker group can take the partitions of the new topic.
                 Try again later. A send raises ``NotSent`` instead.
@@ -121,7 +121,7 @@ class MessageProducer:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
             NotSent: The topic could not be published until the deadline.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, TopicClosed: The
                 message was not accepted.
         """
         if callback is not self._checked:
@@ -165,7 +165,7 @@ class MessageProducer:
 
         Raises:
             BufferFull, NotSent: The message was not accepted in time, see ``send_async``.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, TopicClosed: The
                 message was not accepted.
         """
         topic = message.topic if isinstance(message, Message) else ""

@@ -43,6 +43,7 @@ from vq.log_lines import get_logger
 from vq.model import (
     FlushMode,
     PartitionPlacement,
+    PartitionState,
     ProducerStamp,
     Replication,
     Span,
@@ -197,6 +198,11 @@ class Channel:
         return self.settings.replication is _ALONE
 
     @property
+    def deleted(self) -> bool:
+        """Whether the topic is deleted and can be brought back: clients get nothing of it."""
+        return self.placement.state is PartitionState.DELETED
+
+    @property
     def lost(self) -> list[Diverged]:
         """What a take-over has lost that may have been acknowledged."""
         return self.copies.cut if self.acknowledges_alone else []
@@ -300,7 +306,9 @@ class Channel:
             # Completed, abandoned, or overtaken: a mover that knows the old version cannot move it
             # any more.
             self._step(Event.MOVE_OVER)
-        self.settings = settings
+        if settings != self.settings:
+            self.settings = settings
+            self._flush_due.settings_changed()
         self.placement = placement
         self.placement_version = placement_version
         self.span = local_span(placement, self.context.group)

@@ -128,7 +128,9 @@ class BrokerConfig:
             keep no longer.
         archive_at: When the daily run of the archive is due, "HH:MM" by the local clock of the node
             that makes it.
-        trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
+        grace_interval_s: How often the time of deleted topics is counted, and those are removed
+            whose time is up.
+        trash_keep_s: How long data of a topic that was removed lie in the trash.
         connections: Bounds of connections.
     """
 
@@ -169,6 +171,7 @@ class BrokerConfig:
     key_index_bytes_per_s: int = 32 * limits.MIB
     retention_interval_s: float = 60.0
     archive_at: str = "02:00"
+    grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -229,6 +232,7 @@ class BrokerConfig:
             "verify_bytes_per_s",
             "scrub_interval_s",
             "retention_interval_s",
+            "grace_interval_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -32,6 +32,11 @@ class FlushDue:
         elif self._timer is None:
             self._timer = self._call_later(settings.flush_interval_ms / 1000, self._flush)
 
+    def settings_changed(self) -> None:
+        """Have what waits flushed now: its timer runs for the interval of before."""
+        if self._timer is not None:
+            self._flush()
+
     def clear(self) -> None:
         """Begin anew: a flush was asked for, or there will be none."""
         self._messages = 0

@@ -26,7 +26,7 @@ from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
 from vq.store.directories import DataDirectories
-from vq.store.directory import LocalTopic
+from vq.store.directory import LocalTopic, Trashed
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
@@ -394,9 +394,13 @@ class Logs:
         if others:
             self._begun.forget_topics(others - self._directory.topic_ids())
 
-    def purge_trash(self, keep_s: float) -> int:
-        """Remove what was moved out of the way long ago; return how many topics that were."""
-        return self._directory.purge_trash(self._clock, keep_s)
+    def due_trash(self, keep_s: float) -> list[Trashed]:
+        """Return what has lain in the trash for long; see ``DataDirectory.due_trash``."""
+        return self._directory.due_trash(self._clock, keep_s)
+
+    def remove_trash(self, trashed: Trashed) -> bool:
+        """See ``DataDirectory.remove_trash``."""
+        return self._directory.remove_trash(trashed)
 
     def local_topics(self) -> list[LocalTopic]:
         """Return what topics have data here."""

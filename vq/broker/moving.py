@@ -29,6 +29,7 @@ from vq.broker.partitions import Partitions
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.coordination.coordinator import BadVersion, Coordinator, NoNode
+from vq.coordination.paths import READY
 from vq.coordination.topics import touch_partition
 from vq.errors import (
     CoordinationError,
@@ -147,7 +148,7 @@ class Mover:
         await self._coordinator.sync()
         await self._refresh(partition.topic)
         topic = self._partitions.view.topics.get(partition.topic)
-        if topic is None or topic.id != header.topic_id:
+        if topic is None or topic.id != header.topic_id or topic.phase != READY:
             raise UnknownTopic(f"there is no topic {partition.topic!r} with id {header.topic_id!r}")
         if partition.partition >= len(topic.partitions):
             raise InvalidRequest(

@@ -54,13 +54,14 @@ from vq.broker.partitions import Partitions
 from vq.broker.relief import Relief
 from vq.broker.repairing import Repairer
 from vq.broker.retaining import Retainer
-from vq.broker.runner import Lane, Runner, ThreadRunner
+from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.server import Server
 from vq.broker.soundness import Soundness
 from vq.broker.status import StatusReport
 from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
+from vq.broker.topic_remover import TopicRemover
 from vq.broker.turn import Turn
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
@@ -469,6 +470,14 @@ class BrokerNode:
         )
         finder.on_unfit = indexer.rebuild
         self._tasks.keep(indexer.run, "make key indexes")
+        remover = TopicRemover(
+            self._coordinator,
+            self._partitions.view,
+            clock,
+            rng=self._rng,
+            interval_s=config.grace_interval_s,
+        )
+        self._tasks.keep(remover.run, "remove deleted topics")
         status.held = lambda: retainer.held
         status.archive_run = lambda: archiver.last
         status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
@@ -803,21 +812,15 @@ class BrokerNode:
         )
 
     async def _tidy(self) -> None:
-        """Save which logs were begun here, those found at the start, too.
-
-        Remove data of deleted topics after a while, in which an operator may take them back.
-        """
+        """Save which logs were begun here, those found at the start, too; empty the trash."""
         keep_s = self.config.trash_keep_s
         while True:
             await self._partitions.save_begun()
             await self._partitions.look_at_losses()
             try:
-                removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
-            except OSError as error:
+                await self._partitions.purge_trash(keep_s)
+            except (OSError, VqError) as error:
                 logger.warning("trash cannot be emptied, trying again later", error=error)
-            else:
-                if removed:
-                    logger.info("data of deleted topics removed", topics=removed)
             await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
     def _note_gone(self, gone: bool) -> None:

@@ -19,8 +19,9 @@ from vq.errors import (
     PartitionFailed,
     PartitionQuarantined,
     PartitionReadOnly,
-    PermissionRefused,
     ShuttingDown,
+    TopicClosed,
+    UnknownTopic,
     VqError,
 )
 from vq.model import PartitionPlacement, PartitionState, TopicSettings
@@ -34,6 +35,7 @@ class State(enum.StrEnum):
     WRITES = "writes"
     READ_ONLY = "read_only"
     NOT_WRITABLE = "not_writable"
+    DELETED = "deleted"
     READS = "reads"
     ELSEWHERE = "elsewhere"
     PREPARED = "prepared"
@@ -52,6 +54,7 @@ class Event(enum.StrEnum):
     PLACED_TO_WRITE = "placed_to_write"
     PLACED_READ_ONLY = "placed_read_only"
     PLACED_NOT_WRITABLE = "placed_not_writable"
+    PLACED_DELETED = "placed_deleted"
     PLACED_TO_READ = "placed_to_read"
     PLACED_ELSEWHERE = "placed_elsewhere"
     SEAL_FOUND = "seal_found"
@@ -71,7 +74,8 @@ class Event(enum.StrEnum):
 EVENTS: Final[dict[Event, str]] = {
     Event.PLACED_TO_WRITE: "the placement gives the appends to this group",
     Event.PLACED_READ_ONLY: "so it does, and the partition is `ro` or `closed`",
-    Event.PLACED_NOT_WRITABLE: "so it does, and the topic's settings forbid writing",
+    Event.PLACED_NOT_WRITABLE: "so it does, and the topic is closed for writes",
+    Event.PLACED_DELETED: "the topic is deleted and can be brought back; this group has a range",
     Event.PLACED_TO_READ: "the placement gives the appends to another group, a range to this one",
     Event.PLACED_ELSEWHERE: "the placement gives no range to this group",
     Event.SEAL_FOUND: "the open log is sealed",
@@ -91,6 +95,7 @@ _PLACED: Final = {
     Event.PLACED_TO_WRITE: State.WRITES,
     Event.PLACED_READ_ONLY: State.READ_ONLY,
     Event.PLACED_NOT_WRITABLE: State.NOT_WRITABLE,
+    Event.PLACED_DELETED: State.DELETED,
     Event.PLACED_TO_READ: State.READS,
     Event.PLACED_ELSEWHERE: State.ELSEWHERE,
 }
@@ -128,6 +133,11 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     State.WRITES: _takes_appends(State.WRITES),
     State.READ_ONLY: _takes_appends(State.READ_ONLY),
     State.NOT_WRITABLE: _takes_appends(State.NOT_WRITABLE),
+    # What is special about the log is looked at again when the topic is brought back.
+    State.DELETED: _PLACED
+    | _stays(State.DELETED, Event.SEAL_FOUND, Event.SHORT_FOUND, Event.MOVE_OVER)
+    | {Event.DAMAGE_FOUND: State.QUARANTINED, Event.PUT_ASIDE: State.OPENING}
+    | _ENDS,
     # The log of a range that moved away is sealed. That says nothing new.
     State.READS: _PLACED
     | _stays(State.READS, Event.SEAL_FOUND, Event.PUT_ASIDE, Event.MOVE_OVER)
@@ -150,7 +160,8 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     # Settings may change while a move is on. Only the end of the move ends the seal.
     State.SEALED: _PLACED
     | _stays(State.SEALED, Event.PLACED_TO_WRITE, Event.PLACED_READ_ONLY)
-    | _stays(State.SEALED, Event.PLACED_NOT_WRITABLE, Event.SEAL_FOUND, Event.SHORT_FOUND)
+    | _stays(State.SEALED, Event.PLACED_NOT_WRITABLE, Event.PLACED_DELETED)
+    | _stays(State.SEALED, Event.SEAL_FOUND, Event.SHORT_FOUND)
     | _stays(State.SEALED, Event.SEAL, Event.PUT_ASIDE)
     | {Event.DAMAGE_FOUND: State.QUARANTINED, Event.MOVE_OVER: State.OPENING}
     | _ENDS,
@@ -216,10 +227,17 @@ RULES: Final[dict[State, Rules]] = {
         seal=True,
     ),
     State.NOT_WRITABLE: Rules(
-        meaning="This group would take the appends; the topic's settings forbid them.",
-        refusal=PermissionRefused,
-        why="topic {topic} is not writable",
+        meaning="This group would take the appends; the topic is closed for writes.",
+        told="closed",
+        refusal=TopicClosed,
+        why="topic {topic} is closed for writes",
         seal=True,
+    ),
+    State.DELETED: Rules(
+        meaning="The topic is deleted and can be brought back; its data stay as they are.",
+        told="deleted",
+        refusal=UnknownTopic,
+        why="topic {topic} was deleted",
     ),
     State.READS: Rules(
         meaning="This group holds a range; another group takes the appends.",
@@ -296,9 +314,15 @@ def next_state(state: State, event: Event) -> State:
 
 
 def placed(
-    placement: PartitionPlacement, settings: TopicSettings, group: str, *, holds_range: bool
+    placement: PartitionPlacement,
+    settings: TopicSettings,
+    group: str,
+    *,
+    holds_range: bool,
 ) -> Event:
     """Name what ZooKeeper says of a partition, as ``group`` sees it."""
+    if placement.state is PartitionState.DELETED and holds_range:
+        return Event.PLACED_DELETED
     if placement.writer_group != group:
         return Event.PLACED_TO_READ if holds_range else Event.PLACED_ELSEWHERE
     if placement.state is not PartitionState.RW:

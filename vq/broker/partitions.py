@@ -10,7 +10,7 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from vq.broker.channel_logs import ChannelLogs
 from vq.broker.context import Context
 from vq.broker.logs import Logs
 from vq.broker.partition_state import State
-from vq.broker.runner import Runner
+from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
-from vq.coordination.paths import Topic
+from vq.coordination.paths import IN_GRACE, Topic
 from vq.coordination.reading import TopicView
 from vq.coordination.registry import read_state
 from vq.coordination.topics import was_deleted
@@ -41,7 +41,7 @@ from vq.errors import (
 )
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
-from vq.model import FlushMode, TopicPartition
+from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicPartition
 from vq.shown import shown
 from vq.store.directory import NamesakeFound
 
@@ -100,6 +100,7 @@ class Partitions:
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self._marked_unflushed = False
+        self._kept_trash: set[Path] = set()  # told once
         self.on_sealed: Callable[[Channel], None] | None = None
         self.on_added: Callable[[], None] = lambda: None
         self.view = TopicsView(
@@ -198,6 +199,8 @@ class Partitions:
                 f"there is no topic {partition.topic!r}; create it: "
                 f"`vq topic create {partition.topic} --partitions N`"
             )
+        if topic.phase == IN_GRACE:
+            return UnknownTopic(f"topic {partition.topic} was deleted")
         if not 0 <= partition.partition < len(topic.partitions):
             return UnknownPartition(
                 f"topic {partition.topic!r} has partitions 0 to {len(topic.partitions) - 1}, "
@@ -284,7 +287,7 @@ class Partitions:
     def _changed(self, view: TopicView) -> Iterable[int]:
         """Return the partitions of a topic that are not as they were applied last."""
         before = self.view.topics.get(view.name)
-        if before is None or before.settings != view.settings:
+        if before is None or before.settings != view.settings or before.phase != view.phase:
             return range(len(view.partitions))
         if (before.id, before.created) != (view.id, view.created):
             return range(len(view.partitions))
@@ -302,7 +305,11 @@ class Partitions:
         if channel is None:
             return
         was = channel.told
-        channel.apply(view.settings, view.partitions[number], view.partition_versions[number])
+        channel.apply(
+            view.settings,
+            _placement(view, number),
+            view.partition_versions[number],
+        )
         await self._fit(channel)
         if channel.told != was:
             logger.info(
@@ -390,7 +397,7 @@ class Partitions:
                 TopicPartition(view.name, number),
                 topic_id=view.id,
                 settings=view.settings,
-                placement=view.partitions[number],
+                placement=_placement(view, number),
                 placement_version=view.partition_versions[number],
                 context=self._context,
             )
@@ -443,6 +450,33 @@ class Partitions:
                 path=path,
                 hint="was ZooKeeper restored from a backup?",
             )
+
+    async def purge_trash(self, keep_s: float) -> None:
+        """Remove data from the trash that lay there for a while, of topics that were removed.
+
+        That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
+        been restored meanwhile. An operator may take data back from the trash until then.
+
+        Raises:
+            OSError: The trash cannot be read or emptied.
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        due = await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
+        known = {view.id for view in self.view.topics.values()}
+        removed = 0
+        for each in due:
+            if each.topic_id in known or not await was_deleted(self._coordinator, each.topic_id):
+                if each.path not in self._kept_trash:
+                    self._kept_trash.add(each.path)
+                    logger.warning(
+                        "data stay in the trash, ZooKeeper does not say that the topic was deleted",
+                        path=each.path,
+                        hint="was ZooKeeper restored from a backup?",
+                    )
+                continue
+            removed += await self._runner.run(partial(self._stored.remove_trash, each), Lane.PURGE)
+        if removed:
+            logger.info("data of deleted topics removed", topics=removed)
 
     async def look_for_strangers(self) -> None:
         """Look at data of topics that ZooKeeper does not have: deleted meanwhile, or to be kept.
@@ -585,3 +619,9 @@ class Partitions:
             await self._runner.run(save)
         except OSError as error:
             logger.warning("list of begun logs cannot be saved", error=error)
+
+
+def _placement(view: TopicView, number: int) -> PartitionPlacement:
+    """Return the placement of a partition, with the state of one that can be brought back."""
+    placement = view.partitions[number]
+    return replace(placement, state=PartitionState.DELETED) if view.phase == IN_GRACE else placement

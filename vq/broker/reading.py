@@ -24,6 +24,7 @@ from vq.errors import (
     PartitionQuarantined,
     PartitionRangeElsewhere,
     PermissionRefused,
+    UnknownTopic,
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
@@ -183,6 +184,7 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
     Raises:
         NotMaster: Another node leads the group, and this one may not answer instead of it.
         StaleEpoch: The reader knows a newer master.
+        UnknownTopic: The topic was deleted, and can be brought back.
         PermissionRefused: The topic is not readable.
         VqError: The channel is closing.
     """
@@ -193,6 +195,8 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
             raise not_master(channel)
     elif epoch > channel.role.epoch:
         raise channel.stale_epoch(epoch)
+    if channel.deleted:
+        raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
 

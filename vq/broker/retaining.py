@@ -398,8 +398,12 @@ def limits_of(settings: TopicSettings) -> Limits:
 
 
 def _leads(channel: Channel) -> bool:
-    """Whether this node decides what is deleted of a partition, and its log can be changed."""
-    return channel.role.epoch > 0 and channel.role.holds() and is_whole(channel)
+    """Whether this node decides what is deleted of a partition, and its log can be changed.
+
+    Nothing is deleted of a topic that can be brought back: it is to come back as it was.
+    """
+    role = channel.role
+    return role.epoch > 0 and role.holds() and is_whole(channel) and not channel.deleted
 
 
 def _may_go_early(channel: Channel) -> bool:

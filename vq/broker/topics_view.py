@@ -27,7 +27,7 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.open_counts import OpenCount, correct_counts, read_counts
-from vq.coordination.paths import DELETING, READY, TOPICS, Topic
+from vq.coordination.paths import DELETING, IN_GRACE, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
 from vq.coordination.registry import group_names
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
@@ -78,6 +78,7 @@ class TopicsView:
 
     Attributes:
         problems: Topics that could not be followed when they were last looked at, and why.
+        removing: Topics whose nodes somebody removes, or began to.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class TopicsView:
         self._read: dict[str, TopicView] = {}  # newer than what is known, where that failed
         self._told: set[str] = set()  # given to ``on_topic``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
+        self.removing: set[str] = set()
         self._hints: set[str] = set()
         self._all = True
         self._list = False  # topics came or went
@@ -179,7 +181,7 @@ class TopicsView:
             before = await self._read_counts() if everything else None
             if listing:
                 listed = set(await children_or_none(self._coordinator, TOPICS, watch=self._watch))
-                followed = self._told | self.problems.keys() | self._read.keys()
+                followed = self._told | self.problems.keys() | self._read.keys() | self.removing
                 hints |= listed | followed if everything else listed ^ followed
             names = sorted(hints)
             found = await gather_all(self._read_one(name) for name in names)
@@ -296,12 +298,17 @@ class TopicsView:
             raise damage
         if view is None or view.phase == DELETING:
             self._read.pop(name, None)
+            if view is None:
+                self.removing.discard(name)
+            else:
+                self.removing.add(name)
             # Also where nothing, or not all of it, could be followed: there may be data of it.
             if name in self._told or name in self.problems:
                 await self._on_gone(name)
                 self._known.pop(name, None)
                 self._told.discard(name)
-        elif view.phase == READY:
+        elif view.phase in {READY, IN_GRACE}:
+            self.removing.discard(name)
             self._told.add(name)
             await self._on_topic(view)
             self._known[name] = view

@@ -1,7 +1,8 @@
 """``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,7 +17,7 @@ from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
 from vq.cli.epoch import raise_epoch_command
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.output import Output
 from vq.cli.scrub import scrub
 from vq.cli.secret import replace_secret_command
@@ -29,8 +30,11 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
+
+#: Topics named as closed for writes; further ones are counted.
+_CLOSED_TOLD_MAX: Final = 10
 
 
 @click.group(cls=Commands)
@@ -76,6 +80,8 @@ def status(invocation: Invocation) -> None:
         output.remark(danger.text)
     for text in _drained_texts(found):
         output.remark(text)
+    if found.closed_topics:
+        output.remark(_closed_text(found.closed_topics))
     for bad in found.failed_partitions:
         output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
     for each in found.brokers:
@@ -151,9 +157,20 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
     type=click.Choice(["on", "off"]),
     help="Whether producers may create topics that are missing.",
 )
+@click.option(
+    "--delete-grace-hours",
+    type=WholeNumber(min=0, max=DELETE_GRACE_HOURS_MAX),
+    metavar="HOURS",
+    help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
+)
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
 @command_options
-def settings(invocation: Invocation, auto_create: str | None, **options: Any) -> None:
+def settings(
+    invocation: Invocation,
+    auto_create: str | None,
+    delete_grace_hours: int | None,
+    **options: Any,
+) -> None:
     """Show the settings of the cluster, or change those that are given.
 
     With auto-create on, a producer that publishes a missing topic, or sends to it, creates it. The
@@ -167,6 +184,10 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
         raise click.UsageError("--auto-create off takes no settings of topics")
 
     def change(before: ClusterSettings) -> ClusterSettings:
+        if delete_grace_hours is not None:
+            before = replace(before, delete_grace_hours=delete_grace_hours)
+        if auto_create is None and not is_given:
+            return before
         if auto_create == "off":
             return replace(before, may_create=False)
         if not before.may_create and auto_create is None:
@@ -176,7 +197,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
     async def work() -> ClusterSettings:
         async with cluster_client(invocation.client_config()) as client:
-            if auto_create is None and not is_given:
+            if auto_create is None and delete_grace_hours is None and not is_given:
                 return await read_settings(client)
             return await change_settings(client, change)
 
@@ -186,7 +207,10 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
     on: bool | str = found.may_create
     if not invocation.output.as_json:
         on = "on" if on else "off"
-    values = {"auto_create": on, "partitions": found.new_topics.partitions}
+    grace: dict[str, Any] = {"delete_grace_hours": found.delete_grace_hours}
+    if invocation.output.as_json:
+        grace = {"delete_grace_s": found.delete_grace_hours * 3_600}
+    values = {**grace, "auto_create": on, "partitions": found.new_topics.partitions}
     show_settings(invocation.output, values, found.new_topics)
 
 
@@ -250,6 +274,13 @@ def _drained_texts(found: ClusterStatus) -> list[str]:
         for node in group.drained:
             texts[f"{group.group}/{node} is drained: it leads only if no other node can"] = None
     return list(texts)
+
+
+def _closed_text(names: Sequence[str]) -> str:
+    """Say which topics are closed for writes: the first few."""
+    more = len(names) - _CLOSED_TOLD_MAX
+    told = ", ".join(names[:_CLOSED_TOLD_MAX]) + f" and {more} more" * (more > 0)
+    return f"closed for writes: {told}; `vq topic open NAME` opens a topic"
 
 
 def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:

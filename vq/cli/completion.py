@@ -32,6 +32,16 @@ def topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
     return _found(ctx, incomplete, list_topics)
 
 
+def deleted_topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the deleted topics that begin with what was typed."""
+    from vq.coordination.grace import list_deleted
+
+    async def names(coordinator: "Coordinator") -> list[str]:
+        return [each.name for each in await list_deleted(coordinator)]
+
+    return _found(ctx, incomplete, names)
+
+
 def group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the consumer groups that begin with what was typed."""
     from vq.coordination.groups import list_groups

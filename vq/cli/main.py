@@ -33,7 +33,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "broker": Entry("vq.cli.broker", "broker", "Run one broker process until it is told to stop."),
     "topic": Entry(
-        "vq.cli.topic", "topic", "Create, alter, list, describe, verify, move and delete topics."
+        "vq.cli.topic",
+        "topic",
+        "Create, alter, list, describe, verify, move, close, drain, delete and undelete topics.",
     ),
     "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
     "consume": Entry(

@@ -69,6 +69,15 @@ _SETTINGS: Final = record(
     readable=TRUTH,
     writable=TRUTH,
 )
+_CLOSED_TOPIC: Final = record(
+    topic=TEXT,
+    id=TEXT,
+    writable=TRUTH,
+    changed=TRUTH,
+    closed_s=maybe(NUMBER),
+    partitions=some(record(partition=WHOLE, end=maybe(WHOLE))),
+    unconfirmed=some(TEXT),
+)
 _ORIGIN: Final = record(
     created_s=maybe(NUMBER),
     created_by=maybe(record(client=TEXT, host=TEXT)),
@@ -273,6 +282,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             replication=TEXT,
             min_insync=WHOLE,
             retention_s=maybe(WHOLE),
+            writable=TRUTH,
             broker_groups=some(TEXT),
             closed_partitions=WHOLE,
         )
@@ -310,6 +320,32 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "topic move": record(done=TRUTH, moves=_MOVES),
+    "topic close": _CLOSED_TOPIC,
+    "topic open": record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH),
+    "topic drain": having(
+        _CLOSED_TOPIC,
+        drained=TRUTH,
+        groups=some(
+            record(
+                group=TEXT,
+                members=maybe(WHOLE),
+                done=TRUTH,
+                lag_bytes=maybe(WHOLE),
+                behind=some(
+                    record(
+                        partition=WHOLE,
+                        owner=maybe(TEXT),
+                        committed=maybe(WHOLE),
+                        end=maybe(WHOLE),
+                        lag_bytes=maybe(WHOLE),
+                        lag_messages=maybe(WHOLE),
+                        stopped=maybe(TEXT),
+                    )
+                ),
+                error=maybe(TEXT),
+            )
+        ),
+    ),
     "topic delete": record(
         done=TRUTH,
         topic=TEXT,
@@ -318,6 +354,21 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         exact=TRUTH,
         unreadable=maybe(TEXT),
         keeps_data=TRUTH,
+        grace_s=WHOLE,
+        deleted=TRUTH,
+    ),
+    "topic undelete": record(topic=TEXT, id=TEXT, partitions=WHOLE, changed=TRUTH),
+    "topic list --deleted": some(
+        record(
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            deleted_s=NUMBER,
+            deleted_by=record(client=TEXT, host=TEXT),
+            grace_s=WHOLE,
+            left_s=WHOLE,
+            gone_s=WHOLE,
+        )
     ),
     "produce": record(
         topic=TEXT,
@@ -437,7 +488,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "cluster switch": record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE),
     "cluster raise-epoch": record(done=TRUTH, group=TEXT, before=WHOLE, epoch=WHOLE),
     "cluster replace-secret": record(done=TRUTH),
-    "cluster settings": record(auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]),
+    "cluster settings": record(
+        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **_SETTINGS["properties"]
+    ),
     "cluster diverged": some(_CUT_FILE),
     "cluster diverged --delete": having(_CUT_FILE, done=TRUTH),
     "cluster unclean": record(

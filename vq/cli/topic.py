@@ -1,4 +1,4 @@
-"""``vq topic``: create, alter, list, describe, move, delete."""
+"""``vq topic``: create, alter, list, describe, move, delete; ``close`` and others are beside it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +12,6 @@ from vq.admin import placements, topics
 from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
 from vq.admin.topics import (
-    Deletion,
     HeldBack,
     PartitionDescription,
     Topic,
@@ -32,6 +31,8 @@ from vq.cli.options import (
 from vq.cli.output import Value
 from vq.cli.text import in_seconds
 from vq.cli.topic_begin import begin
+from vq.cli.topic_closing import close, drain, open_
+from vq.cli.topic_deleting import delete, show_deleted, undelete
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -50,7 +51,7 @@ from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 @click.group(cls=Commands)
 def topic() -> None:
-    """Create, alter, list, describe, verify, move and delete topics."""
+    """Create, alter, list, describe, verify, move, close, drain, delete and undelete topics."""
 
 
 # create ---------------------------------------------------------------------------------------
@@ -134,17 +135,29 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 
 
 # list -----------------------------------------------------------------------------------------
-_LIST_COLUMNS = ("topic", "partitions", "flush", "replication", "retention", "broker_groups")
+_LIST_COLUMNS = (
+    "topic",
+    "partitions",
+    "flush",
+    "replication",
+    "retention",
+    "writes",
+    "broker_groups",
+)
 
 
 @topic.command(name="list")
+@click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
 @command_options
-def list_(invocation: Invocation) -> None:
-    """List topics with their settings.
+def list_(invocation: Invocation, deleted: bool) -> None:
+    """List topics with their settings, or those that are deleted and can be brought back.
 
     The column `replication` also has the least number of nodes in sync (min_insync).
     Exit code 1 when a topic cannot be read in ZooKeeper and is left out.
     """
+    if deleted:
+        show_deleted(invocation)
+        return
 
     async def work() -> tuple[list[TopicSummary], dict[str, Unreadable]]:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -163,6 +176,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
             "flush": str(each.settings.flush),
             "replication": f"{each.settings.replication}, min {each.settings.min_insync}",
             "retention": shown_retention(each.settings),
+            "writes": "open" if each.settings.writable else "closed",
             "broker_groups": ",".join(sorted(group or "-" for group in each.open)),
         }
         for each in found
@@ -184,6 +198,7 @@ def _summary_json(found: TopicSummary) -> dict[str, Any]:
         "replication": str(found.settings.replication),
         "min_insync": found.settings.min_insync,
         "retention_s": retention_s(found.settings),
+        "writable": found.settings.writable,
         "broker_groups": sorted(group for group in found.open if group),
         "closed_partitions": found.open.get("", 0),
         **_origin_json(found.origin),
@@ -200,7 +215,8 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
 
-    The state is what the broker says that takes its messages: rw, ro, sealed, failed, quarantined.
+    The state is what the broker says that takes its messages: rw, ro, closed, sealed, failed,
+    quarantined.
     Damage is what brokers have met or `vq topic verify` has found.
 
     Exit code 1 when a broker that answers refuses to serve a partition of it.
@@ -377,39 +393,8 @@ def move(
 
 topic.add_command(verify)
 topic.add_command(begin)
-
-
-# delete ---------------------------------------------------------------------------------------
-@topic.command()
-@click.argument("name", shell_complete=topic_names)
-@yes_option
-@command_options
-def delete(invocation: Invocation, name: str, yes: bool) -> None:
-    """Delete a topic: its messages and every group's progress on it."""
-
-    async def work() -> Deletion:
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await topics.plan_delete(cluster, name)
-            if yes:
-                await topics.delete_topic(cluster, name)
-            return planned
-
-    planned = invocation.run(work())
-    output = invocation.output
-    if output.as_json:
-        output.document({"done": yes, **asdict(planned)})
-    else:
-        if planned.unreadable:
-            output.remark(f"{name} cannot be read: {planned.unreadable}")
-        if planned.keeps_data:
-            output.remark(f"the id of {name} is not known, so brokers keep its data")
-        size = f"{planned.bytes} bytes" + ("" if planned.exact else ", and more unknown")
-        output.remark(
-            f"plan: delete {planned.topic} with {planned.partitions} partition(s), {size}, and the "
-            "progress of every consumer group on it; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
-    elif not output.as_json:
-        data = "" if planned.keeps_data else "; brokers remove its data in the background"
-        output.remark(f"deleted {name}{data}")
+topic.add_command(close)
+topic.add_command(open_)
+topic.add_command(drain)
+topic.add_command(delete)
+topic.add_command(undelete)

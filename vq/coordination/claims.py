@@ -447,16 +447,25 @@ async def release_together(
     return [None] * len(claimed)
 
 
-async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:
-    """Raise the generation of every partition, so that no earlier claim can commit."""
+async def fence_claims(coordinator: Coordinator, group: str, topic: str, only_if: Check) -> None:
+    """Raise the generation of every partition, so that no earlier claim can commit.
+
+    Raises:
+        NoNode: ``only_if`` does not hold; its path is that of the check.
+    """
     for number in await numbered_children(coordinator, Assignment.parent(group, topic)):
         path = Assignment.path(group, topic, number)
         what = f"the assignment of {topic}-{number} in group {group!r}"
-        await update(coordinator, path, partial(_fence, path), what=what)
+        await apply_plan(coordinator, partial(_fenced, coordinator, path, only_if), what=what)
 
 
-def _fence(path: str, node: Node | None) -> Sequence[Operation]:
-    if node is None:
-        return ()
-    version = node.stat.version
-    return [Set(path, Assignment(member="", generation=version + 1).encode(), version)]
+async def _fenced(
+    coordinator: Coordinator, path: str, only_if: Check, _: CoordinationError | None
+) -> Plan[None]:
+    if await coordinator.exists(only_if.path) is None:
+        raise NoNode(only_if.path)
+    stat = await coordinator.exists(path)
+    if stat is None:
+        return Plan((), None)
+    value = Assignment(member="", generation=stat.version + 1)
+    return Plan([only_if, Set(path, value.encode(), stat.version)], None)

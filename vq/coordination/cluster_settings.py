@@ -19,7 +19,8 @@ from vq.coordination.coordinator import (
     Set,
     Stat,
 )
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import IN_GRACE, ClusterSettings
+from vq.coordination.reading import in_grace, read_summary
 from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists
 from vq.coordination.update import TRIES_MAX, update
@@ -80,9 +81,10 @@ async def settings_of_missing_topic(coordinator: Coordinator, name: str) -> Topi
 
     Raises:
         InvalidArgument: The name is not valid for a topic.
-        UnknownTopic: The cluster does not allow it.
+        UnknownTopic: The cluster does not allow it, or a deleted topic has the name.
     """
     check_name("topic", name)
+    await _check_not_deleted(coordinator, name)
     wanted = (await read_settings(coordinator)).auto_create
     if wanted is None:
         raise UnknownTopic(
@@ -120,6 +122,7 @@ async def create_missing_topic(
         except TopicExists:
             # Another client created it, or it is not ready: read no older state of the tree.
             await coordinator.sync()
+            await _check_not_deleted(coordinator, name)
         except _Changed:
             continue
         except ConnectionLost as error:
@@ -132,6 +135,17 @@ async def create_missing_topic(
         f"the settings of the cluster changed {TRIES_MAX} times while topic {name!r} was created; "
         "try again"
     )
+
+
+async def _check_not_deleted(coordinator: Coordinator, name: str) -> None:
+    """Return unless a topic that can be brought back has the name.
+
+    Raises:
+        UnknownTopic: So it is; the hint says what to do.
+    """
+    found = await read_summary(coordinator, name)
+    if found is not None and found.phase == IN_GRACE:
+        raise in_grace(name)
 
 
 class _Changed(CoordinationError):

@@ -4,7 +4,7 @@ Values are small JSON objects that an operator can read with zkCli; each has the
 ``v``. A reader ignores fields that it does not know (an older vq reads a newer value of the same
 version) and refuses a higher ``v``. This module does no I/O.
 
-    settings                              ClusterSettings  whether producers may create topics
+    settings                              ClusterSettings  what operators decided for all of it
     security/secret                       ClusterSecret   by which brokers know each other
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
@@ -16,6 +16,7 @@ version) and refuses a higher ``v``. This module does no I/O.
         <n>                               Partition       placement spans, state
     audit/unclean/<group>                 UncleanElections  when a node led that may lack messages
     deleted                               DeletedTopics   ids and names of recently deleted topics
+    grace                                 GraceClock      time that passed for deleted topics
     consumers/<group>                     ConsumerGroup   model, topics, start
       members/<member>        ephemeral   Member          host, pid, subscriptions
       assignment/<topic>/<n>              Assignment      member, generation (the fence)
@@ -42,6 +43,7 @@ from vq.model import (
     FlushMode,
     PartitionState,
     Span,
+    TopicDeletion,
     TopicOrigin,
     TopicSettings,
     check_pool,
@@ -55,6 +57,7 @@ SECURITY: Final = "security"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 DELETED: Final = "deleted"
+GRACE: Final = "grace"
 AUDIT: Final = "audit"
 #: Nodes of a group that are remembered after they left the set of those in sync.
 NODES_LEFT_MAX: Final = 16
@@ -64,6 +67,10 @@ CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
 LEASES: Final = "leases"
+
+#: How long a deleted topic can be brought back, and how long at most.
+DELETE_GRACE_HOURS: Final = 72
+DELETE_GRACE_HOURS_MAX: Final = 8_760
 
 #: Of a master: the wire and the batches have 32 bits for it.
 EPOCH_MAX: Final = 2**32 - 1
@@ -168,13 +175,22 @@ class ClusterSettings(Value):
         may_create: Producers create a topic that is missing when they publish it.
         new_topics: The settings of such topics, at most 500 partitions. They are kept while
             producers may create none.
+        delete_grace_hours: How long a topic that is deleted from now on can be brought back, 0 to
+            8 760 hours; 0: not at all.
     """
 
     _what = "settings of the cluster"
     may_create: bool = False
     new_topics: TopicSettings = field(default_factory=TopicSettings)
+    delete_grace_hours: int = DELETE_GRACE_HOURS
 
     def __post_init__(self) -> None:
+        hours: object = self.delete_grace_hours
+        if type(hours) is not int or not 0 <= hours <= DELETE_GRACE_HOURS_MAX:
+            raise InvalidArgument(
+                f"delete_grace_hours = {shown(hours)} is no whole number in "
+                f"[0, {DELETE_GRACE_HOURS_MAX}]"
+            )
         partitions, most = self.new_topics.partitions, limits.AUTO_CREATE_PARTITIONS_MAX
         if partitions > most:
             raise InvalidArgument(
@@ -198,7 +214,11 @@ class ClusterSettings(Value):
         return SETTINGS
 
     def _to_json(self) -> dict[str, Any]:
-        return {"auto_create": {"enabled": self.may_create, **_settings_to_json(self.new_topics)}}
+        auto_create = {"enabled": self.may_create, **_settings_to_json(self.new_topics)}
+        values: dict[str, Any] = {"auto_create": auto_create}
+        if self.delete_grace_hours != DELETE_GRACE_HOURS:
+            values["delete_grace_hours"] = self.delete_grace_hours
+        return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -206,7 +226,11 @@ class ClusterSettings(Value):
         if type(auto_create["enabled"]) is not bool:
             raise TypeError(f"enabled = {auto_create['enabled']!r} is not a bool")
         new_topics = _settings_from_json({"flush": "sync", **auto_create})
-        return cls(may_create=auto_create["enabled"], new_topics=new_topics)
+        return cls(
+            may_create=auto_create["enabled"],
+            new_topics=new_topics,
+            delete_grace_hours=document.get("delete_grace_hours", DELETE_GRACE_HOURS),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -539,6 +563,8 @@ class OpenPartitions(Value):
 READY: Final = "ready"
 CREATING: Final = "creating"
 DELETING: Final = "deleting"
+#: Deleted for clients, and can be brought back: brokers keep it as it is.
+IN_GRACE: Final = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,7 +573,7 @@ class Topic(Value):
 
     The placement is in the nodes below (``Partition``). Clients see a topic only in phase
     ``ready``; creating or deleting a large one takes several steps. ``origin`` is None, and left
-    out, if it is not known.
+    out, if it is not known. ``deletion`` is there in phase ``deleted``, and only then.
     """
 
     _what = "topic"
@@ -555,6 +581,7 @@ class Topic(Value):
     settings: TopicSettings
     phase: str = READY
     origin: TopicOrigin | None = None
+    deletion: TopicDeletion | None = None
 
     @staticmethod
     def path(topic: str) -> str:
@@ -566,18 +593,58 @@ class Topic(Value):
         values: dict[str, Any] = {"id": self.id, "phase": self.phase, "settings": settings}
         if self.origin is not None:
             values["origin"] = asdict(self.origin)
+        if self.deletion is not None:
+            values["deletion"] = asdict(self.deletion)
         return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         settings = _settings_from_json(document["settings"])
         phase = document.get("phase", READY)
-        if phase not in {READY, CREATING, DELETING}:
+        if phase not in {READY, CREATING, DELETING, IN_GRACE}:
             raise ValueError(f"phase = {phase!r}")
+        deletion = _deletion(document["deletion"]) if phase == IN_GRACE else None
         if not isinstance(document["id"], str):
             raise TypeError(f"id = {document['id']!r} is not a string")
         origin = _origin(document.get("origin"))
-        return cls(id=document["id"], settings=settings, phase=phase, origin=origin)
+        return cls(
+            id=document["id"], settings=settings, phase=phase, origin=origin, deletion=deletion
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionFence(Value):
+    """``topics/<topic>/deleting-<id>``: the topic with this id is being removed, step by step.
+
+    Each step checks that it is there. So whoever goes on late removes nothing of a namesake.
+    """
+
+    _what = "fence of a deletion"
+
+    @staticmethod
+    def path(topic: str, topic_id: str) -> str:
+        """Return the path of the fence."""
+        return join(TOPICS, topic, f"deleting-{topic_id}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraceClock(Value):
+    """``grace``: for how long brokers have watched over deleted topics, in milliseconds, together.
+
+    It counts time that certainly passed, and never more; no wall clock has a part in it.
+    """
+
+    _what = "count of the time for deleted topics"
+    counted_ms: int
+
+    def __post_init__(self) -> None:
+        if self.counted_ms < 0:
+            raise ValueError(f"counted_ms = {self.counted_ms}")
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the only node."""
+        return GRACE
 
 
 #: Times of origins are before this one, in the year 6429: a later one need not be a date.
@@ -593,6 +660,16 @@ def _origin(document: object) -> TopicOrigin | None:
             auto = document.get("auto") is True
             return TopicOrigin(client=client, host=host, time_ms=time_ms, auto=auto)
     return None
+
+
+def _deletion(document: Mapping[str, Any]) -> TopicDeletion:
+    """Return who deleted a topic; a time that is wrong would have it removed too early."""
+    values = {each.name: document[each.name] for each in fields(TopicDeletion)}
+    for name, value in values.items():
+        _check_type(name, value, "str" if name in {"client", "host"} else "int")
+        if name.endswith("_ms") and not 0 <= value < _TIME_MS_END:
+            raise ValueError(f"{name} = {value}")
+    return TopicDeletion(**values)
 
 
 def _settings_to_json(settings: TopicSettings) -> dict[str, Any]:

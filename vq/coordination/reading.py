@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from vq.coordination.coordinator import Coordinator, NoNode, Stat, Watch, join
-from vq.coordination.paths import READY, TOPICS, Partition, PlacementChanges, Topic
+from vq.coordination.paths import (
+    IN_GRACE,
+    READY,
+    TOPICS,
+    Partition,
+    PlacementChanges,
+    Topic,
+)
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import PartitionPlacement, TopicOrigin, TopicSettings
+from vq.model import PartitionPlacement, TopicDeletion, TopicOrigin, TopicSettings
 
 T = TypeVar("T")
 
@@ -24,6 +31,8 @@ SNAPSHOT_TRIES_MAX: Final = 20
 #: Concurrent calls of one reader. A reader of many topics reads many partitions of each, so at most
 #: the square of this waits for the coordinator.
 AT_ONCE_MAX: Final = 64
+#: Phases in which a topic has all its partitions.
+_WHOLE: Final = frozenset({READY, IN_GRACE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class TopicView:
     created: int = 0
     changes: int = 0
     origin: TopicOrigin | None = None
+    deletion: TopicDeletion | None = None
 
     def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
         """Return the view with new placements of some partitions; unknown numbers are appended.
@@ -77,6 +87,7 @@ class TopicSummary:
     phase: str
     open: Mapping[str, int]
     origin: TopicOrigin | None = None
+    deletion: TopicDeletion | None = None
 
 
 #: A placement, and the version of the node it was read from.
@@ -168,6 +179,8 @@ async def read_topic(
                 f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`"
             ) from None
         topic = Topic.decode(path, node.data)
+        if topic.phase == IN_GRACE and not any_phase:
+            raise in_grace(name)
         if topic.phase != READY and not any_phase:
             raise UnknownTopic(
                 f"topic {name!r} is not ready: it is {topic.phase}",
@@ -185,6 +198,7 @@ async def read_topic(
             created=node.stat.czxid,
             changes=changes.version,
             origin=topic.origin,
+            deletion=topic.deletion,
         )
         numbers = _changed(known, base, changes)
         if known is not None and numbers is not None:
@@ -209,6 +223,14 @@ async def read_topic(
     )
 
 
+def in_grace(name: str) -> UnknownTopic:
+    """Return the error for a topic that was deleted and can be brought back."""
+    return UnknownTopic(
+        f"topic {name!r} was deleted",
+        hint=f"`vq topic undelete {name}` brings it back; see `vq topic list --deleted`",
+    )
+
+
 async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | None:
     """Read a topic and its number of open partitions per group; None if it does not exist.
 
@@ -220,7 +242,9 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
         node, listed = await gather_all([coordinator.get(path), coordinator.get(list_path)])
         topic = Topic.decode(path, node.data)
         if topic.phase != READY:
-            return TopicSummary(name, topic.id, topic.settings, topic.phase, {}, topic.origin)
+            return TopicSummary(
+                name, topic.id, topic.settings, topic.phase, {}, topic.origin, topic.deletion
+            )
         changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
         # One ``multi`` created both; otherwise one of them is of another topic with this name.
         counts = changes.open if listed.stat.czxid == node.stat.czxid else None
@@ -233,7 +257,9 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
     except UnknownTopic:
         return None
     counts = Counter(each.writer_group or "" for each in view.partitions)
-    return TopicSummary(name, view.id, view.settings, view.phase, counts, view.origin)
+    return TopicSummary(
+        name, view.id, view.settings, view.phase, counts, view.origin, view.deletion
+    )
 
 
 async def _read_changes(
@@ -260,7 +286,7 @@ def _changed(
 
 
 async def _all_partitions(coordinator: Coordinator, topic: Topic, name: str) -> Sequence[int]:
-    if topic.phase == READY:
+    if topic.phase in _WHOLE:
         return range(topic.settings.partitions)
     return await numbered_children(coordinator, Partition.parent(name))
 
@@ -303,7 +329,7 @@ async def _read_partition(
 
 def _check_complete(view: TopicView) -> None:
     wanted, found = view.settings.partitions, [each.partition for each in view.partitions]
-    if view.phase == READY and found != list(range(wanted)):
+    if view.phase in _WHOLE and found != list(range(wanted)):
         raise CoordinationError(
             f"topic {view.name!r} should have partitions 0 to {wanted - 1}, "
             f"but ZooKeeper has {len(found)} of them; restore the missing znodes"

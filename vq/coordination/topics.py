@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Final
 
 from vq.coordination.allocation import allocate
-from vq.coordination.claims import fence_claims
 from vq.coordination.coordinator import (
     MULTI_OPERATIONS_MAX,
     BadVersion,
@@ -28,10 +27,8 @@ from vq.coordination.coordinator import (
     ConnectionLost,
     Coordinator,
     Create,
-    Delete,
     NodeExists,
     NoNode,
-    NotEmpty,
     Operation,
     Set,
 )
@@ -41,14 +38,13 @@ from vq.coordination.open_counts import (
     counted,
 )
 from vq.coordination.paths import (
-    CONSUMERS,
     CREATING,
+    IN_GRACE,
     READY,
     TOPICS,
-    CommittedOffset,
     DeletedTopics,
+    DeletionFence,
     GroupState,
-    Owner,
     Partition,
     PlacementChanges,
     Topic,
@@ -65,7 +61,8 @@ from vq.coordination.reading import (
 )
 from vq.coordination.registry import counted_groups
 from vq.coordination.remains import read_remains
-from vq.coordination.update import Plan, apply_plan, update
+from vq.coordination.removal import remove_nodes
+from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
@@ -74,12 +71,15 @@ __all__ = [
     "TopicExists",
     "TopicView",
     "add_partitions",
+    "alter_settings",
     "change_placement",
     "change_settings",
+    "counts_of",
     "create_topic",
     "delete_topic",
     "describe_topic",
     "list_topics",
+    "read_summaries",
     "summarize_topics",
     "touch_partition",
     "was_deleted",
@@ -87,6 +87,8 @@ __all__ = [
 
 #: Returns a check that must hold when a topic is created.
 OnlyIf = Callable[[], Awaitable[Check]]
+#: Takes the settings of a topic and returns those to write instead.
+AlterSettings = Callable[[TopicSettings], TopicSettings]
 #: Partitions created or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
 #: Longest pause before the second try to create a topic, after another client placed partitions on
@@ -117,6 +119,14 @@ async def summarize_readable(
     coordinator: Coordinator,
 ) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
     """Like ``summarize_topics``; a topic with an unreadable znode has its error beside the list."""
+    found, unreadable = await read_summaries(coordinator)
+    return [each for each in found if each.phase == READY], unreadable
+
+
+async def read_summaries(
+    coordinator: Coordinator,
+) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
+    """Return all topics in any phase, and by name the errors of those that cannot be read."""
     unreadable: dict[str, Unreadable] = {}
 
     async def read(name: str) -> TopicSummary | None:
@@ -127,8 +137,7 @@ async def summarize_readable(
             return None
 
     found = await gather_all(read(name) for name in await list_topics(coordinator))
-    ready = [each for each in found if each is not None and each.phase == READY]
-    return ready, unreadable
+    return [each for each in found if each is not None], unreadable
 
 
 async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:
@@ -173,11 +182,14 @@ async def create_topic(
     return await read_topic(coordinator, name)
 
 
-async def delete_topic(coordinator: Coordinator, name: str) -> None:
-    """Delete a topic, its placement and every group's progress on it.
+async def delete_topic(
+    coordinator: Coordinator, name: str, *, only: Callable[[TopicView], bool] | None = None
+) -> bool:
+    """Delete a topic for good, with its placement and every group's progress on it.
 
     The topic is first added to the list of deleted topics. Brokers delete its data when the topic
-    is gone and is in that list. The function may be repeated after any failure.
+    is gone and is in that list. The function may be repeated after any failure, and called by
+    several clients at once.
 
     A topic that cannot be read is deleted, too. If not even its id can be read, it is not added to
     that list, and brokers keep its data.
@@ -185,26 +197,42 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
     The groups' generations are raised and not deleted. If they began at 0 again, a member that was
     suspended could commit the old topic's progress for a new topic of the same name.
 
+    Args:
+        coordinator: A started coordinator.
+        name: The topic.
+        only: Delete it only if this says so of the topic as it is then; one that cannot be read
+            is not deleted then.
+
+    Returns:
+        Whether it was deleted; False only with ``only``.
+
     Raises:
         UnknownTopic: There is no such topic.
     """
     path = Topic.path(check_name("topic", name))
+    fence = ""
 
-    async def plan(_: CoordinationError | None) -> Plan[None]:
+    async def plan(_: CoordinationError | None) -> Plan[bool]:
+        nonlocal fence
         found = await read_remains(coordinator, name)
-        operations = [
+        if only is not None and (found.view is None or not only(found.view)):
+            return Plan((), False)
+        fence = DeletionFence.path(name, found.topic.id)
+        is_fenced = await coordinator.exists(fence) is not None
+        operations: list[Operation] = [
             Set(path, found.topic.encode(), found.version),
             *await _remember_deletion(coordinator, found.topic.id, name),
-            *([] if found.view is None else await _uncounted(coordinator, found.view)),
         ]
-        return Plan(operations, None)
+        if not is_fenced:
+            operations.append(Create(fence, DeletionFence().encode()))
+        if found.view is not None and found.view.phase == READY:
+            operations += await counts_of(coordinator, found.view, -1)
+        return Plan(operations, True)
 
-    await apply_plan(coordinator, plan, what=f"topic {name!r}")
-    for group in await children_or_none(coordinator, CONSUMERS):
-        for parent in (Owner.parent, CommittedOffset.parent):
-            await _delete_tree(coordinator, parent(group, name))
-        await fence_claims(coordinator, group, name)
-    await _delete_tree(coordinator, path)
+    if not await apply_plan(coordinator, plan, what=f"topic {name!r}"):
+        return False
+    await remove_nodes(coordinator, name, fence)
+    return True
 
 
 async def _remember_deletion(coordinator: Coordinator, topic_id: str, name: str) -> list[Operation]:
@@ -222,12 +250,13 @@ async def _remember_deletion(coordinator: Coordinator, topic_id: str, name: str)
     return [Set(path, known.with_topic(topic_id, name).encode(), node.stat.version)]
 
 
-async def _uncounted(coordinator: Coordinator, view: TopicView) -> list[Operation]:
-    """Return the operations that subtract a ready topic's partitions from their groups' counts."""
-    if view.phase != READY:
-        return []
+async def counts_of(coordinator: Coordinator, view: TopicView, sign: int) -> list[Operation]:
+    """Return the operations that add a topic's partitions to their groups' counts, or subtract.
+
+    They fail if a partition was moved since ``view`` was read. ``sign`` is 1 or -1.
+    """
     opened = _opened(view.partitions)
-    counts = await count_operations(coordinator, {name: -opened[name] for name in opened})
+    counts = await count_operations(coordinator, {name: sign * opened[name] for name in opened})
     unmoved = [Check(PlacementChanges.path(view.name), view.changes)] if view.changes >= 0 else []
     return [*unmoved, *counts]
 
@@ -278,9 +307,22 @@ async def change_settings(
         UnknownTopic: There is no such topic.
         InvalidArgument: The number of partitions differs.
     """
+    return await alter_settings(coordinator, name, lambda _: settings)
+
+
+async def alter_settings(coordinator: Coordinator, name: str, change: AlterSettings) -> TopicView:
+    """Change a topic's settings by compare-and-set, so that no other change is undone.
+
+    ``change`` takes the present settings and returns the new ones; it may be called again.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        InvalidArgument: The number of partitions differs; or ``change`` raised it.
+    """
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
         view = await describe_topic(coordinator, name)
+        settings = change(view.settings)
         if settings.partitions != len(view.partitions):
             raise InvalidArgument(
                 f"topic {name!r} has {len(view.partitions)} partitions, not {settings.partitions}; "
@@ -539,24 +581,15 @@ async def _exists_already(coordinator: Coordinator, name: str) -> TopicExists:
         return TopicExists(f"topic {name!r} existed a moment ago; try again")
     if view.phase == READY:
         return TopicExists(f"topic {name!r} exists already, with {len(view.partitions)} partitions")
+    if view.phase == IN_GRACE:
+        return TopicExists(
+            f"topic {name!r} was deleted and can be brought back, so its name is not free",
+            hint=f"`vq topic undelete {name}` brings it back; `vq topic delete {name} --now` "
+            "removes it for good",
+        )
     return TopicExists(
         f"topic {name!r} was left {view.phase} half-way; finish with: `vq topic delete {name}`"
     )
-
-
-async def _delete_tree(coordinator: Coordinator, path: str) -> None:
-    """Delete a node and everything below it; a missing node is not an error."""
-    names = await children_or_none(coordinator, path)
-    for start in range(0, len(names), STEP_PARTITIONS):
-        step = names[start : start + STEP_PARTITIONS]
-        try:
-            await coordinator.multi([Delete(f"{path}/{name}") for name in step])
-        except (NoNode, NotEmpty, ConnectionLost):
-            await gather_all(_delete_tree(coordinator, f"{path}/{name}") for name in step)
-    try:
-        await update(coordinator, path, lambda node: [Delete(path)] if node else [], what=path)
-    except NotEmpty:  # another client created a node below it meanwhile
-        await _delete_tree(coordinator, path)
 
 
 assert AUTO_CREATE_PARTITIONS_MAX <= STEP_PARTITIONS, "producers create topics in one step"

@@ -24,7 +24,7 @@ from pathlib import Path
 from vq.clock import Clock
 from vq.errors import DirectoryRefused
 from vq.store.begun import BegunLogs
-from vq.store.directory import DataDirectory, LocalTopic, unusable
+from vq.store.directory import DataDirectory, LocalTopic, Trashed, unusable
 from vq.store.disk import Disk
 from vq.store.identity import Identity
 from vq.store.repair import DAMAGED_MARK
@@ -270,21 +270,28 @@ class DataDirectories:
         """Return what was moved to ``@kept`` and is still there."""
         return [path for each in self._directories for path in each.kept()]
 
-    def purge_trash(self, clock: Clock, keep_s: float) -> int:
-        """See ``DataDirectory.purge_trash``; of all of them, also if one cannot be purged.
+    def due_trash(self, clock: Clock, keep_s: float) -> list[Trashed]:
+        """See ``DataDirectory.due_trash``; of all that can be listed.
 
         Raises:
-            OSError: Of the first one that cannot be.
+            OSError: None of them can be.
         """
-        purged, problem = 0, None
+        found: list[Trashed] = []
+        problems: list[OSError] = []
         for each in self._directories:
             try:
-                purged += each.purge_trash(clock, keep_s)
+                found += each.due_trash(clock, keep_s)
             except OSError as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
-        return purged
+                problems.append(error)
+        if len(problems) == len(self._directories):
+            raise problems[0]
+        return found
+
+    def remove_trash(self, trashed: Trashed) -> bool:
+        """See ``DataDirectory.remove_trash``."""
+        at = trashed.path.parent.parent
+        [directory] = [each for each in self._directories if each.path == at]
+        return directory.remove_trash(trashed)
 
 
 def _check_complete(opened: Sequence[DataDirectory], without: Collection[str]) -> None:

@@ -4,7 +4,7 @@
 <data>/@lock                   held while a broker runs
 <data>/@logs                   which logs were begun here (``begun``)
 <data>/@unflushed              something may have been counted that was not flushed (``unflushed``)
-<data>/@trash/<topic>.<id>.<time>   data of deleted topics, purged when that time is long ago
+<data>/@trash/<topic>.<id>.<time>   data of removed topics, for a while
 <data>/@kept/<topic>.<id>.<time>    data of topics of which nothing says that they were deleted
 <data>/<topic>/topic.json      {"v": 2, "topic": "orders", "id": "5d2f…", "crc": "0a1b2c3d"}
 <data>/<topic>/<partition>/    a log (``log``); appears with the first append
@@ -34,7 +34,7 @@ from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
 from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity
 from vq.store.unflushed import Unflushed
 
-__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "is_gone", "unusable"]
+__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "Trashed", "is_gone", "unusable"]
 
 logger = get_logger(__name__)
 
@@ -83,6 +83,14 @@ class LocalTopic:
     partitions: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """Data of a removed topic in the trash; ``topic_id`` is "" if the name does not tell it."""
+
+    path: Path
+    topic_id: str
+
+
 class DataDirectory:
     """An open data directory; nobody else has it open. ``close`` it.
 
@@ -108,6 +116,7 @@ class DataDirectory:
         self._disk = disk
         self._lock = lock
         self._topic_ids: dict[str, str] = {}
+        self._trashed: dict[str, float] = {}  # name in the trash -> when it was first seen there
 
     @classmethod
     def open(
@@ -276,7 +285,7 @@ class DataDirectory:
         found = {local.topic_id for local in self.topics()}
         for place in (self.path / TRASH_NAME, self.path / KEPT_NAME):
             names = self._disk.listdir(place) if self._disk.exists(place) else []
-            found |= {_moved(name)[0].rpartition(".")[2] for name in names}
+            found |= {_topic_id_of(name) for name in names}
         return found
 
     # Moved out of the way -----------------------------------------------------------------------
@@ -325,45 +334,38 @@ class DataDirectory:
             return []
         return [place / name for name in self._disk.listdir(place)]
 
-    def purge_trash(self, clock: Clock, keep_s: float) -> int:
-        """Delete for good what was moved to the trash ``keep_s`` ago or earlier; return how many.
+    def due_trash(self, clock: Clock, keep_s: float) -> list[Trashed]:
+        """Return what has lain in the trash for ``keep_s`` since this process first saw it there.
 
-        A name without a time, or with one in the future (the clock was set back), gets the present
-        time: its data are purged ``keep_s`` from now. Archives elsewhere go with their topic; while
-        their place cannot be reached, the topic stays.
+        That is measured with the monotonic clock: a clock that is set says nothing of an age. So
+        what lay there before a restart stays a while longer.
         """
         trash = self.path / TRASH_NAME
-        if not self._disk.exists(trash):
-            return 0
-        now_s = clock.wall_ms() / 1000
-        purged = 0
-        for name in self._disk.listdir(trash):
-            base, moved_s = _moved(name)
-            if moved_s is None or moved_s > now_s + 1:
-                self._disk.rename(trash / name, self._free_name(trash, base, clock))
-                self._disk.sync_directory(trash)
-            elif now_s - moved_s >= keep_s:
-                purged += self._purge(trash / name)
-        return purged
+        names = self._disk.listdir(trash) if self._disk.exists(trash) else []
+        now_s = clock.monotonic()
+        self._trashed = {name: self._trashed.get(name, now_s) for name in names}
+        return [
+            Trashed(trash / name, _topic_id_of(name))
+            for name, since_s in sorted(self._trashed.items())
+            if now_s - since_s >= keep_s
+        ]
 
-    def _purge(self, path: Path) -> bool:
-        """Remove a topic in the trash and its archives elsewhere; whether that could be done."""
+    def remove_trash(self, trashed: Trashed) -> bool:
+        """Remove for good what lies in the trash, and archives elsewhere; whether that was done.
+
+        While the place of an archive cannot be reached, the topic stays.
+        """
         try:
-            discard_all(self._disk, path)
+            discard_all(self._disk, trashed.path)
         except Unreachable as error:
-            logger.warning("trash is not purged, trying again", path=path, error=error)
+            logger.warning("trash is not purged, trying again", path=trashed.path, error=error)
             return False
-        self._disk.rmtree(path)
+        self._disk.rmtree(trashed.path)
+        self._trashed.pop(trashed.path.name, None)
         return True
 
 
-def _moved(name: str) -> tuple[str, float | None]:
-    """Split a name in the trash into the name before it was moved, and the time of the move."""
+def _topic_id_of(name: str) -> str:
+    """Return the id in the name of a directory that was moved; "": it has none."""
     found = _MOVED.fullmatch(name)
-    if found is None:
-        return name, None
-    try:
-        moved = datetime.strptime(found["time"], _TIME_FORMAT).replace(tzinfo=UTC)
-    except ValueError:  # the digits are no date
-        return name, None
-    return found["base"], moved.timestamp()
+    return "" if found is None else found["base"].rpartition(".")[2]

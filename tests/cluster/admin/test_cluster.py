@@ -47,12 +47,12 @@ def report(name: str, *problems: str, state: str = "rw", ranges: int = 0) -> Bro
     return BrokerReport(GroupView(name), NodeInfo(name, "n1", address), 1, status)
 
 
-@pytest.mark.parametrize("state", ["rw", "ro", "sealed", "failed", "quarantined"])
+@pytest.mark.parametrize("state", ["rw", "ro", "closed", "sealed", "failed", "quarantined"])
 def test_the_troubles_of_all_brokers_are_put_together(state: str) -> None:
     """A seal ends by itself, so it is shown and is no failure."""
     found = ClusterStatus((report("b1", "no descriptor"), report("b2", state=state, ranges=4)))
     assert found.problems == ["b1/n1: no descriptor"]
     assert found.damage == [Damage("t", 0, "b2", 1, 2, "f", "r", node="n1")]
     assert found.damaged_ranges == 4
-    assert len(found.brokers[1].bad_partitions) == (state not in {"rw", "ro"})
+    assert len(found.brokers[1].bad_partitions) == (state not in {"rw", "ro", "closed"})
     assert len(found.failed_partitions) == (state in {"failed", "quarantined"})

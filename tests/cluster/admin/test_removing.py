@@ -78,7 +78,7 @@ async def test_a_group_with_stored_messages_is_not_removed(
     with pytest.raises(InvalidState, match="b2 has stored messages of t, and no other group"):
         await operator.remove_broker("b2")
     assert await names(factory) == ["b1", "b2"]
-    await operator.delete_topic("t")
+    await operator.delete_topic("t", now=True)
     await operator.remove_broker("b2")
     assert await names(factory) == ["b1"]
 

@@ -131,7 +131,7 @@ async def test_following_ends_with_the_topic_also_if_another_one_has_its_name(
         factory.admin._client, "t", Begin(last=1), partitions=[0], follow=True
     )
     assert [int(each.content) for each in await anext(stream)] == [10]
-    await factory.admin.delete_topic("t")
+    await factory.admin.delete_topic("t", now=again)
     if again:
         await cluster.create_topic("t", partitions=2)
         await send(factory, range(COUNT + 2))

@@ -9,7 +9,7 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
 from support.waiting import until_true
 
-from vq.admin import topics
+from vq.admin import settings, topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
 from vq.coordination.paths import CREATING, Topic
@@ -63,7 +63,9 @@ async def test_a_topic_is_described_by_the_brokers_that_hold_it(
         assert each.ends is not None
         assert each.ends.earliest == 0
     assert sum(each.ends.latest for each in found.partitions if each.ends) == 4 * SIZE
-    assert await topics.plan_delete(client, "t") == topics.Deletion("t", 2, 4 * SIZE, exact=True)
+    assert await topics.plan_delete(client, "t") == topics.Deletion(
+        "t", 2, 4 * SIZE, exact=True, grace_s=72 * 3600
+    )
 
 
 async def test_what_a_silent_broker_would_tell_is_unknown(
@@ -178,3 +180,23 @@ async def test_settings_and_partitions_are_altered_together(client: ClusterClien
     with pytest.raises(InvalidArgument, match="'min_in' is no setting of a topic; known: flush"):
         topics.changed({"min_in": 1})
     assert (await topics.describe_topic(client, "t")).topic.settings == altered.settings
+
+
+async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Also if topics that are deleted now go at once."""
+    await topics.delete_topic(client, "t")
+    await settings.change_settings(client, lambda before: replace(before, delete_grace_hours=0))
+    planned = await topics.plan_delete(client, "t")
+    assert planned.deleted
+    assert 72 * 3_600 - 60 < planned.grace_s <= 72 * 3_600
+    await topics.delete_topic(client, "t")
+    (found,), unreadable = await topics.deleted_topics(client)
+    assert (found.name, found.partitions, unreadable) == ("t", 2, {})
+    assert (found.deletion.client, found.deletion.grace_ms) == ("vq-python", 72 * 3_600_000)
+    await topics.delete_topic(client, "t", now=True)
+    assert await topics.deleted_topics(client) == ([], {})
+    await topics.create_topic(client, "t")
+    await topics.delete_topic(client, "t")
+    assert await topics.deleted_topics(client) == ([], {})

@@ -119,10 +119,10 @@ async def test_an_unreadable_topic_is_deleted(
         await client.coordinator.delete(path)
     else:
         await client.coordinator.set(path, data.replace(b"%s", view.id.encode()))
-    planned = await topics.plan_delete(client, "t")
+    planned = await topics.plan_delete(client, "t", now=True)
     assert planned.unreadable
     assert (planned.exact, planned.keeps_data) == (False, keeps_data)
-    await topics.delete_topic(client, "t")
+    await topics.delete_topic(client, "t", now=True)
     assert await topic_tree.was_deleted(client.coordinator, view.id) is not keeps_data
     assert await topic_tree.list_topics(client.coordinator) == []
     await cluster.create_topic("t", partitions=2)
@@ -134,7 +134,7 @@ async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClien
     await client.coordinator.set(Topic.path("t"), found.topic.encode())
     with pytest.raises(UnknownTopic, match="it is deleting"):
         await topics.describe_topic(client, "t")
-    assert (await topics.plan_delete(client, "t")).partitions == 2
-    await topics.delete_topic(client, "t")
+    assert (await topics.plan_delete(client, "t", now=True)).partitions == 2
+    await topics.delete_topic(client, "t", now=True)
     with pytest.raises(UnknownTopic):
-        await topics.plan_delete(client, "t")
+        await topics.plan_delete(client, "t", now=True)

@@ -16,6 +16,7 @@ def topic(name: str = "t", **more: Any) -> dict[str, Any]:
     return {
         "topic": name,
         "partition": 0,
+        "state": "rw",
         "min_insync": 1,
         "flush_async": False,
         "replication_async": False,
@@ -180,3 +181,9 @@ def test_unclean_elections_are_shown() -> None:
         "b1: root@host had n1 lead after epoch 7 at 1970-01-01T00:00:00+00:00, without n2, n3; "
         "acknowledged messages may be lost of: t"
     )
+
+
+def test_a_deleted_topic_is_not_unsafe() -> None:
+    """It refuses messages anyway, and nobody waits for it."""
+    deleted = topic(min_insync=2, flush_async=True, state="deleted")
+    assert unsafe("b1", state("n1"), {"n1": node(deleted, master=True)}, ()) == ()

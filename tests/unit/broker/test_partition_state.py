@@ -23,30 +23,32 @@ from vq.store.log import LogState
 
 #: The next state by state and event, "-" where the event must not happen. Written by hand, so that
 #: a change of the table is a change of this picture, too. Columns: placed to write, read only, not
-#: writable, to read, elsewhere; seal, short, damage found; SEAL, ADOPT, move over, unsealed, put
-#: aside; fail, open failed, close.
+#: writable, deleted, to read, elsewhere; seal, short, damage found; SEAL, ADOPT, move over,
+#: unsealed, put aside; fail, open failed, close.
 PICTURE = """
-             wr ro nw rd el  sf sh dm  se ad mo us pa  fa of cl
-opening      wr ro nw rd el  -  -  -   -  -  op -  -   fa un cl
-writes       wr ro nw rd el  us up qu  se -  wr -  op  fa un cl
-read_only    wr ro nw rd el  us up qu  se -  ro -  op  fa un cl
-not_writable wr ro nw rd el  us up qu  se -  nw -  op  fa un cl
-reads        wr ro nw rd el  rd -  qu  -  -  rd -  rd  fa un cl
-elsewhere    wr ro nw rd el  el -  qu  -  pr el -  -   fa un cl
-prepared     wr ro nw rd pr  pr -  pr  -  pr el -  pr  fa un cl
-unprepared   wr ro nw rd el  -  -  -   -  -  up -  op  fa un cl
-sealed       se se se rd el  se se qu  se -  op -  se  fa un cl
-unsealing    wr ro nw rd el  -  -  -   se -  us op op  fa un cl
-quarantined  qu qu qu qu qu  -  -  qu  -  pr qu -  op  fa un cl
-failed       fa fa fa fa fa  fa fa fa  -  -  fa -  -   fa fa cl
-unreadable   un un un un un  un un un  -  -  un -  -   un un cl
-closed       cl cl cl cl cl  cl cl cl  -  -  cl -  -   cl cl cl
+             wr ro nw dl rd el  sf sh dm  se ad mo us pa  fa of cl
+opening      wr ro nw dl rd el  -  -  -   -  -  op -  -   fa un cl
+writes       wr ro nw dl rd el  us up qu  se -  wr -  op  fa un cl
+read_only    wr ro nw dl rd el  us up qu  se -  ro -  op  fa un cl
+not_writable wr ro nw dl rd el  us up qu  se -  nw -  op  fa un cl
+deleted      wr ro nw dl rd el  dl dl qu  -  -  dl -  op  fa un cl
+reads        wr ro nw dl rd el  rd -  qu  -  -  rd -  rd  fa un cl
+elsewhere    wr ro nw dl rd el  el -  qu  -  pr el -  -   fa un cl
+prepared     wr ro nw dl rd pr  pr -  pr  -  pr el -  pr  fa un cl
+unprepared   wr ro nw dl rd el  -  -  -   -  -  up -  op  fa un cl
+sealed       se se se se rd el  se se qu  se -  op -  se  fa un cl
+unsealing    wr ro nw dl rd el  -  -  -   se -  us op op  fa un cl
+quarantined  qu qu qu qu qu qu  -  -  qu  -  pr qu -  op  fa un cl
+failed       fa fa fa fa fa fa  fa fa fa  -  -  fa -  -   fa fa cl
+unreadable   un un un un un un  un un un  -  -  un -  -   un un cl
+closed       cl cl cl cl cl cl  cl cl cl  -  -  cl -  -   cl cl cl
 """
 SHORT = {
     "op": State.OPENING,
     "wr": State.WRITES,
     "ro": State.READ_ONLY,
     "nw": State.NOT_WRITABLE,
+    "dl": State.DELETED,
     "rd": State.READS,
     "el": State.ELSEWHERE,
     "pr": State.PREPARED,
@@ -119,7 +121,8 @@ def test_a_state_that_refuses_says_why_and_tells_a_known_word() -> None:
         fields = {field for _, field, _, _ in string.Formatter().parse(rules.why)}
         assert fields - {None} <= names
         assert bool(rules.why) == (not rules.append)
-        assert rules.told in {"rw", "ro", "sealed", "failed", "quarantined"}
+        known = {"rw", "ro", "closed", "deleted", "sealed", "failed", "quarantined"}
+        assert rules.told in known
         assert rules.meaning.endswith(".")
 
 
@@ -135,6 +138,10 @@ def test_a_placement_is_named_as_the_group_sees_it() -> None:
     assert placed(read_only, forbidden, "b1", holds_range=True) is Event.PLACED_READ_ONLY
     assert placed(MOVED, forbidden, "b1", holds_range=True) is Event.PLACED_TO_READ
     assert placed(MINE, writable, "b2", holds_range=False) is Event.PLACED_ELSEWHERE
+    for each in (MINE, MOVED):
+        deleted = dataclasses.replace(each, state=PartitionState.DELETED)
+        assert placed(deleted, writable, "b1", holds_range=True) is Event.PLACED_DELETED
+        assert placed(deleted, writable, "b3", holds_range=False) is Event.PLACED_ELSEWHERE
 
 
 def test_what_is_special_about_a_log_is_named() -> None:

@@ -12,7 +12,7 @@ from support.coordination import client_of
 
 from vq.admin import topics as admin
 from vq.admin.topics import Deletion, HeldBack, Topic
-from vq.cli import errors, topic
+from vq.cli import errors, topic, topic_deleting
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
@@ -33,10 +33,11 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         async with client_of(MemoryEnsemble()) as coordinator:
             yield SimpleNamespace(coordinator=coordinator, origin=lambda: ORIGIN)
 
-    async def plan(_: object, name: str) -> Deletion:
+    async def plan(_: object, name: str, *, now: bool = False) -> Deletion:
         return Deletion(name, 1, 0, exact=True)
 
-    monkeypatch.setattr(topic, "cluster_client", cluster_client)
+    for module in (topic, topic_deleting):
+        monkeypatch.setattr(module, "cluster_client", cluster_client)
     monkeypatch.setattr(admin, "plan_delete", plan)
 
 
@@ -67,7 +68,7 @@ def test_a_change_that_was_cut_is_perhaps_done(
 ) -> None:
     """Also when its last step never left: the ones before may have been applied."""
     monkeypatch.setattr(topics, f"{verb}_topic", raising(cut))
-    error = said(verb, "orders", *(["--yes"] if verb == "delete" else []))
+    error = said(verb, "orders", *(["--yes", "--now"] if verb == "delete" else []))
     assert error["outcome"] == "unknown"
     assert "orders may or may not" in error["message"]
     assert "vq topic describe" in error["hint"]

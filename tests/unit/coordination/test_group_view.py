@@ -6,7 +6,7 @@ import pytest
 from support.coordination import expire
 
 from vq.coordination import claims, group_view, groups
-from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.coordinator import Check, ConnectionLost
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import Member
@@ -245,7 +245,7 @@ async def test_a_mark_outlives_a_read_that_times_out(
     """The session goes on, so nothing else says that the value may be old."""
     await claims.claim(other, "g", "a", P[0])
     assert await view.assigned(["t"]) == {P[0]: Assigned("a", 1)}
-    await claims.fence_claims(other, "g", "t")
+    await claims.fence_claims(other, "g", "t", Check("", -1))
     await client.sync()
     get = client.get
 

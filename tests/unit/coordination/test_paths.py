@@ -16,6 +16,8 @@ from vq.coordination.paths import (
     CommittedOffset,
     ConsumerGroup,
     DeletedTopics,
+    DeletionFence,
+    GraceClock,
     GroupState,
     LeaseFence,
     LeaseHolder,
@@ -138,6 +140,17 @@ GOLDEN: list[tuple[Value, str]] = [
         DeletedTopics(topics={"ab": "t", "cd": "u"}),
         '{"v": 1, "topics": {"ab": "t", "cd": "u"}}',
     ),
+    (
+        ClusterSettings(delete_grace_hours=0),
+        '{"v": 1, "auto_create": {"enabled": false, "partitions": 1, "flush": "sync", '
+        '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
+        ' "compression": null, "compression_threshold": null,'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "pool": null, "replication": "sync", "min_insync": 1,'
+        ' "readable": true, "writable": true}, "delete_grace_hours": 0}',
+    ),
+    (DeletionFence(), '{"v": 1}'),
+    (GraceClock(counted_ms=60_000), '{"v": 1, "counted_ms": 60000}'),
     (
         ConsumerGroup(start="latest", topics={"t": "red"}),
         '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',

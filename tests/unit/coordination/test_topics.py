@@ -190,6 +190,34 @@ async def test_settings_are_replaced(client) -> None:
         await topics.change_settings(client, "t", replace(wanted, partitions=3))
 
 
+async def test_two_operators_do_not_undo_each_others_settings(client) -> None:
+    """The second one comes between the read and the write of the first one."""
+    await topics.create_topic(client, "t")
+    tries = 0
+
+    def shorter(before: TopicSettings) -> TopicSettings:
+        nonlocal tries
+        tries += 1
+        return replace(before, retention_hours=5)
+
+    async def close() -> None:
+        await topics.alter_settings(client, "t", lambda before: replace(before, writable=False))
+
+    real, closed = client.set, asyncio.Event()
+
+    async def late(*args: Any, **fields: Any) -> Any:
+        if tries == 1 and not closed.is_set():
+            closed.set()
+            await close()
+        return await real(*args, **fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "set", late)
+        view = await topics.alter_settings(client, "t", shorter)
+    assert (view.settings.retention_hours, view.settings.writable) == (5, False)
+    assert tries == 2
+
+
 async def test_replication_is_stored_and_changed(client) -> None:
     """Given as text, too; brokers compare it by identity."""
     made = await topics.create_topic(client, "t", TopicSettings(replication="async"))

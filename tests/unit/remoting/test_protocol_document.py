@@ -149,7 +149,8 @@ def first_cells(marker: str) -> list[str]:
 
 def test_values_of_the_nodes_are_those_of_the_code() -> None:
     """Phases of a topic and states of a partition."""
-    assert set(first_cells("phases")) == {paths.READY, paths.CREATING, paths.DELETING}
+    phases = {paths.READY, paths.CREATING, paths.DELETING, paths.IN_GRACE}
+    assert set(first_cells("phases")) == phases
     assert first_cells("states") == [each.value for each in PartitionState]
 
 

@@ -204,6 +204,9 @@ def test_a_topic_goes_to_the_trash_of_each(disk: MemoryDisk) -> None:
         assert data.move_topic("t", "id", clock, keep=False, at=path) is not None
     assert data.topics() == []
     assert data.topic_ids() == {"id"}
+    assert data.due_trash(clock, 50) == []
     clock.advance(100)
-    assert data.purge_trash(clock, 50) == 2
+    due = data.due_trash(clock, 50)
+    assert len(due) == 2
+    assert all([data.remove_trash(each) for each in due])
     assert data.topic_ids() == set()

@@ -98,37 +98,61 @@ def test_data_of_a_namesake_are_moved_out_of_the_way_first() -> None:
     assert data.topics() == []
 
 
-def test_the_trash_is_purged_by_the_age_of_what_lies_in_it() -> None:
-    """Neither a purge that is due nor a restart takes what was moved there lately."""
+def due(data: DataDirectory, clock: ManualClock, keep_s: float) -> list[str]:
+    """Return the names that may be removed from the trash."""
+    return [each.path.name for each in data.due_trash(clock, keep_s)]
+
+
+def test_what_lies_in_the_trash_is_due_after_a_while() -> None:
     disk, clock = MemoryDisk(), ManualClock()
+    data = open_directory(disk)
+    names = []
     for topic in ("old", "new"):
-        data = open_directory(disk)  # the broker starts anew; ages go on
         data.claim_topic(topic, "id1")
         disk.mkdir(HOME / topic / "0")
-        moved(data, topic, clock)
-        clock.advance(18)
-        data.close()
+        names.append(moved(data, topic, clock))
+        assert due(data, clock, 20) == []
+        clock.advance(9)
+    assert due(data, clock, 20) == []
+    clock.advance(3)
+    (first,) = data.due_trash(clock, 20)
+    assert (first.path.name, first.topic_id) == (names[0], "id1")
+    data.remove_trash(first)
+    assert disk.listdir(HOME / "@trash") == [names[1]]
+    clock.advance(9)
+    assert due(data, clock, 20) == [names[1]]
+
+
+@pytest.mark.parametrize("jump_s", [10**6, -(10**6)], ids=["ahead", "back"])
+def test_a_clock_that_is_set_makes_nothing_in_the_trash_older(jump_s: int) -> None:
+    """Nor does a name of long ago, as of a clock that was behind: the broker saw it just now."""
+    disk, clock = MemoryDisk(), ManualClock()
     data = open_directory(disk)
-    assert data.purge_trash(clock, keep_s=20) == 1
-    assert [name.split(".")[0] for name in disk.listdir(HOME / "@trash")] == ["new"]
-    assert data.purge_trash(clock, keep_s=20) == 0
-    clock.advance(5)
-    assert data.purge_trash(clock, keep_s=20) == 1
-    assert disk.listdir(HOME / "@trash") == []
+    data.claim_topic("t", "id1")
+    moved(data, "t", clock)
+    disk.mkdir(HOME / "@trash" / "u.id2.20010101T000000Z")
+    assert due(data, clock, 20) == []
+    clock.step_wall_ms(jump_s * 1000)
+    assert due(data, clock, 20) == []
+    clock.advance(20)
+    assert len(due(data, clock, 20)) == 2
 
 
 @pytest.mark.parametrize(
-    "name", ["orders", "orders.id1", "a.b.20259999T000000Z", "orders.id1.20991231T000000Z"]
+    ("name", "topic_id"),
+    [
+        ("orders", ""),
+        ("orders.id1", ""),
+        ("a.b.c.20251122T095600Z", "c"),
+        ("a.b.20251122T095600Z-3", "b"),
+    ],
 )
-def test_what_has_no_age_in_the_trash_gets_one(name: str) -> None:
-    """Put there by hand or by an earlier vq, or moved by a clock that was ahead."""
+def test_the_name_in_the_trash_tells_the_id(name: str, topic_id: str) -> None:
+    """What an operator put there has none, and nothing says that it may be removed."""
     disk, clock = MemoryDisk(), ManualClock()
     data = open_directory(disk)
     disk.mkdir(HOME / "@trash" / name)
-    for _ in range(2):
-        assert data.purge_trash(clock, keep_s=10) == 0
-        clock.advance(6)
-    assert data.purge_trash(clock, keep_s=10) == 1
+    assert [each.topic_id for each in data.due_trash(clock, 0)] == [topic_id]
 
 
 def test_what_is_kept_is_never_purged() -> None:
@@ -139,7 +163,7 @@ def test_what_is_kept_is_never_purged() -> None:
     data.claim_topic("orders", "id1")
     name = moved(data, "orders", clock, keep=True)
     clock.advance(10**6)
-    assert data.purge_trash(clock, keep_s=1) == 0
+    assert due(data, clock, 0) == []
     assert data.kept() == [HOME / "@kept" / name]
 
 

@@ -118,7 +118,17 @@ def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() 
             assert shown == f"`{json.dumps(item.default)}`", item.name
         else:
             assert "`" not in shown, f"{item.name} has no fixed default"
-    settings = {"disk_warn", "rw", "ro", "sealed", "failed", "quarantined", "unknown"}
+    settings = {
+        "disk_warn",
+        "rw",
+        "ro",
+        "closed",
+        "deleted",
+        "sealed",
+        "failed",
+        "quarantined",
+        "unknown",
+    }
     assert not {name for name in rows if "_" in name} - settings, "settings that do not exist"
 
 

@@ -13,7 +13,7 @@ tool = load_tool("json_schemas")
 #: They run until they are stopped and print nothing.
 WITHOUT = {"broker", "lag-exporter"}
 #: Lines of standard error, and a command with another result.
-MORE = {"error", "remark", "cluster diverged --delete"}
+MORE = {"error", "remark", "cluster diverged --delete", "topic list --deleted"}
 
 
 def names(name: str, command: click.Command) -> list[str]:

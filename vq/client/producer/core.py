@@ -37,8 +37,8 @@ from vq.errors import (
     InvalidState,
     NotPublished,
     NotSent,
-    PermissionRefused,
     TimedOut,
+    TopicClosed,
     UnknownTopic,
     VqError,
 )
@@ -135,7 +135,7 @@ class ProducerCore:
 
         Raises:
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
-            PermissionRefused: The topic is not writable.
+            TopicClosed: The topic is closed for writes.
         """
         self._check_open()
         await self._cluster.lease_slot()
@@ -149,7 +149,7 @@ class ProducerCore:
             creates it: pass them to ``check`` first.
 
         Raises:
-            UnknownTopic, PermissionRefused: See ``publish``.
+            UnknownTopic, TopicClosed: See ``publish``.
         """
         self._check_open()
         await self._cluster.lease_slot()
@@ -181,7 +181,7 @@ class ProducerCore:
 
     def _open(self, topic: str, routes: Routes) -> None:
         if not routes.topic(topic).settings.writable:
-            raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
+            raise TopicClosed(f"topic {topic} is closed for writes")
         self._check_open()
         queues = self._accumulator.topics.get(topic)
         if queues is None:

@@ -1,0 +1,151 @@
+"""Draining a topic: who is behind, by how much, and when all is handled."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster
+from support.client import factory_of, started
+from support.waiting import WAIT_S
+
+from vq import aio
+from vq.admin import closing, emptying
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.coordination.groups import ensure_group
+from vq.coordination.paths import ConsumerGroup
+from vq.errors import InvalidState
+from vq.model import Message
+
+pytestmark = pytest.mark.virtual_time
+
+COUNT = 20
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[MemoryCluster]:
+    async with memory_cluster() as made:
+        await made.start("b1")
+        await made.create_topic("t", partitions=2)
+        yield made
+
+
+@pytest.fixture
+async def client(memory: MemoryCluster) -> AsyncIterator[ClusterClient]:
+    async with started(memory, host="operator") as client:
+        yield client
+
+
+@pytest.fixture
+async def factory(memory: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    async with factory_of(memory) as factory:
+        yield factory
+
+
+async def send(factory: aio.MessageFactory, tag: str | None = None) -> None:
+    async with await factory.create_producer() as producer:
+        for number in range(COUNT):
+            await producer.send(Message("t", b"%d" % number, tag=tag))
+
+
+async def consume(factory: aio.MessageFactory, group: str, count: int, tag: str = "") -> None:
+    """Read so many messages as a member of the group, and leave."""
+    config = ConsumerConfig(group=group, max_wait_s=0.2)
+    async with await factory.create_consumer(config) as consumer:
+        stream = consumer.subscribe("t", message_filter=tag) if tag else consumer.subscribe("t")
+        async with asyncio.timeout(WAIT_S):
+            async for _ in stream:
+                count -= 1
+                if not count:
+                    return
+
+
+async def make_group(client: ClusterClient, group: str) -> None:
+    await ensure_group(client.coordinator, group, ConsumerGroup(topics={"t": ""}))
+
+
+async def test_a_topic_without_groups_is_drained_when_it_is_closed(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    await send(factory)
+    found = await emptying.drain_topic(client, "t")
+    assert (found.drained, found.groups) == (True, ())
+
+
+async def test_a_drain_ends_when_every_group_has_committed_the_end(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    await send(factory)
+    told: list[emptying.TopicDrain] = []
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(consume(factory, "g", COUNT))
+        tasks.create_task(consume(factory, "h", COUNT))
+        found = await emptying.drain_topic(client, "t", on_progress=told.append)
+    # A group that had not begun when the drain looked is not one of the topic yet.
+    assert found.drained
+    assert all(each.done for each in found.groups)
+
+
+async def test_a_group_that_is_behind_is_named_with_how_far(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    await make_group(client, "g")
+    await send(factory)
+    told: list[emptying.TopicDrain] = []
+    found = await emptying.drain_topic(client, "t", timeout_s=2, on_progress=told.append)
+    assert not found.drained
+    (group,) = found.behind
+    assert (group.group, group.members) == ("g", 0)
+    assert sum(each.lag_messages or 0 for each in group.behind) == COUNT
+    assert group.lag_bytes == sum(end or 0 for end in found.closed.ends.values())
+    assert len(told) == 1, "nothing changed after the first look"
+    await consume(factory, "g", COUNT)
+    assert (await emptying.drain_topic(client, "t", timeout_s=0)).drained
+
+
+async def test_messages_that_a_filter_leaves_out_hold_up_no_drain(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    await send(factory, "wanted")
+    await send(factory, "other")
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(stay(factory, "g", "wanted"))
+        await asyncio.sleep(1)
+        found = await emptying.drain_topic(client, "t", timeout_s=30)
+        reading.cancel()
+    assert found.drained
+    assert [each.group for each in found.groups] == ["g"]
+
+
+async def stay(factory: aio.MessageFactory, group: str, tag: str) -> None:
+    config = ConsumerConfig(group=group, max_wait_s=0.2)
+    async with await factory.create_consumer(config) as consumer:
+        async for _ in consumer.subscribe("t", message_filter=tag):
+            pass
+
+
+async def test_a_group_that_cannot_be_read_is_not_taken_for_drained(
+    memory: MemoryCluster, client: ClusterClient
+) -> None:
+    async with memory.admin() as coordinator:
+        await coordinator.create(ConsumerGroup.path("g"), b"nonsense", parents=True)
+    found = await emptying.drain_topic(client, "t", timeout_s=0.1)
+    (group,) = found.behind
+    assert (group.group, group.members) == ("g", None)
+    assert "nonsense" in group.error
+
+
+async def test_a_topic_that_is_opened_again_is_not_closed_by_the_drain(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    await make_group(client, "g")
+    await send(factory)
+
+    opening: list[asyncio.Task[object]] = []
+
+    def open_it(_: object) -> None:
+        opening.append(asyncio.create_task(closing.open_topic(client, "t")))
+
+    with pytest.raises(InvalidState, match="was opened again meanwhile"):
+        await emptying.drain_topic(client, "t", on_progress=open_it)
+    assert (await closing.open_topic(client, "t")).changed is False

@@ -1,0 +1,99 @@
+"""Removes the nodes of a deleted topic, step by step; several clients may do it at once.
+
+Every step checks the topic's fence (``paths.DeletionFence``) in its own ``multi``. The fence goes
+with the last step. So a client that was suspended meanwhile removes nothing of a new topic that has
+the same name.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from vq.coordination.claims import fence_claims
+from vq.coordination.coordinator import (
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Delete,
+    NoNode,
+    NotEmpty,
+)
+from vq.coordination.paths import CONSUMERS, CommittedOffset, Owner, Partition, Topic
+from vq.coordination.reading import children_or_none, gather_all
+from vq.coordination.update import Plan, apply_plan
+from vq.errors import CoordinationError
+
+#: Nodes removed by one ``multi``.
+STEP_NODES: Final = 500
+
+
+async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> None:
+    """Remove every group's progress on a topic, its placement, and at last its node.
+
+    Returns when they are gone, whoever removed them. The groups' generations are raised and not
+    removed.
+    """
+    fence = Check(fence_path, -1)
+    try:
+        for group in await children_or_none(coordinator, CONSUMERS):
+            for parent in (Owner.parent, CommittedOffset.parent):
+                await _remove(coordinator, parent(group, name), fence)
+            await fence_claims(coordinator, group, name, fence)
+        await _remove(coordinator, Partition.parent(name), fence)
+        await _remove_last(coordinator, name, fence)
+    except NoNode as error:
+        if error.path != fence_path:
+            raise
+
+
+async def _remove(coordinator: Coordinator, path: str, fence: Check) -> None:
+    """Remove a node and all below it; a missing one is no error.
+
+    Raises:
+        NoNode: The fence is gone; another client has removed the topic.
+    """
+    names = await children_or_none(coordinator, path)
+    for start in range(0, len(names), STEP_NODES):
+        await _remove_children(coordinator, path, names[start : start + STEP_NODES], fence)
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        await _check(coordinator, fence)
+        stat = await coordinator.exists(path)
+        return Plan([] if stat is None else [fence, Delete(path)], None)
+
+    try:
+        await apply_plan(coordinator, plan, what=path)
+    except NotEmpty:  # another client created a node below it meanwhile
+        await _remove(coordinator, path, fence)
+
+
+async def _remove_children(
+    coordinator: Coordinator, path: str, names: Sequence[str], fence: Check
+) -> None:
+    """Remove nodes with one call; each alone if one of them is missing or has nodes below it."""
+    try:
+        await coordinator.multi([fence, *(Delete(f"{path}/{name}") for name in names)])
+    except (NoNode, NotEmpty, ConnectionLost):
+        await _check(coordinator, fence)
+        await gather_all(_remove(coordinator, f"{path}/{name}", fence) for name in names)
+
+
+async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> None:
+    """Remove the topic's node together with the fence."""
+    path = Topic.path(name)
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        await _check(coordinator, fence)
+        return Plan([Delete(fence.path), Delete(path)], None)
+
+    try:
+        await apply_plan(coordinator, plan, what=path)
+    except NotEmpty:  # a node below it that no vq of this version makes
+        for each in await children_or_none(coordinator, path):
+            if f"{path}/{each}" != fence.path:
+                await _remove(coordinator, f"{path}/{each}", fence)
+        await apply_plan(coordinator, plan, what=path)
+
+
+async def _check(coordinator: Coordinator, fence: Check) -> None:
+    if await coordinator.exists(fence.path) is None:
+        raise NoNode(fence.path)
