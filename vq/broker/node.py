@@ -21,14 +21,12 @@ from enum import Enum
 from prometheus_client.metrics_core import Metric
 
 from vq import limits
-from vq.broker.archive_runs import Archiver
 from vq.broker.archives import Archives
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Place, Role
-from vq.broker.daily import DailyTime
-from vq.broker.daily_runs import Alarm, DailyRuns, no_alarm
+from vq.broker.daily_runs import Alarm, no_alarm
 from vq.broker.data_disk import DataDisk
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
@@ -40,7 +38,6 @@ from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.histogram import Histogram
 from vq.broker.insync_set import InSyncSet
-from vq.broker.key_indexing import KeyIndexer
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -51,18 +48,15 @@ from vq.broker.metrics import BrokerMetrics
 from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
-from vq.broker.relief import Relief
 from vq.broker.repairing import Repairer
-from vq.broker.retaining import Retainer
 from vq.broker.runner import Runner, ThreadRunner
-from vq.broker.scrubbing import Scrubber
 from vq.broker.server import Server
 from vq.broker.soundness import Soundness
 from vq.broker.status import StatusReport
 from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
-from vq.broker.topic_remover import TopicRemover
 from vq.broker.turn import Turn
+from vq.broker.upkeep import Upkeep
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -91,10 +85,6 @@ from vq.store.log import LogConfig
 from vq.version import __version__
 
 logger = get_logger(__name__)
-
-
-#: How often the trash, and the record of begun logs, are looked at, at least.
-_TIDY_INTERVAL_S = 60.0
 
 
 class Stage(Enum):
@@ -272,9 +262,7 @@ class BrokerNode:
         for each in self._disks:
             self._tasks.keep(each.run, "watch the disk")
         self._tasks.keep(self._publish_load, "publish the load")
-        self._tasks.keep(self._tidy, "tidy up")
-        self._tasks.keep(self._archiver.run, "archive")
-        self._tasks.keep(self._daily_runs().run, "make daily runs")
+        self._upkeep.run_registered(self._tasks)
         self._monitor.has_started = True
         logger.info(
             "broker started",
@@ -309,7 +297,7 @@ class BrokerNode:
             call_later=loop.call_later,
             acknowledged=None if config.metrics_port == 0 else Histogram(),
         )
-        self._logs = Logs(
+        logs = Logs(
             directory,
             disk=self._disk,
             clock=clock,
@@ -319,7 +307,7 @@ class BrokerNode:
         self._partitions = Partitions(
             self._context,
             self._coordinator,
-            self._logs,
+            logs,
             runner=self._runner,
             tasks=self._tasks,
             refresh_interval_s=config.refresh_interval_s,
@@ -420,68 +408,29 @@ class BrokerNode:
             hand_over=self._hand_over.run,
             suspend=follower.suspend,
         )
-        scrubber = Scrubber(
-            self._partitions.channels,
+        self._upkeep = upkeep = Upkeep(
+            config,
+            self._context,
+            role,
+            self._partitions,
             verifier,
-            disk=self._disk,
-            runner=self._runner,
-            clock=clock,
-            data=directory.path,
-            bytes_per_s=config.scrub_bytes_per_s,
-            interval_s=config.scrub_interval_s,
-        )
-        self._tasks.keep(scrubber.run, "scrub")
-        retainer = Retainer(
-            self._partitions.channels.values,
-            self._partitions.logs,
             self._coordinator,
+            self._disks,
             disk=self._disk,
             runner=self._runner,
             clock=clock,
-            interval_s=config.retention_interval_s,
-            relief=Relief(self._disks, role, self._coordinator, clock),
-        )
-        self._tasks.keep(retainer.run, "retention")
-        archiver = Archiver(
-            self._partitions.channels.values,
-            self._partitions.logs,
-            self._coordinator,
-            group=config.group,
-            node=config.node,
-            disk=self._disk,
-            runner=self._runner,
-            clock=clock,
-            counters=self._context.counters,
             rng=self._rng,
+            data=directory.path,
+            alarm=self._alarm,
             stops=lambda: self._stage is not Stage.SERVING,
         )
-        self._archiver = archiver
-        self._tasks.keep(
-            lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
-            "remove archives elsewhere",
-        )
+        upkeep.run(self._tasks)
         finder = Finder(self._context, disk=self._disk, runner=self._runner, tasks=self._tasks)
-        indexer = KeyIndexer(
-            self._partitions.channels.values,
-            disk=self._disk,
-            runner=self._runner,
-            clock=clock,
-            bytes_per_s=config.key_index_bytes_per_s,
-        )
-        finder.on_unfit = indexer.rebuild
-        self._tasks.keep(indexer.run, "make key indexes")
-        remover = TopicRemover(
-            self._coordinator,
-            self._partitions.view,
-            clock,
-            rng=self._rng,
-            interval_s=config.grace_interval_s,
-        )
-        self._tasks.keep(remover.run, "remove deleted topics")
-        status.held = lambda: retainer.held
-        status.archive_run = lambda: archiver.last
-        status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
-        status.next_scrub_ms = scrubber.next_ms
+        finder.on_unfit = upkeep.indexer.rebuild
+        status.held = lambda: upkeep.retainer.held
+        status.archive_run = lambda: upkeep.archiver.last
+        status.scrub, status.repairs = lambda: upkeep.scrubber.position, lambda: repairer.count
+        status.next_scrub_ms = upkeep.scrubber.next_ms
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(
@@ -519,25 +468,13 @@ class BrokerNode:
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
             lags=lags,
-            retainer=retainer,
-            archiver=archiver,
+            retainer=upkeep.retainer,
+            archiver=upkeep.archiver,
             registered=lambda: bool(self._registration and self._registration.incarnation),
             not_ready=self._not_ready,
         )
         self._update_refusal()
         return watched
-
-    def _daily_runs(self) -> DailyRuns:
-        topics = self._partitions.view
-        return DailyRuns(
-            self._coordinator,
-            self._clock,
-            at=DailyTime.parse(self.config.archive_at),
-            by=f"{self.config.group}/{self.config.node}",
-            topics=lambda: [each.settings for each in topics.topics.values()],
-            alarm=self._alarm,
-            rng=self._rng,
-        )
 
     def _problems(self, follower: Follower) -> list[str]:
         """Return what is wrong with the node as a whole, for STATUS."""
@@ -810,18 +747,6 @@ class BrokerNode:
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
-
-    async def _tidy(self) -> None:
-        """Save which logs were begun here, those found at the start, too; empty the trash."""
-        keep_s = self.config.trash_keep_s
-        while True:
-            await self._partitions.save_begun()
-            await self._partitions.look_at_losses()
-            try:
-                await self._partitions.purge_trash(keep_s)
-            except (OSError, VqError) as error:
-                logger.warning("trash cannot be emptied, trying again later", error=error)
-            await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
     def _note_gone(self, gone: bool) -> None:
         """A data directory is gone, or there again."""

@@ -208,5 +208,6 @@ def test_a_topic_goes_to_the_trash_of_each(disk: MemoryDisk) -> None:
     clock.advance(100)
     due = data.due_trash(clock, 50)
     assert len(due) == 2
-    assert all([data.remove_trash(each) for each in due])
+    for each in due:
+        assert data.remove_trash(each)
     assert data.topic_ids() == set()

@@ -1,0 +1,164 @@
+"""What a node does to the data that it keeps, beside its requests: made and kept running here.
+
+    scrub      verifies all that is stored                 (``scrubbing``)
+    retention  deletes what topics do not keep             (``retaining``, ``relief``)
+    archive    makes zip files of old blocks, in runs      (``archive_runs``, ``daily_runs``)
+    keys       makes key indexes of closed blocks          (``key_indexing``)
+    removal    ends the grace of deleted topics            (``topic_remover``)
+    tidy       notes which logs were begun, empties trash  (here)
+
+Each is slow on purpose, and goes on after any error. Not in here: what each decides.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from vq.broker.archive_runs import Archiver
+from vq.broker.config import BrokerConfig
+from vq.broker.context import Context, Role
+from vq.broker.daily import DailyTime
+from vq.broker.daily_runs import Alarm, DailyRuns
+from vq.broker.data_disk import DataDisk
+from vq.broker.key_indexing import KeyIndexer
+from vq.broker.partitions import Partitions
+from vq.broker.relief import Relief
+from vq.broker.retaining import Retainer
+from vq.broker.runner import Runner
+from vq.broker.scrubbing import Scrubber
+from vq.broker.tasks import Tasks
+from vq.broker.topic_remover import TopicRemover
+from vq.broker.verifying import Verifier
+from vq.clock import Clock
+from vq.coordination.coordinator import Coordinator
+from vq.errors import VqError
+from vq.log_lines import get_logger
+from vq.store.disk import Disk
+
+logger = get_logger(__name__)
+
+#: How often the trash, and the record of begun logs, are looked at, at least.
+TIDY_INTERVAL_S: Final = 60.0
+
+
+class Upkeep:
+    """The background work of one node on its data. Loop-bound.
+
+    Args:
+        config: Of the node.
+        context: Of its channels.
+        role: What the node is in its group.
+        partitions: Its channels, and the topics it knows.
+        verifier: Verifies pieces of blocks.
+        coordinator: A started coordinator, by the time of ``run_with_cluster``.
+        disks: Its data directories, the main one first.
+        disk, runner, clock, rng: To act with.
+        data: The main data directory.
+        alarm: Rings when the daily run of the archive is due.
+        stops: Whether the node stops.
+
+    Attributes:
+        scrubber, retainer, archiver, indexer: Parts that others ask.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        context: Context,
+        role: Role,
+        partitions: Partitions,
+        verifier: Verifier,
+        coordinator: Coordinator,
+        disks: Sequence[DataDisk],
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        rng: random.Random,
+        data: Path,
+        alarm: Alarm,
+        stops: Callable[[], bool],
+    ) -> None:
+        channels = partitions.channels.values
+        self._partitions = partitions
+        self._trash_keep_s = config.trash_keep_s
+        self.scrubber = Scrubber(
+            partitions.channels,
+            verifier,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            data=data,
+            bytes_per_s=config.scrub_bytes_per_s,
+            interval_s=config.scrub_interval_s,
+        )
+        self.retainer = Retainer(
+            channels,
+            partitions.logs,
+            coordinator,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            interval_s=config.retention_interval_s,
+            relief=Relief(disks, role, coordinator, clock),
+        )
+        self.archiver = Archiver(
+            channels,
+            partitions.logs,
+            coordinator,
+            group=config.group,
+            node=config.node,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            counters=context.counters,
+            rng=rng,
+            stops=stops,
+        )
+        self.indexer = KeyIndexer(
+            channels,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            bytes_per_s=config.key_index_bytes_per_s,
+        )
+        self._remover = TopicRemover(
+            coordinator, partitions.view, clock, rng=rng, interval_s=config.grace_interval_s
+        )
+        self._daily_runs = DailyRuns(
+            coordinator,
+            clock,
+            at=DailyTime.parse(config.archive_at),
+            by=f"{config.group}/{config.node}",
+            topics=lambda: [each.settings for each in partitions.view.topics.values()],
+            alarm=alarm,
+            rng=rng,
+        )
+
+    def run(self, tasks: Tasks) -> None:
+        """Begin what needs no registration."""
+        logs, channels = self._partitions.logs, self._partitions.channels
+        tasks.keep(self.scrubber.run, "scrub")
+        tasks.keep(self.retainer.run, "retention")
+        tasks.keep(lambda: logs.discard_archives(channels.values), "remove archives elsewhere")
+        tasks.keep(self.indexer.run, "make key indexes")
+        tasks.keep(self._remover.run, "remove deleted topics")
+
+    def run_registered(self, tasks: Tasks) -> None:
+        """Begin what a registered node does."""
+        tasks.keep(self._tidy, "tidy up")
+        tasks.keep(self.archiver.run, "archive")
+        tasks.keep(self._daily_runs.run, "make daily runs")
+
+    async def _tidy(self) -> None:
+        """Save which logs were begun here, those found at the start, too; empty the trash."""
+        while True:
+            await self._partitions.save_begun()
+            await self._partitions.look_at_losses()
+            try:
+                await self._partitions.purge_trash(self._trash_keep_s)
+            except (OSError, VqError) as error:
+                logger.warning("trash cannot be emptied, trying again later", error=error)
+            await asyncio.sleep(min(self._trash_keep_s, TIDY_INTERVAL_S))
