@@ -21,6 +21,7 @@ from support.store import (
 
 from vq.clock import ManualClock
 from vq.errors import Busy
+from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
 from vq.store.archive_place import Unreachable, discard, discard_all, open_zip
 from vq.store.archive_writer import ArchiveCheck, BlockWriter
@@ -194,6 +195,24 @@ def test_a_mount_that_is_missing_is_no_lost_zip(tmp_path: Path) -> None:
     next((tmp_path / "mnt").rglob("*.zip")).unlink()
     with pytest.raises(FileNotFoundError):
         open_zip(disk, stub, url).pread(0, 10)
+
+
+def test_a_zip_in_a_new_directory_is_durable_with_all_names_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody but the broker's user and group may read it."""
+    synced: list[Path] = []
+    monkeypatch.setattr(archive_place, "_fsync", synced.append)
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, f"file://{tmp_path}/mnt", 1)
+    path = next(tmp_path.rglob("*.zip"))
+    wanted = {path, *path.parents} - set(tmp_path.parents)
+    assert set(synced) == wanted
+    assert path.stat().st_mode & 0o777 == 0o640
+    synced.clear()
+    archive(disk, log, blocks_of(log)[1], url=url_of(f"file://{tmp_path}/mnt", PARTS, 1524))
+    assert set(synced) == {path.with_name("0000000000001524.zip"), path.parent}
 
 
 @pytest.mark.parametrize("url", ["nosuch://place/x", "s3//", "file:"])
