@@ -21,6 +21,7 @@ from vq.broker.tasks import Tasks
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.store.archived_file import NotInMemory
 from vq.store.block import Block
 from vq.store.divergence import Diverged
 from vq.store.log import Log, LogState
@@ -500,8 +501,8 @@ class ChannelLogs:
         async with self.lock(channel.partition):
             if channel.state is State.CLOSED or not still():
                 return
-            parts = [*channel.older, channel]
-            found.extend(_drop(part, min(offset, part.high_watermark)) for part in parts)
+            for part in [*channel.older, channel]:
+                found += [await self._drop(part, min(offset, part.high_watermark))]
             for older in list(channel.older):
                 log = older.log
                 if log is not None and _has_nothing(older, log) and log.end_offset <= offset:
@@ -514,6 +515,18 @@ class ChannelLogs:
                         lambda log=log: self._logs.remove_aside(channel.partition, log),  # type: ignore[misc]
                         Lane.PURGE,
                     )
+
+    async def _drop(self, part: Channel, offset: int) -> Freed:
+        """Drop what lies before ``offset`` of one range.
+
+        Raises:
+            VqError: Not all of it could be dropped.
+        """
+        try:
+            return _drop(part, offset)
+        except NotInMemory as error:  # an index, to count messages; a lane makes it
+            await self._runner.run(error.fetch, Lane.READ)
+            return _drop(part, offset)
 
     # Archives -----------------------------------------------------------------------------------
     async def archive(
