@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
+from vq.broker.cold_reads import lane_of
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
@@ -359,7 +360,8 @@ class ChannelLogs:
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
             try:
                 files = await self._runner.run(
-                    lambda: self._logs.cut_back(channel.partition, log, offset)
+                    lambda: self._logs.cut_back(channel.partition, log, offset),
+                    Lane.ELSEWHERE if log.is_elsewhere else Lane.LOGS,
                 )
             finally:
                 await self._open(channel)
@@ -525,7 +527,11 @@ class ChannelLogs:
         try:
             return _drop(part, offset)
         except NotInMemory as error:  # an index, to count messages; a lane makes it
-            await self._runner.run(error.fetch, Lane.READ)
+            lane = lane_of(error.fetch)
+            if lane is not Lane.READ:  # it may take long: the next try finds it
+                self._tasks.start(self._runner.run(error.fetch, lane))
+                raise
+            await self._runner.run(error.fetch, lane)
             return _drop(part, offset)
 
     # Archives -----------------------------------------------------------------------------------

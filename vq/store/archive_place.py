@@ -18,7 +18,7 @@ from vq.errors import CorruptData
 from vq.log_lines import get_logger
 from vq.store.archive import ArchiveFiles, Stub
 from vq.store.disk import FILE_MODE, Disk, File
-from vq.store.format import DISCARD_SUFFIX, TEMPORARY_SUFFIX
+from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX
 
 __all__ = [
     "Unreachable",
@@ -27,6 +27,7 @@ __all__ = [
     "discard",
     "discard_all",
     "drop_archive",
+    "has_archives_elsewhere",
     "new_zip",
     "open_zip",
     "url_in",
@@ -341,11 +342,27 @@ def discard_all(disk: Disk, directory: Path) -> None:
         Unreachable: A place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
-    for name in disk.listdir(directory):
+    for url in _urls_below(disk, directory):
+        _remove(url)
+
+
+def has_archives_elsewhere(disk: Disk, directory: Path) -> bool:
+    """Whether a log below a directory has a zip elsewhere."""
+    return next(_urls_below(disk, directory), None) is not None
+
+
+def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:
+    if not disk.is_directory(directory):
+        return
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:  # another thread has just removed it
+        return
+    for name in names:
         path = directory / name
-        if disk.is_directory(path):
-            discard_all(disk, path)
-        elif name.endswith((ArchiveFiles.of(path).stub.suffix, DISCARD_SUFFIX)):
+        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX)):
             url = url_in(disk, path)
             if url:
-                _remove(url)
+                yield url
+        else:
+            yield from _urls_below(disk, path)

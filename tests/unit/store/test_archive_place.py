@@ -170,6 +170,25 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     assert payloads(reopened(disk)) == [*PAYLOADS[3:], b"live"]
 
 
+def test_a_log_without_a_checkpoint_opens_though_the_place_does_not_answer() -> None:
+    """Its stubs are believed; the blocks behind them are verified."""
+    Failing.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, "failing://bucket", 2)
+    log.close()
+    Failing.down = True
+    disk.unlink(DIRECTORY / "checkpoint")
+    log = reopened(disk)
+    assert log.state is LogState.OK
+    assert (log.messages, log.epoch) == (9, 1)
+    assert log.producers.forgot
+    append(log, b"live")
+    flush(log)
+    Failing.down = False
+    assert payloads(log) == [*PAYLOADS, b"live"]
+
+
 def test_a_place_that_does_not_answer_takes_no_archive() -> None:
     Failing.reset()
     Failing.down = True
@@ -253,8 +272,10 @@ def test_the_trash_goes_with_its_archives_elsewhere() -> None:
     clock.advance(100.0)
     Failing.down = True
     assert directory.purge_trash(clock, 50.0) == 0
+    assert directory.purge_trash(clock, 50.0, elsewhere=True) == 0
     Failing.down = False
-    assert directory.purge_trash(clock, 50.0) == 1
+    assert directory.purge_trash(clock, 50.0) == 0
+    assert directory.purge_trash(clock, 50.0, elsewhere=True) == 1
     assert stored("failing://bucket") == []
     directory.close()
 
