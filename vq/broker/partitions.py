@@ -451,8 +451,10 @@ class Partitions:
                 hint="was ZooKeeper restored from a backup?",
             )
 
-    async def purge_trash(self, keep_s: float) -> None:
+    async def purge_trash(self, keep_s: float, *, elsewhere: bool) -> None:
         """Remove data from the trash that lay there for a while, of topics that were removed.
+
+        ``elsewhere``: those with archives elsewhere, which may not answer; otherwise all others.
 
         That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
         been restored meanwhile. An operator may take data back from the trash until then.
@@ -463,8 +465,9 @@ class Partitions:
         """
         due = await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
         known = {view.id for view in self.view.topics.values()}
+        lane = Lane.UPLOAD if elsewhere else Lane.PURGE
         removed = 0
-        for each in due:
+        for each in [each for each in due if each.elsewhere is elsewhere]:
             if each.topic_id in known or not await was_deleted(self._coordinator, each.topic_id):
                 if each.path not in self._kept_trash:
                     self._kept_trash.add(each.path)

@@ -84,6 +84,7 @@ class Upkeep:
         channels = partitions.channels.values
         self._partitions = partitions
         self._trash_keep_s = config.trash_keep_s
+        self._tidy_interval_s = min(config.trash_keep_s, TIDY_INTERVAL_S)
         self.scrubber = Scrubber(
             partitions.channels,
             verifier,
@@ -149,16 +150,23 @@ class Upkeep:
     def run_registered(self, tasks: Tasks) -> None:
         """Begin what a registered node does."""
         tasks.keep(self._tidy, "tidy up")
+        tasks.keep(lambda: self._empty_trash(elsewhere=False), "empty the trash")
+        tasks.keep(lambda: self._empty_trash(elsewhere=True), "purge archives elsewhere")
         tasks.keep(self.archiver.run, "archive")
         tasks.keep(self._daily_runs.run, "make daily runs")
 
     async def _tidy(self) -> None:
-        """Save which logs were begun here, those found at the start, too; empty the trash."""
+        """Save which logs were begun here, those found at the start, too."""
         while True:
             await self._partitions.save_begun()
             await self._partitions.look_at_losses()
+            await asyncio.sleep(self._tidy_interval_s)
+
+    async def _empty_trash(self, *, elsewhere: bool) -> None:
+        """Remove data of removed topics after a while, in which an operator may take them back."""
+        while True:
             try:
-                await self._partitions.purge_trash(self._trash_keep_s)
+                await self._partitions.purge_trash(self._trash_keep_s, elsewhere=elsewhere)
             except (OSError, VqError) as error:
                 logger.warning("trash cannot be emptied, trying again later", error=error)
-            await asyncio.sleep(min(self._trash_keep_s, TIDY_INTERVAL_S))
+            await asyncio.sleep(self._tidy_interval_s)

@@ -25,7 +25,7 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
-from vq.store.archive_place import Unreachable, discard_all
+from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
 from vq.store.begun import BegunLogs
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
@@ -85,10 +85,17 @@ class LocalTopic:
 
 @dataclass(frozen=True, slots=True)
 class Trashed:
-    """Data of a removed topic in the trash; ``topic_id`` is "" if the name does not tell it."""
+    """Data of a removed topic in the trash.
+
+    Attributes:
+        path: Where they lie.
+        topic_id: Of the topic; "" if the name does not tell it.
+        elsewhere: It has archives elsewhere, whose place may take long to answer.
+    """
 
     path: Path
     topic_id: str
+    elsewhere: bool = False
 
 
 class DataDirectory:
@@ -345,7 +352,9 @@ class DataDirectory:
         now_s = clock.monotonic()
         self._trashed = {name: self._trashed.get(name, now_s) for name in names}
         return [
-            Trashed(trash / name, _topic_id_of(name))
+            Trashed(
+                trash / name, _topic_id_of(name), has_archives_elsewhere(self._disk, trash / name)
+            )
             for name, since_s in sorted(self._trashed.items())
             if now_s - since_s >= keep_s
         ]
