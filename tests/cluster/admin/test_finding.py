@@ -101,7 +101,7 @@ async def test_a_message_is_found_by_its_id(factory: aio.MessageFactory) -> None
 async def test_messages_are_found_that_have_all_that_is_given(
     factory: aio.MessageFactory, wish: dict[str, Any], expected: list[int]
 ) -> None:
-    """In the order in which they were stored."""
+    """In the order in which they were sent."""
     await send(factory, range(COUNT))
     found = await factory.admin.find_messages("t", **wish)
     assert numbers(found) == expected
