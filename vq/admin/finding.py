@@ -80,7 +80,7 @@ class GapKind(enum.StrEnum):
     """Its messages were deleted, since the topic does not keep them."""
     DAMAGED = "damaged"
     UNREACHABLE = "unreachable"
-    """No broker that has it answered."""
+    """No broker that has it answered, or its broker cannot reach it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ class _Work:
             self.skipped_bytes,
             self.first_ms,
             self.last_ms,
-            tuple(self.gaps),
+            tuple(sorted(self.gaps, key=lambda gap: gap.start)),
         )
 
 
@@ -493,8 +493,12 @@ class _Finder:
             work.add_gap(
                 work.position, min(answer.offset, end), GapKind.DELETED, "its messages were deleted"
             )
-        for each in answer.damage:
-            work.add_gap(each.start, each.end, GapKind.DAMAGED, f"{each.reason} ({each.file})")
+        for ranges, kind in (
+            (answer.damage, GapKind.DAMAGED),
+            (answer.unreachable, GapKind.UNREACHABLE),
+        ):
+            for each in ranges:
+                work.add_gap(each.start, each.end, kind, f"{each.reason} ({each.file})")
         found, next_offset = self._take(work, answer, bytes(body))
         self.found.setdefault(work.partition.partition, []).extend(found)
         budget.spend(found, searched)
