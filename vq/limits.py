@@ -44,8 +44,9 @@ FRAME_HEADER_BYTES_MAX: Final = 1 * MIB
 #: Messages in one answer to FIND, and the bytes of their records.
 FIND_MESSAGES_MAX: Final = 1_000
 FIND_BYTES_MAX: Final = 4 * MIB
-#: Bytes of a log that one FIND searches; what a key index rules out counts, too.
-FIND_SEARCHED_BYTES_MAX: Final = 256 * MIB
+#: Bytes of a log that one FIND searches; what a key index rules out counts, too, and costs little.
+#: The broker's time bounds what it reads.
+FIND_SEARCHED_BYTES_MAX: Final = 4 * GIB
 #: FINDs of one connection that may be under way, and of a whole node.
 FINDS_PER_CONNECTION_MAX: Final = 8
 FINDS_MAX: Final = 32

@@ -175,6 +175,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             log_start_offset=88,
             high_watermark=6000,
             epoch=3,
+            unreachable=[wire.DamagedRange(start=300, end=400, file="f", reason="r")],
         ),
         RECORD,
     ),

@@ -7,6 +7,7 @@ they are asked range after range, and what they could not search is told as a ga
 import asyncio
 import contextlib
 import enum
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -79,7 +80,7 @@ class GapKind(enum.StrEnum):
     """Its messages were deleted, since the topic does not keep them."""
     DAMAGED = "damaged"
     UNREACHABLE = "unreachable"
-    """No broker that has it answered."""
+    """No broker that has it answered, or its broker cannot reach it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class FoundMessages:
     """What a search found, and where it searched.
 
     Attributes:
-        messages: In the order in which they were stored, as far as clocks of brokers tell it.
+        messages: In the order in which they were sent, as far as that of each partition allows it.
         searched: One for each partition.
         since_ms: Only messages stored at or after this time count; None: all.
         until_ms: Only those stored before this time do; None: all.
@@ -211,7 +212,7 @@ async def find_messages(
             return await finder.search(placement, (offsets or {}).get(placement.partition, 0))
 
     searched = await gather_all(search(each) for each in placements)
-    found = sorted(finder.messages, key=lambda each: (each.append_time_ms or 0, each.id))
+    found = heapq.merge(*finder.found.values(), key=lambda each: each.id)
     stopped = None if all(each.done for each in searched) else budget.stopped
     return FoundMessages(tuple(found), tuple(searched), since_ms, until_ms, stopped)
 
@@ -327,7 +328,7 @@ class _Work:
             self.skipped_bytes,
             self.first_ms,
             self.last_ms,
-            tuple(self.gaps),
+            tuple(sorted(self.gaps, key=lambda gap: gap.start)),
         )
 
 
@@ -343,7 +344,7 @@ class _Finder:
         budget: _Budget,
         deadline: float,
     ) -> None:
-        self.messages: list[Message] = []
+        self.found: dict[int, list[Message]] = {}  # by partition, in their order
         self._cluster = cluster
         self._question = question
         self._since_ms = since_ms
@@ -492,10 +493,14 @@ class _Finder:
             work.add_gap(
                 work.position, min(answer.offset, end), GapKind.DELETED, "its messages were deleted"
             )
-        for each in answer.damage:
-            work.add_gap(each.start, each.end, GapKind.DAMAGED, f"{each.reason} ({each.file})")
+        for ranges, kind in (
+            (answer.damage, GapKind.DAMAGED),
+            (answer.unreachable, GapKind.UNREACHABLE),
+        ):
+            for each in ranges:
+                work.add_gap(each.start, each.end, kind, f"{each.reason} ({each.file})")
         found, next_offset = self._take(work, answer, bytes(body))
-        self.messages += found
+        self.found.setdefault(work.partition.partition, []).extend(found)
         budget.spend(found, searched)
         work.position = max(work.position, min(next_offset, end))
         if answer.done and next_offset == answer.next_offset:

@@ -26,6 +26,7 @@ from vq.remoting.connection import RequestId
 from vq.remoting.format import KeyKind
 from vq.store.disk import Disk
 from vq.store.log import Log
+from vq.store.scrub import Damage
 from vq.store.search import Search
 from vq.store.wanted import Wanted
 
@@ -185,8 +186,7 @@ class Finder:
         assert log is not None
         for start in (*search.unfit, *search.bare):
             self.on_unfit(log, start)
-        # Retention may have taken blocks away meanwhile: they are no damage.
-        damage = [each for each in search.damage if each.end > log.start_offset]
+        damage = _kept(search.damage, log)
         if damage:
             self._context.suspect(channel, damage[0].start)
         response = wire.FindResponse(
@@ -198,15 +198,8 @@ class Finder:
             skipped_bytes=search.covered.skipped_bytes,
             first_ms=search.covered.first_ms,
             last_ms=search.covered.last_ms,
-            damage=[
-                wire.DamagedRange(
-                    start=max(each.start, log.start_offset),
-                    end=each.end,
-                    file=str(each.path),
-                    reason=each.why,
-                )
-                for each in damage
-            ],
+            damage=map(_told, damage),
+            unreachable=map(_told, _kept(search.unreachable, log)),
         )
         body = b"".join(each.record for each in search.found)
         self._context.counters.bytes_out += len(body)
@@ -305,6 +298,16 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
     except VqError:
         return False
     return True
+
+
+def _kept(ranges: list[Damage], log: Log) -> list[Damage]:
+    """Return what retention has not taken away meanwhile: that is no damage."""
+    start = log.start_offset
+    return [each._replace(start=max(each.start, start)) for each in ranges if each.end > start]
+
+
+def _told(each: Damage) -> wire.DamagedRange:
+    return wire.DamagedRange(start=each.start, end=each.end, file=str(each.path), reason=each.why)
 
 
 def _gone(channel: Channel, part: Channel, log: Log) -> bool:

@@ -661,7 +661,7 @@ class FindRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[int] = ..., key_kind: _Optional[int] = ..., key: _Optional[bytes] = ..., tags: _Optional[_Iterable[str]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_searched_bytes: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FindResponse(_message.Message):
-    __slots__ = ("offsets", "append_ms", "offset", "next_offset", "done", "read_bytes", "skipped_bytes", "first_ms", "last_ms", "damage", "log_start_offset", "high_watermark", "epoch")
+    __slots__ = ("offsets", "append_ms", "offset", "next_offset", "done", "read_bytes", "skipped_bytes", "first_ms", "last_ms", "damage", "log_start_offset", "high_watermark", "epoch", "unreachable")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     APPEND_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -675,6 +675,7 @@ class FindResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedScalarFieldContainer[int]
     append_ms: _containers.RepeatedScalarFieldContainer[int]
     offset: int
@@ -688,7 +689,8 @@ class FindResponse(_message.Message):
     log_start_offset: int
     high_watermark: int
     epoch: int
-    def __init__(self, offsets: _Optional[_Iterable[int]] = ..., append_ms: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., done: _Optional[bool] = ..., read_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    unreachable: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    def __init__(self, offsets: _Optional[_Iterable[int]] = ..., append_ms: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., done: _Optional[bool] = ..., read_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "offset", "whole", "begin", "again")

@@ -98,7 +98,9 @@ class Search:
 
     Attributes:
         damage: Ranges that could not be searched, in rising order.
-        position: Everything before it was searched, or is in ``damage``.
+        unreachable: Ranges whose bytes lie in a place that cannot be reached now; nothing is known
+            of them.
+        position: Everything before it was searched, or is in one of these.
         covered: How much was searched.
         unfit: Start offsets of blocks whose key index is damaged or does not fit.
         bare: Start offsets of blocks without a key index.
@@ -131,6 +133,7 @@ class Search:
             bytes_max: Ends before their records take more, but not before the first one.
         """
         self.damage: list[Damage] = []
+        self.unreachable: list[Damage] = []
         self.position = begin
         self.covered = Covered()
         self.unfit: list[int] = []
@@ -310,10 +313,21 @@ class Search:
 
     def _unreadable(self, piece: Piece, error: OSError) -> None:
         """Give up some bytes that the medium does not deliver, or the rest of a lost file."""
+        if error.errno == errno.EHOSTUNREACH:
+            self._leave(piece, error)
+            return
         if self._bad is None:
             self._bad = (self._at, f"it cannot be read: {error.strerror or error}")
         lost = self._file is None or error.errno == errno.ENOENT
         self._at = piece.end if lost else min(self._at + STEP_BYTES_MIN, piece.end)
+
+    def _leave(self, piece: Piece, error: OSError) -> None:
+        """Go past the rest of a block that lies in a place that cannot be reached."""
+        self._end_damage(piece)
+        start, end = max(self._at, self._begin), min(piece.end, self._end)
+        if start < end:
+            self.unreachable.append(Damage(start, end, piece.path, str(error.strerror)))
+        self._at = piece.end
 
     def _end_damage(self, piece: Piece) -> None:
         if self._bad is not None:

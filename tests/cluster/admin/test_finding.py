@@ -1,6 +1,7 @@
 """Messages found by id, key, tag and time: what is found, and that no gap is silent."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownPartition, UnknownTopic
 from vq.model import Message, SendResult, time_ms_of
 from vq.store.format import CONTROL_BYTES
+from vq.store.scrub import Piece
 
 pytestmark = pytest.mark.virtual_time
 
@@ -101,7 +103,7 @@ async def test_a_message_is_found_by_its_id(factory: aio.MessageFactory) -> None
 async def test_messages_are_found_that_have_all_that_is_given(
     factory: aio.MessageFactory, wish: dict[str, Any], expected: list[int]
 ) -> None:
-    """In the order in which they were stored."""
+    """In the order in which they were sent."""
     await send(factory, range(COUNT))
     found = await factory.admin.find_messages("t", **wish)
     assert numbers(found) == expected
@@ -302,6 +304,24 @@ async def test_damage_is_a_gap_and_the_rest_is_searched(
     assert gap.start == sent[4].offset - CONTROL_BYTES
     assert str(piece.path) in gap.reason
     assert not found.complete
+
+
+async def test_what_a_broker_cannot_reach_now_is_a_gap_of_its_own_kind(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged, as far as anybody knows."""
+    await send(factory, range(COUNT), pause_s=0)
+
+    def away(self: Any, disk: Any) -> Any:
+        raise OSError(errno.EHOSTUNREACH, "no route to the archive")
+
+    monkeypatch.setattr(Piece, "open", away)
+    found = await factory.admin.find_messages("t", since_ms=0, partitions=[0])
+    ((_, gap),) = found.gaps
+    assert (gap.start, gap.end) == (0, found.searched[0].end)
+    assert gap.kind is GapKind.UNREACHABLE
+    assert gap.reason.startswith("no route to the archive")
+    assert (found.complete, found.rest) == (False, {})
 
 
 async def test_what_was_deleted_is_a_gap_and_the_search_is_complete(

@@ -322,6 +322,32 @@ def test_an_error_of_the_medium_gives_up_some_bytes_and_no_more(
     assert {each.offset for each in found.found} | covered == set(stored.expected(Wanted()))
 
 
+def test_a_block_that_cannot_be_reached_now_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of it; what lies around it is searched."""
+    stored = Stored()
+    _, second, *_ = stored.log.reader.pieces(0, stored.end)
+    real = Piece.open
+
+    def open_some(piece: Piece, disk: MemoryDisk):  # type: ignore[no-untyped-def]
+        if piece.block_start == second.block_start:
+            raise OSError(errno.EHOSTUNREACH, "no route")
+        return real(piece, disk)
+
+    monkeypatch.setattr(Piece, "open", open_some)
+    begin = stored.starts[3]
+    found = stored.search(Wanted(), begin)
+    assert [each[:2] for each in found.unreachable] == [(second.start, second.end)]
+    assert found.unreachable[0].why == "no route"
+    assert found.damage == []
+    assert found.position == stored.end
+    assert [each.offset for each in found.found] == [
+        at for at in stored.expected(Wanted(), begin) if not second.start <= at < second.end
+    ]
+    middle = second.start + 10
+    inside = stored.search(Wanted(), middle, second.end - 10)
+    assert [each[:2] for each in inside.unreachable] == [(middle, second.end - 10)]
+
+
 def test_an_index_that_does_not_fit_is_not_used_and_is_told() -> None:
     """Damaged, of another block, or of a block that has changed since."""
     stored = Stored()
