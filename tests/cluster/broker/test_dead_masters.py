@@ -95,3 +95,37 @@ async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None
     await asyncio.sleep(30.0)
     state = await record(pair.cluster)
     assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1",))
+
+
+async def test_what_was_seen_long_ago_removes_nobody(pair: NodePair) -> None:
+    """A firewall on the machine of the copy begins anew: for a moment, all others refuse.
+
+    The copy goes on copying, too, while ZooKeeper does not answer.
+    """
+    cluster, old, copy = pair.cluster, pair.nodes["n1"], pair.nodes["n2"]
+    cluster.ensemble.disconnect(cluster.coordinators["b1-n2"])
+    assert old._listener is not None
+    address = old._listener.address
+    old._listener.close()
+    cluster.network.reset_connections("b1-n2")
+    await asyncio.sleep(0.5)
+    old._listener = await old._network.listen(address, old._server.new_session)
+    positions = pair.channel("n1").copies.positions
+    await until(lambda: "n2" in positions, timeout_s=LONG_BEFORE_S)
+    cluster.ensemble.reconnect(cluster.coordinators["b1-n2"])
+    await asyncio.sleep(LONG_BEFORE_S)
+    state = await record(cluster)
+    assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1", "n2"))
+    assert copy.epoch == 0
+
+
+async def test_cuts_of_long_ago_delay_nothing(pair: NodePair) -> None:
+    """A connection that lasted was well: its next failure is a first one."""
+    for _ in range(8):
+        pair.cluster.network.reset_connections("b1-n2")
+        await asyncio.sleep(30.0)
+    await pair.in_sync()
+    begin = asyncio.get_running_loop().time()
+    await kill(pair)
+    await until(lambda: pair.nodes["n2"].epoch == 2)
+    assert asyncio.get_running_loop().time() - begin < LONG_BEFORE_S
