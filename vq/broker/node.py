@@ -569,6 +569,8 @@ class BrokerNode:
 
     async def _master_is_dead(self, following: Following) -> None:
         """Have the group elect another master now, not when the session of the dead one ends."""
+        if self._soundness.has_damage():
+            return  # this node could not lead instead
         group = self.config.group
         if await remove_dead_master(self._coordinator, group, self.config.node, following):
             logger.warning(

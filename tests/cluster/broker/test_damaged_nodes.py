@@ -487,6 +487,24 @@ async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     assert (await group.state()).epoch == 1
 
 
+async def test_a_copy_with_damage_removes_no_master_that_seems_dead(group: Group) -> None:
+    """It could not lead instead, and the master may live: a firewall answered in its place."""
+    await group.begin("n1", "n2")
+    master = group.nodes["n1"]
+    group.cluster.disks["b1-n2"].fail("datasync", name=f"t/0/{0:016d}.block")
+    put = asyncio.ensure_future(group.put("n1"))
+    await until(lambda: group.channel("n2").failed)
+    assert master._listener is not None
+    address = master._listener.address
+    master._listener.close()
+    group.cluster.network.reset_connections("b1-n2")
+    await asyncio.sleep(0.5)
+    master._listener = await master._network.listen(address, master._server.new_session)
+    await group.in_sync("n1")  # n2 stores nothing
+    await put
+    assert (await group.state()).epoch == 1
+
+
 async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Group) -> None:
     """What it has is not known, so it does not lead while another one may have everything."""
     await group.begin("n1", "n2")
