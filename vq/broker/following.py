@@ -188,9 +188,12 @@ class Follower:
     async def run(self) -> None:
         """Copy, for ever."""
         loop, failures = asyncio.get_running_loop(), 0
+        last: Following | None = None
         while True:
             self._changed.clear()
             following = self._following
+            if following != last:
+                last, failures = following, 0
             if following is None or following.address is None or self._suspended:
                 self.problem = self._suspended if following is not None else ""
                 await self._changed.wait()
@@ -199,7 +202,6 @@ class Follower:
             begun = loop.time()
             try:
                 await self._copy(following)
-                failures = 0
             except Exception as error:
                 if not isinstance(error, VqError | OSError):
                     logger.exception("copying failed")
