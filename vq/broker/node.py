@@ -382,6 +382,10 @@ class BrokerNode:
             tell=self._tell_damage,
             hand_over=self._hand_over.run,
             suspend=follower.suspend,
+            is_needed=lambda: any(
+                each.settings.min_insync == role.named
+                for each in self._partitions.channels.values()
+            ),
         )
         scrubber = Scrubber(
             self._partitions.channels,

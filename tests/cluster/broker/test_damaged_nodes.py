@@ -472,6 +472,31 @@ async def test_a_master_one_of_whose_logs_failed_hands_over(group: Group) -> Non
     assert (await group.state()).epoch == 2
 
 
+@pytest.mark.parametrize("min_insync", [2, 3])
+async def test_a_log_that_failed_ends_no_sends_to_other_topics(
+    group: Group, min_insync: int
+) -> None:
+    """This node would leave the set, and the other one alone is too few for some of them.
+
+    A topic that has too few nodes in sync already loses nothing.
+    """
+    await group.begin("n1", "n2")
+    await group.cluster.create_topic("u", partitions=1, min_insync=min_insync)
+    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
+    with pytest.raises(StorageFailed):
+        await client.put("t", 0, [message(b"not stored")])
+    await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
+    state = await group.state()
+    if min_insync == 2:
+        await client.put("u", 0, [message(b"stored")])
+        assert (state.master, state.insync) == ("n1", ("n1", "n2"))
+    else:
+        assert state.master == "n2"
+    client.close()
+
+
 async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     """Its other partitions are served."""
     await group.begin("n1")
