@@ -357,8 +357,9 @@ class CopySession:
             if self._refuse(copy.channel):
                 self._paused[copy] = self._loop.time()
                 continue
-            if result.high_watermark > result.offset + result.size:  # never so of a node in sync
-                self._pace.spend(result.size, self.answered_at)
+            lacked = min(result.size, result.high_watermark - result.offset)
+            if lacked > 0:  # never so of a node in sync: the high watermark waits for it
+                self._pace.spend(lacked, self.answered_at)
             try:
                 copy.take(body if len(data) == len(body) else bytes(data))
             except VqError as error:

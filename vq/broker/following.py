@@ -62,7 +62,10 @@ COMPARED_AT_ONCE: Final = 32
 #: A master that was connected is dead when its machine refuses so many connections, with a pause.
 REFUSALS: Final = 2
 REFUSED_PAUSE_S: Final = 0.05
-#: A partition that was copied for so long is well: its next failure is a first one.
+#: ZooKeeper removes the registration of a dead master within this time; later, the master may live.
+REMOVAL_TIMEOUT_S: Final = 1.0
+#: A connection, or a partition, that was copied for so long is well: its next failure is a first
+#: one.
 WELL_S: Final = 10.0
 #: A failure that usually goes away by itself is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
@@ -187,22 +190,25 @@ class Follower:
 
     async def run(self) -> None:
         """Copy, for ever."""
-        failures = 0
+        loop, failures = asyncio.get_running_loop(), 0
+        last: Following | None = None
         while True:
             self._changed.clear()
             following = self._following
+            if following != last:
+                last, failures = following, 0
             if following is None or following.address is None or self._suspended:
                 self.problem = self._suspended if following is not None else ""
                 await self._changed.wait()
                 failures = 0
                 continue
+            begun = loop.time()
             try:
                 await self._copy(following)
-                failures = 0
             except Exception as error:
                 if not isinstance(error, VqError | OSError):
                     logger.exception("copying failed")
-                failures += 1
+                failures = failures + 1 if loop.time() - begun <= WELL_S else 1
                 pause_s = BACKOFF.pause_s(failures, self._rng)
                 if await self._is_first_refusal(following, error):
                     pause_s = REFUSED_PAUSE_S
@@ -215,10 +221,16 @@ class Follower:
         self._refusals = self._refusals + 1 if refused else 0
         if self._refusals < REFUSALS or self._following != following:
             return refused
+        why: object = f"ZooKeeper did not answer within {REMOVAL_TIMEOUT_S:g} s"
         try:
-            await self._on_dead(following)
-        except CoordinationError as error:  # its session ends by itself
-            logger.info("registration of a dead master stays", master=following.master, error=error)
+            async with asyncio.timeout(REMOVAL_TIMEOUT_S):  # the next refusal tries again
+                await self._on_dead(following)
+            return False
+        except TimeoutError:
+            pass
+        except CoordinationError as raised:  # its session ends by itself
+            why = raised
+        logger.info("registration of a dead master stays", master=following.master, error=why)
         return False
 
     def _tell(self, following: Following, error: Exception, pause_s: float) -> None:

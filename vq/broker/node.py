@@ -60,7 +60,7 @@ from vq.broker.upkeep import Upkeep
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.dead_masters import remove_dead_master
+from vq.coordination.dead_masters import DeadMasters
 from vq.coordination.leadership import Following, Leadership
 from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
@@ -319,6 +319,12 @@ class BrokerNode:
             tasks=self._tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
+        dead_masters = DeadMasters(
+            self._coordinator,
+            group=config.group,
+            node=config.node,
+            may_lead=lambda: not self._soundness.has_damage(),
+        )
         follower = Follower(
             self._partitions.channels.values,
             self._partitions.logs,
@@ -329,7 +335,7 @@ class BrokerNode:
             prove=self._membership.prove,
             refuse=self._why_not_copied,
             rng=self._rng,
-            on_dead=self._master_is_dead,
+            on_dead=dead_masters.remove,
             bytes_per_s=config.catch_up_bytes_per_s,
         )
         self._tasks.keep(follower.run, "copy from the master")
@@ -407,6 +413,10 @@ class BrokerNode:
             tell=self._tell_damage,
             hand_over=self._hand_over.run,
             suspend=follower.suspend,
+            is_needed=lambda: any(
+                each.settings.min_insync == role.named
+                for each in self._partitions.channels.values()
+            ),
         )
         self._upkeep = upkeep = Upkeep(
             config,
@@ -603,18 +613,6 @@ class BrokerNode:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
-
-    async def _master_is_dead(self, following: Following) -> None:
-        """Have the group elect another master now, not when the session of the dead one ends."""
-        group = self.config.group
-        if await remove_dead_master(self._coordinator, group, self.config.node, following):
-            logger.warning(
-                "master is dead, its registration is removed",
-                group=group,
-                master=following.master,
-                address=following.address,
-                epoch=following.epoch,
-            )
 
     async def _register_anew(self) -> None:
         if self._registration is None:

@@ -1,6 +1,8 @@
 """What follows for a node's role from damage in its logs that is not repaired.
 
-A log that an I/O error has ended counts as damaged: this node keeps nothing in it.
+A log that an I/O error has ended counts as damaged: this node keeps nothing in it. So it leaves the
+in-sync set once another node leads. If a topic then had too few nodes in sync (``min_insync``), one
+log that failed would end the sends to all its partitions: the master leads on.
 
     damage stays ──▶ the registration says so ──▶ no other node waits for this one to lead
                  └─▶ this node claims no group that another one in sync can lead
@@ -72,6 +74,7 @@ class Soundness:
         tell: Called after a change of that. Must not block.
         hand_over: Hands the group over to a node in sync without damage.
         suspend: Has this node copy nothing while its argument, the reason, is not empty.
+        is_needed: Returns whether a topic takes messages now, and would not without this node.
 
     Attributes:
         damaged: What was told last.
@@ -87,7 +90,9 @@ class Soundness:
         tell: Callable[[], None],
         hand_over: Callable[[], Awaitable[str]],
         suspend: Callable[[str], None],
+        is_needed: Callable[[], bool],
     ) -> None:
+        self._is_needed = is_needed
         self._role = role
         self._clock = clock
         self._repairs = repairs
@@ -138,6 +143,11 @@ class Soundness:
             return
         self._tried = now
         try:
+            if not (self._repairs.found or self.directory_gone) and self._is_needed():
+                raise HandOverFailed(
+                    "a log has failed, and topics need as many nodes in sync as there are "
+                    "(min_insync): repair its disk, and restart this node"
+                )
             heir = await self._hand_over()
         except (CoordinationError, HandOverFailed, NotMaster) as error:
             if self._why_not != str(error):

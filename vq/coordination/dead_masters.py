@@ -10,52 +10,108 @@ then. It registers again, with another incarnation, and copies. With ``replicati
 acknowledge alone until it sees the record, as after any election.
 """
 
-from vq.coordination.coordinator import Check, Coordinator, Delete, NoNode
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from vq.coordination.coordinator import Check, Coordinator, Delete, NoNode, Operation
 from vq.coordination.leadership import Following
 from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError
+from vq.log_lines import get_logger
 
-__all__ = ["remove_dead_master"]
+__all__ = ["DeadMasters"]
+
+logger = get_logger(__name__)
+
+#: Number of processes to remember whose registrations were removed.
+REMOVED_MAX: Final = 16
 
 
-async def remove_dead_master(
-    coordinator: Coordinator, group: str, node: str, following: Following
-) -> bool:
-    """Remove the registration of the master that ``node`` followed; return whether it is gone.
+class DeadMasters:
+    """Removes the registrations of dead masters, for one node of their group.
 
-    Nothing is done if that master leads no more, if it is registered anew, or if ``node`` is not in
-    sync by the present registration: whoever is not in sync could not lead instead.
+    That of each process once: one that registers again lives, and something between here and there
+    refuses connections in its place. It would go on to lose its registration, again and again.
 
-    Raises:
-        CoordinationError: It may be removed or not.
+    Args:
+        coordinator: A started coordinator.
+        group, node: Of the node that removes them.
+        may_lead: Returns whether this node could lead instead, if it is in sync.
     """
-    state_path = GroupState.path(group)
-    parent = BrokerNode.parent(group)
-    path = BrokerNode.path(group, following.master)
 
-    async def plan(_: CoordinationError | None) -> Plan[bool]:
-        registrations = await coordinator.get(parent)  # first: see ``BrokerRegistration``
-        found = await coordinator.get(state_path)
-        state = GroupState.decode(state_path, found.data)
-        in_sync = node in state.insync and state.incarnations.get(node) == following.incarnation
-        if not in_sync or (state.master, state.epoch) != (following.master, following.epoch):
-            return Plan((), False)
-        try:
-            registered = await coordinator.get(path)
-        except NoNode:
-            return Plan((), True)
-        if registered.stat.czxid != following.master_incarnation:
-            return Plan((), False)
-        return Plan(
-            [
-                Check(parent, registrations.stat.version),
-                Check(state_path, found.stat.version),
-                Delete(path, registered.stat.version),
-            ],
-            True,
+    def __init__(
+        self, coordinator: Coordinator, *, group: str, node: str, may_lead: Callable[[], bool]
+    ) -> None:
+        self._coordinator = coordinator
+        self._group = group
+        self._node = node
+        self._may_lead = may_lead
+        self._removed: deque[str] = deque(maxlen=REMOVED_MAX)  # nonces
+
+    async def remove(self, following: Following) -> None:
+        """Remove the registration of the master that this node followed.
+
+        Nothing is done if that master leads no more, if it is registered anew, or if this node
+        could not lead instead: it is not in sync by the present registration, or has damage.
+
+        Raises:
+            CoordinationError: It may be removed or not.
+        """
+        if not self._may_lead():
+            return
+        tried = ""
+
+        async def plan(_: CoordinationError | None) -> Plan[str]:
+            nonlocal tried
+            planned = await self._plan(following, tried)
+            tried = planned.result
+            return planned
+
+        nonce = await apply_plan(
+            self._coordinator, plan, what=f"the registration of {self._group}/{following.master}"
         )
+        if nonce:
+            self._removed.append(nonce)
+            logger.warning(
+                "master is dead, its registration is removed",
+                group=self._group,
+                master=following.master,
+                address=following.address,
+                epoch=following.epoch,
+            )
 
-    return await apply_plan(
-        coordinator, plan, what=f"the registration of {group}/{following.master}"
-    )
+    async def _plan(self, following: Following, tried: str) -> Plan[str]:
+        """Return what removes the registration, and the nonce of the process; "": nothing is due.
+
+        ``tried`` is the nonce of an earlier try whose outcome is not known.
+        """
+        parent = BrokerNode.parent(self._group)
+        state_path = GroupState.path(self._group)
+        path = BrokerNode.path(self._group, following.master)
+        registrations = await self._coordinator.get(parent)  # first: see ``BrokerRegistration``
+        found = await self._coordinator.get(state_path)
+        try:
+            registered = await self._coordinator.get(path)
+        except NoNode:
+            return Plan((), tried)
+        state = GroupState.decode(state_path, found.data)
+        known = state.incarnations.get(self._node)
+        in_sync = self._node in state.insync and known == following.incarnation
+        if not in_sync or (state.master, state.epoch) != (following.master, following.epoch):
+            return Plan((), "")
+        if registered.stat.czxid != following.master_incarnation:
+            return Plan((), "")
+        nonce = BrokerNode.decode(path, registered.data).nonce
+        if nonce in self._removed:
+            raise CoordinationError(
+                f"node {following.master!r} of group {self._group!r} was removed before and "
+                "registered again: something refuses connections in its place"
+            )
+        operations: list[Operation] = [
+            Check(parent, registrations.stat.version),
+            Check(state_path, found.stat.version),
+            Delete(path, registered.stat.version),
+        ]
+        return Plan(operations, nonce)

@@ -472,6 +472,31 @@ async def test_a_master_one_of_whose_logs_failed_hands_over(group: Group) -> Non
     assert (await group.state()).epoch == 2
 
 
+@pytest.mark.parametrize("min_insync", [2, 3])
+async def test_a_log_that_failed_ends_no_sends_to_other_topics(
+    group: Group, min_insync: int
+) -> None:
+    """This node would leave the set, and the other one alone is too few for some of them.
+
+    A topic that has too few nodes in sync already loses nothing.
+    """
+    await group.begin("n1", "n2")
+    await group.cluster.create_topic("u", partitions=1, min_insync=min_insync)
+    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
+    with pytest.raises(StorageFailed):
+        await client.put("t", 0, [message(b"not stored")])
+    await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
+    state = await group.state()
+    if min_insync == 2:
+        await client.put("u", 0, [message(b"stored")])
+        assert (state.master, state.insync) == ("n1", ("n1", "n2"))
+    else:
+        assert state.master == "n2"
+    client.close()
+
+
 async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     """Its other partitions are served."""
     await group.begin("n1")
@@ -484,6 +509,24 @@ async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
     await client.put("u", 0, [message(b"stored")])
     client.close()
+    assert (await group.state()).epoch == 1
+
+
+async def test_a_copy_with_damage_removes_no_master_that_seems_dead(group: Group) -> None:
+    """It could not lead instead, and the master may live: a firewall answered in its place."""
+    await group.begin("n1", "n2")
+    master = group.nodes["n1"]
+    group.cluster.disks["b1-n2"].fail("datasync", name=f"t/0/{0:016d}.block")
+    put = asyncio.ensure_future(group.put("n1"))
+    await until(lambda: group.channel("n2").failed)
+    assert master._listener is not None
+    address = master._listener.address
+    master._listener.close()
+    group.cluster.network.reset_connections("b1-n2")
+    await asyncio.sleep(0.5)
+    master._listener = await master._network.listen(address, master._server.new_session)
+    await group.in_sync("n1")  # n2 stores nothing
+    await put
     assert (await group.state()).epoch == 1
 
 

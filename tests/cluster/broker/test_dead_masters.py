@@ -12,6 +12,7 @@ from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
 from support.waiting import until
 
+from vq.broker.following import WELL_S
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 
@@ -41,6 +42,17 @@ async def kill(pair: NodePair) -> None:
     cluster.ensemble.crash(cluster.coordinators["b1"])
     cluster.network.kill("b1")
     del pair.nodes["n1"]
+
+
+async def seem_dead(pair: NodePair) -> None:
+    """Have the machine of n1 refuse n2 for a moment, while n1 lives."""
+    master = pair.nodes["n1"]
+    assert master._listener is not None
+    address = master._listener.address
+    master._listener.close()
+    pair.cluster.network.reset_connections("b1-n2")
+    await asyncio.sleep(0.5)
+    master._listener = await master._network.listen(address, master._server.new_session)
 
 
 async def record(cluster: MemoryCluster) -> GroupState:
@@ -95,3 +107,52 @@ async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None
     await asyncio.sleep(30.0)
     state = await record(pair.cluster)
     assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1",))
+
+
+async def test_what_was_seen_long_ago_removes_nobody(pair: NodePair) -> None:
+    """A firewall on the machine of the copy begins anew: for a moment, all others refuse.
+
+    The copy goes on copying, too, while ZooKeeper does not answer.
+    """
+    cluster = pair.cluster
+    cluster.ensemble.disconnect(cluster.coordinators["b1-n2"])
+    await seem_dead(pair)
+    positions = pair.channel("n1").copies.positions
+    await until(lambda: "n2" in positions, timeout_s=LONG_BEFORE_S)
+    cluster.ensemble.reconnect(cluster.coordinators["b1-n2"])
+    await asyncio.sleep(LONG_BEFORE_S)
+    state = await record(cluster)
+    assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1", "n2"))
+    assert pair.nodes["n2"].epoch == 0
+
+
+async def test_cuts_of_long_ago_delay_nothing(pair: NodePair) -> None:
+    """A connection that lasted was well: its next failure is a first one."""
+    for _ in range(8):
+        pair.cluster.network.reset_connections("b1-n2")
+        await asyncio.sleep(30.0)
+    await pair.in_sync()
+    begin = asyncio.get_running_loop().time()
+    await kill(pair)
+    await until(lambda: pair.nodes["n2"].epoch == 2)
+    assert asyncio.get_running_loop().time() - begin < LONG_BEFORE_S
+
+
+async def test_failures_with_another_master_delay_nothing(pair: NodePair) -> None:
+    await seem_dead(pair)
+    await until(lambda: pair.nodes["n1"].epoch == 2)
+    positions = pair.channel("n1").copies.positions
+    await until(lambda: "n2" in positions)
+    pair.cluster.network.reset_connections("b1-n2")
+    await until(lambda: "n2" not in positions)
+    await until(lambda: "n2" in positions, timeout_s=1.0)
+
+
+async def test_a_master_that_only_seems_dead_is_removed_once(pair: NodePair) -> None:
+    """What refuses in its place may do so again and again; each time, sends would be unknown."""
+    for _ in range(4):
+        await seem_dead(pair)
+        await asyncio.sleep(2 * WELL_S)
+        await pair.in_sync()
+    state = await record(pair.cluster)
+    assert (state.master, state.epoch, state.insync) == ("n1", 2, ("n1", "n2"))

@@ -114,6 +114,22 @@ async def test_a_node_with_a_limit_catches_up(pair):
     await until(pair.same)
 
 
+async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: MemoryCluster):
+    """Each of them fits into one answer, and all of them together count."""
+    master = await cluster.start()
+    await cluster.create_topic("t", partitions=16)
+    await until(lambda: len(master._partitions.channels) == 16)
+    client = await Client.connect(cluster.network, master.address)
+    for number in range(16):
+        await client.put("t", number, [message(b"x" * 200_000)])
+    client.close()
+    begin = asyncio.get_running_loop().time()
+    await cluster.start(node="n2", catch_up_bytes_per_s=1 << 20)
+    await until(lambda: master._context.role.named == 2)
+    # The last answer is paid for when nothing more is asked for.
+    assert asyncio.get_running_loop().time() - begin > 12 * 200_000 / (1 << 20)
+
+
 async def test_who_wrote_is_known_to_the_copy(pair):
     """So a resend is recognised by whoever leads next."""
     for sequence in range(3):

@@ -126,10 +126,16 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
 
 
 async def test_a_node_that_catches_up_waits_when_it_has_a_limit() -> None:
-    """The master has counted more than this answer has, so this node is not in sync."""
+    """Also if this answer is all that it lacks: with many partitions, most answers are."""
     assert await answered(high_watermark=SIZE + 1, bytes_per_s=SIZE) == 1.0
+    assert await answered(high_watermark=SIZE, bytes_per_s=SIZE) == 1.0
     assert await answered(high_watermark=SIZE + 1, bytes_per_s=0) == 0.0
 
 
+async def test_what_nobody_else_has_yet_is_not_slowed() -> None:
+    assert await answered(high_watermark=SIZE // 4, bytes_per_s=SIZE) == (SIZE // 4) / SIZE
+
+
 async def test_a_node_in_sync_is_not_slowed() -> None:
-    assert await answered(high_watermark=SIZE, bytes_per_s=SIZE) == 0.0
+    """The high watermark waits for it."""
+    assert await answered(high_watermark=0, bytes_per_s=SIZE) == 0.0

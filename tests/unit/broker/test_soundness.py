@@ -48,7 +48,13 @@ async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> 
         return "n2"
 
     soundness = Soundness(
-        role, clock, Damaged(), tell=lambda: None, suspend=lambda _: None, hand_over=hand_over
+        role,
+        clock,
+        Damaged(),
+        tell=lambda: None,
+        suspend=lambda _: None,
+        is_needed=lambda: True,
+        hand_over=hand_over,
     )
     running = asyncio.create_task(soundness.run())
     while clock.monotonic() < HAND_OVER_AFTER_S + 1:

@@ -6,17 +6,18 @@ from dataclasses import replace
 import pytest
 
 from vq.coordination.coordinator import Node, NoNode
-from vq.coordination.dead_masters import remove_dead_master
+from vq.coordination.dead_masters import DeadMasters
 from vq.coordination.leadership import Following
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import BrokerNode, GroupState
+from vq.errors import CoordinationError
 
 MASTER = BrokerNode.path("b1", "n1")
 
 
 async def followed(client: MemoryCoordinator) -> Following:
     """Register ``n1``, which leads in epoch 3, and ``n2``, in sync; return what ``n2`` follows."""
-    value = BrokerNode(host="127.0.0.1", port=8123)
+    value = BrokerNode(host="127.0.0.1", port=8123, nonce="first")
     found: dict[str, Node] = {}
     for name in ("n1", "n2"):
         await client.create(
@@ -29,6 +30,10 @@ async def followed(client: MemoryCoordinator) -> Following:
     return Following(incarnations["n2"], 3, "n1", incarnations["n1"])
 
 
+def remover(client: MemoryCoordinator, *, may_lead: bool = True) -> DeadMasters:
+    return DeadMasters(client, group="b1", node="n2", may_lead=lambda: may_lead)
+
+
 async def is_registered(client: MemoryCoordinator) -> bool:
     try:
         await client.get(MASTER)
@@ -39,9 +44,9 @@ async def is_registered(client: MemoryCoordinator) -> bool:
 
 async def test_a_copy_in_sync_removes_it(client: MemoryCoordinator) -> None:
     following = await followed(client)
-    assert await remove_dead_master(client, "b1", "n2", following)
+    await remover(client).remove(following)
     assert not await is_registered(client)
-    assert await remove_dead_master(client, "b1", "n2", following), "it is gone, whoever did it"
+    await remover(client).remove(following)  # it is gone, whoever did it
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ async def test_it_stays_if_this_node_could_not_lead_instead(
     path = GroupState.path("b1")
     state = GroupState.decode(path, (await client.get(path)).data)
     await client.set(path, change(state).encode())
-    assert not await remove_dead_master(client, "b1", "n2", following)
+    await remover(client).remove(following)
     assert await is_registered(client)
 
 
@@ -71,5 +76,32 @@ async def test_a_master_that_is_registered_anew_stays(client: MemoryCoordinator)
     value = (await client.get(MASTER)).data
     await client.delete(MASTER)
     await client.create(MASTER, value, ephemeral=True)
-    assert not await remove_dead_master(client, "b1", "n2", following)
+    await remover(client).remove(following)
     assert await is_registered(client)
+
+
+async def test_a_node_that_may_not_lead_removes_nobody(client: MemoryCoordinator) -> None:
+    await remover(client, may_lead=False).remove(await followed(client))
+    assert await is_registered(client)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "answer lost"])
+@pytest.mark.parametrize("nonce", ["first", "second"])
+async def test_a_process_that_came_back_is_not_removed_again(
+    client: MemoryCoordinator, ensemble: MemoryEnsemble, nonce: str, lost: bool
+) -> None:
+    """It lives. A new process of that node may be dead."""
+    following, dead = await followed(client), remover(client)
+    value = BrokerNode.decode(MASTER, (await client.get(MASTER)).data)
+    if lost:
+        ensemble.lose_next_reply(client, skip=3)
+    await dead.remove(following)
+    assert not await is_registered(client)
+    await client.create(MASTER, replace(value, nonce=nonce).encode(), ephemeral=True)
+    following = replace(following, master_incarnation=(await client.get(MASTER)).stat.czxid)
+    if nonce == "first":
+        with pytest.raises(CoordinationError, match="registered again"):
+            await dead.remove(following)
+    else:
+        await dead.remove(following)
+    assert await is_registered(client) == (nonce == "first")
