@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
@@ -10,6 +11,7 @@ from support.waiting import WAIT_S
 
 from vq import aio
 from vq.admin import closing, emptying
+from vq.admin.groups import GroupProgress
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import ensure_group
@@ -149,3 +151,27 @@ async def test_a_topic_that_is_opened_again_is_not_closed_by_the_drain(
     with pytest.raises(InvalidState, match="was opened again meanwhile"):
         await emptying.drain_topic(client, "t", on_progress=open_it)
     assert (await closing.open_topic(client, "t")).changed is False
+
+
+@pytest.mark.parametrize(
+    ("found", "end", "done"),
+    [
+        ({"committed": 90, "end": 90, "lag_bytes": 0}, 90, True),
+        (
+            {"committed": 90, "end": 120, "lag_bytes": 30},
+            90,
+            True,
+        ),  # control records of a new epoch
+        ({"committed": 89, "end": 90, "lag_bytes": 1}, 90, False),
+        ({"committed": None, "end": 0, "lag_bytes": 0}, 0, True),
+        ({"committed": None, "end": None, "lag_bytes": None}, 90, False),  # the broker is silent
+        ({"committed": 50, "end": None, "lag_bytes": None}, None, False),
+        ({"committed": 90, "end": 90, "lag_bytes": 0, "needs_reset": True}, 90, False),
+        ({"committed": 99, "end": 90, "lag_bytes": None}, 90, False),  # messages were lost
+    ],
+)
+async def test_a_group_is_done_only_if_that_is_known(
+    found: dict[str, Any], end: int | None, done: bool
+) -> None:
+    progress = GroupProgress(topic="t", partition=0, **found)
+    assert emptying._is_done(progress, end) is done
