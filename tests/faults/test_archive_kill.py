@@ -1,146 +1,79 @@
-"""kill -9 of the node that holds the lease while all nodes archive: real processes, real disks.
+"""kill -9 at every step of archiving, restoring and dropping archives: real files, a real process.
 
-    vq archive run ──▶ ZooKeeper ──▶ b1, b2 archive block after block
-                                      ✗ kill -9 of the lease holder, half-way
+    process: append ── flush ── archive ── restore ── drop ── …
+                          ✗ strace kills it on entering its N-th write, sync, rename or unlink
+    then:    the log opens, has every message that was durable, and the next life goes on in it
 
-Goal: the next start does the rest of the run, another node takes the lease with a higher fence, and
-every acknowledged message is read, from archives and blocks.
+Goal: a kill at any step is finished or undone by the next start.
 """
 
-import json
 import os
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.cluster import ProcessCluster
-from support.faults import broker_settings, client_of, kill
-from support.waiting import block_until
-from support.zookeeper import admin
+from support.archiving_process import number_of, opened
+from support.faults import make_rng, times
+from support.store import blocks_of, payloads
+from support.strace import need_strace
 
-import vq
+from vq.store.disk import RealDisk
+from vq.store.log import LogState
 
 pytestmark = pytest.mark.slow
 
-#: The smallest block, so that a few hundred large messages fill several.
-SETTINGS = {"block_bytes": 16 << 20, "session_timeout_s": 4.0}
-BIG = 512 << 10
-COUNT = 160
+#: Calls to die at, and how many of them a life surely makes.
+POINTS = {"pwritev2": 60, "fdatasync": 40, "fsync": 50, "rename": 30, "unlink": 20}
+CYCLES = 8
 
 
-def run_of(cluster: ProcessCluster, number: int) -> Mapping[str, Any]:
-    found = cluster.vq("archive", "history", "--json")
-    return next(each for each in json.loads(found.stdout) if each["number"] == number)
-
-
-def node_of(cluster: ProcessCluster, number: int, group: str) -> Mapping[str, Any]:
-    nodes = run_of(cluster, number)["nodes"]
-    return next(each for each in nodes if each["group"] == group)
-
-
-def lease_of(cluster: ProcessCluster) -> Mapping[str, Any]:
-    """The holder; empty while there is none."""
-    path = f"/vq/{cluster.name}/leases/archive"
-    with admin(cluster.zookeeper) as client:
-        if not client.exists(f"{path}/holder"):
-            return {}
-        return json.loads(client.get(f"{path}/holder")[0])  # type: ignore[no-any-return]
-
-
-def read_all(factory: vq.MessageFactory, partitions: int) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = {}
-    with factory.create_consumer() as consumer:
-        for number in range(partitions):
-            offset, end = consumer.get_bounds("t", number)
-            messages = found[number] = []
-            while offset < end:
-                some = consumer.get("t", number, offset, 8 << 20)
-                messages += [each.content for each in some]
-                offset = some[-1].next_offset
-    return found
-
-
-def test_the_next_start_finishes_what_a_killed_lease_holder_began(
-    processes: ProcessCluster, tmp_path: Path
-) -> None:
-    settings = broker_settings(tmp_path / "b.toml", **SETTINGS)
-    for group in ("b1", "b2"):
-        processes.add(group, *settings)
-    processes.vq_json("topic", "create", "t", "--partitions", "2", "--retention-policy", "archive")
-    sent: dict[int, list[bytes]] = {0: [], 1: []}
-    with client_of(processes) as factory, factory.create_producer() as producer:
-        for n in range(COUNT):
-            content = os.urandom(BIG - 1) + bytes([n])
-            result = producer.send_sync(vq.Message("t", content, key=n), timeout=60)
-            sent[result.partition].append(content)
-    assert min(map(len, sent.values())) * BIG > 2 * SETTINGS["block_bytes"], "several blocks each"
-    block_until(lambda: lease_of(processes), "a node takes the lease")
-    before = lease_of(processes)
-    group = before["holder"].partition("/")[0]
-    as_of = (datetime.now(UTC) + timedelta(hours=30)).isoformat()
-    made = processes.vq_json("archive", "run", "--as-of", as_of, "--no-wait")["number"]
-
-    def half_way() -> bool:
-        node = node_of(processes, made, group)
-        assert node["state"] in {None, "running"}, node
-        return node["blocks"] >= 1
-
-    block_until(half_way, "the lease holder archives")
-    assert kill(processes.brokers[group])
-    block_until(
-        lambda: lease_of(processes).get("fence", 0) > before["fence"], "another node has the lease"
+def life(directory: Path, call: str, number: int) -> tuple[int, bool]:
+    """Run one life; return how many messages it told to be durable, and whether it was killed."""
+    inject = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
+    program = (sys.executable, "-m", "support.archiving_process", str(directory), str(CYCLES))
+    ended = subprocess.run(
+        ["strace", "-f", "-o", os.devnull, *inject, *program],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        check=False,
     )
-    assert not lease_of(processes)["holder"].startswith(f"{group}/")
-    processes.restart(group)
-    block_until(lambda: run_of(processes, made)["state"] == "done", "both have ended the run")
-    assert node_of(processes, made, group)["failed"] == 0
-    listed = processes.vq_json("archive", "list")
-    assert {each["group"] for each in listed} == {"b1", "b2"}
-    assert sum(each["bytes"] for each in listed) > COUNT * BIG
-    verified = processes.vq_json("archive", "verify")
-    assert {each["state"] for each in verified} == {"intact"}
-    for name in ("b1", "b2"):
-        left = list((processes.brokers[name].spec.data / "t").rglob("*.block"))
-        assert left == [], "all that was closed is archived, and the file is gone"
-    with client_of(processes) as factory:
-        assert read_all(factory, 2) == sent
-    target = tmp_path / "all.jsonl"
-    exported = processes.vq_json("archive", "export", "t", "--output", str(target))
-    assert exported["messages"] == COUNT
-    assert len(target.read_bytes().splitlines()) == COUNT
+    told = [int(line) for line in ended.stdout.split()]
+    assert ended.returncode == 0 or "KILL" in str(ended.returncode) or ended.returncode in (-9, 137)
+    return (told[-1] if told else 0), ended.returncode != 0
 
 
-def test_a_daily_run_that_was_missed_is_made_by_whoever_gets_the_lease(
-    processes: ProcessCluster, tmp_path: Path
-) -> None:
-    """Once, by one of two brokers that start after its time."""
-    settings = broker_settings(tmp_path / "b.toml", **SETTINGS)
-    for group in ("b1", "b2"):
-        processes.add(group, *settings)
-    processes.vq_json("topic", "create", "t", "--partitions", "2", "--retention-policy", "archive")
-    block_until(lambda: lease_of(processes), "a node takes the lease")
-    assert processes.vq_json("archive", "history") == [], "a new cluster has missed nothing"
-    for broker in processes.brokers.values():
-        assert broker.stop() == 0
-    path = f"/vq/{processes.name}/archive/runs"
-    with admin(processes.zookeeper) as client:
-        counter = json.loads(client.get(path)[0])
-        client.set(path, json.dumps({**counter, "since_ms": 1}).encode())
-    for group in ("b1", "b2"):
-        processes.restart(group)
+def judge(directory: Path, durable: int) -> int:
+    """Check the log after a life; return how many messages are durable now."""
+    log = opened(directory, RealDisk())
+    assert log.state is LogState.OK, log.reason
+    assert not log.recovery.cut_messages
+    numbers = [number_of(each) for each in payloads(log)]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert numbers[-1] + 1 >= durable
+    assert numbers[-1] + 1 - durable <= 3, "more than one batch of messages was not told"
+    names = os.listdir(directory)
+    archived = sum(block.is_archived for block in blocks_of(log))
+    assert sum(name.endswith(".zip") for name in names) == archived
+    assert sum(name.endswith(".archive") for name in names) == archived
+    assert sum(name.endswith(".block") for name in names) == len(blocks_of(log)) - archived
+    assert not any(name.endswith(".tmp") for name in names)
+    log.close()
+    return numbers[-1] + 1
 
-    def ended() -> bool:
-        found = json.loads(processes.vq("archive", "history", "--json").stdout)
-        return bool(found) and found[0]["state"] == "done"
 
-    block_until(ended, "the missed run is made and done")
-    [run] = processes.vq_json("archive", "history")
-    due = datetime.fromtimestamp(run["due_s"], UTC).astimezone()
-    assert (due.hour, due.minute) == (2, 0)
-    assert run["due_s"] <= run["as_of_s"]
-    assert run["by"] == lease_of(processes)["holder"]
-    assert {each["group"] for each in run["nodes"]} == {"b1", "b2"}
-    found = {each["check"]: each for each in json.loads(processes.vq("doctor", "--json").stdout)}
-    assert found["archive"]["level"] == "ok"
+@pytest.mark.parametrize("call", POINTS)
+def test_a_process_may_die_at_any_step(call: str, tmp_path: Path) -> None:
+    """One life after the other in the same directory; each dies at another call."""
+    need_strace()
+    rng = make_rng()
+    directory = tmp_path / "orders" / "0"
+    durable = kills = 0
+    for number in rng.sample(range(1, POINTS[call] + 1), times(8, POINTS[call])):
+        told, killed = life(directory, call, number)
+        kills += killed
+        if told or durable:
+            durable = judge(directory, max(durable, told))
+        print(call, number, killed, durable)
+    assert kills >= times(5, 15)
+    assert durable

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
+from support.simulation.archives import ARCHIVE
 from support.simulation.copies import (
     ALL_FAULTS,
     COPY_COMBINATIONS,
@@ -110,6 +111,20 @@ def test_an_unclean_election_loses_only_what_the_node_lacked(first: int) -> None
         stopped += sum(1 for _ in report.history.of("stopped"))
     assert elections
     assert stopped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, ASYNC_SEEDS, BLOCK))
+def test_archives_are_as_good_as_block_files(first: int) -> None:
+    """On every node, whatever strikes it; copies have the same bytes, archived or not."""
+    archived = 0
+    for seed in range(first, first + BLOCK):
+        size = Size(copies=seed % 3)
+        draw = draw_copy_kinds if seed % 3 else draw_kinds
+        report = run.simulate(seed, size=size, kinds=tuple(sorted({*draw(seed), ARCHIVE})))
+        assert not report.violations, explain(report)
+        archived += report.effects.get(ARCHIVE, 0)
+    assert archived > 20
 
 
 @pytest.mark.slow

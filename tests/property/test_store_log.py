@@ -5,11 +5,20 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.store import DIRECTORY, memory_disk, open_log, records
+from support.store import (
+    DIRECTORY,
+    blocks_of,
+    memory_disk,
+    open_log,
+    records,
+    write_archive,
+)
 
 from vq.clock import ManualClock
-from vq.errors import DiskFull, OffsetNotBoundary, OffsetOutOfRange
+from vq.errors import Busy, DiskFull, InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import ProducerStamp
+from vq.store.archive_writer import BlockWriter
+from vq.store.block import Block, BlockCache
 from vq.store.format import CONTROL_BYTES
 from vq.store.log import LogState
 from vq.store.memory_disk import keep_all, keep_none
@@ -23,7 +32,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def begin(self) -> None:
         self.disk = memory_disk()
         self.clock = ManualClock(wall_ms=1_000)
-        self.log = open_log(self.disk, clock=self.clock)
+        self.open()
         self.batches: list[tuple[int, int, int, list[bytes], int]] = []
         self.epoch = 1
         self.synced = 0
@@ -32,6 +41,10 @@ class LogAgainstList(RuleBasedStateMachine):
         self.ticket_covers = 0
         self.sequence = 0
         self.maybe_dropped = False
+
+    def open(self) -> None:
+        # Whoever reads here may wait until an archive is decompressed.
+        self.log = open_log(self.disk, clock=self.clock, cache=BlockCache(16, waits=True))
 
     # What can happen ----------------------------------------------------------------------------
     @rule(payloads=st.lists(st.binary(max_size=900), min_size=1, max_size=4))
@@ -98,7 +111,7 @@ class LogAgainstList(RuleBasedStateMachine):
         lose = power and not self.maybe_dropped
         self.disk = self.disk.crash(keep_none if lose else keep_all)
         start = self.log.start_offset
-        self.log = open_log(self.disk, clock=self.clock)
+        self.open()
         if lose:  # what was written between the ticket and its fdatasync may be there all the same
             assert self.log.end_offset >= self.synced
             self.batches = [b for b in self.batches if b[1] <= self.log.end_offset]
@@ -123,6 +136,43 @@ class LogAgainstList(RuleBasedStateMachine):
         assert self.log.seal() == self.log.end_offset
         assert self.log.state is LogState.SEALED
         self.log.unseal()
+
+    @rule(share=st.floats(0, 1), at_once=st.booleans())
+    def archive_a_block(self, share: float, at_once: bool) -> None:
+        if self.ticket is None:
+            self.log.roll()
+            self.begin_flush()
+            if self.ticket is not None:
+                self.end_flush()
+        blocks = [block for block in blocks_of(self.log) if self.is_archivable(block)]
+        if blocks:
+            block = blocks[int(share * (len(blocks) - 1))]
+            stub = write_archive(self.disk, block, chunk_bytes=700)
+            if at_once or share < 0.8:  # otherwise the process dies, or gives it up
+                self.log.use_archive(block, stub.archive)
+
+    def is_archivable(self, block: Block) -> bool:
+        try:
+            self.log.check_archivable(block)
+        except (Busy, InvalidState):
+            return False
+        return True
+
+    @rule(share=st.floats(0, 1))
+    def restore_a_block(self, share: float) -> None:
+        blocks = [block for block in blocks_of(self.log) if block.is_archived]
+        if blocks:
+            block = blocks[int(share * (len(blocks) - 1))]
+            try:
+                self.log.check_restorable(block)
+            except Busy:
+                return
+            writer = BlockWriter(self.disk, block.path)
+            while not writer.done:
+                writer.step()
+            writer.place()
+            writer.close()
+            self.log.use_file(block)
 
     # What must be the same ----------------------------------------------------------------------
     def kept(self) -> list[tuple[int, int, int, list[bytes], int]]:

@@ -6,6 +6,7 @@ fault run.
 
 import hashlib
 import struct
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,12 +36,18 @@ class PartitionFiles:
 
 
 def read_partition(directory: Path) -> PartitionFiles:
-    """Return what the blocks in ``directory`` hold; an empty result if there are none."""
+    """Return what the blocks in ``directory`` hold; an empty result if there are none.
+
+    Archives beside the log count; where there is a block file, too, that one does.
+    """
     found = PartitionFiles()
     if not directory.is_dir():
         return found
     found.cut = sorted(path.name for path in directory.iterdir() if ".cut-" in path.name)
-    blocks = sorted(directory.glob("*.block"))
+    files = {
+        path.stem: path for suffix in ("zip", "block") for path in directory.glob(f"*.{suffix}")
+    }
+    blocks = [path for _, path in sorted(files.items())]
     if blocks:
         found.end = int(blocks[0].stem)
     for path in blocks:
@@ -48,8 +55,14 @@ def read_partition(directory: Path) -> PartitionFiles:
         if start != found.end:
             found.damage.append(f"{path.name} begins at {start}, the log before ends {found.end}")
             found.end = start
-        _read_block(path.read_bytes(), start, found)
+        _read_block(_unzipped(path) if path.suffix == ".zip" else path.read_bytes(), start, found)
     return found
+
+
+def _unzipped(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if name.startswith("block/"))
+        return b"".join(map(archive.read, names))
 
 
 def _read_block(data: bytes, start: int, found: PartitionFiles) -> None:

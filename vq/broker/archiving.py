@@ -147,7 +147,7 @@ class Archiving:
         """See ``ChannelLogs.restore``."""
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
-            held.check_archived()
+            held.check_restorable()
             path = block.path
             writer = await self._runner.run(lambda: self._logs.restore(path), Lane.ARCHIVE)
             try:
@@ -159,7 +159,7 @@ class Archiving:
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
         async with self._lock(held.channel.partition):
-            held.check_archived()
+            held.check_restorable()
             await self._runner.run(writer.place, Lane.ARCHIVE)
             self.use_file(held)
 
@@ -173,13 +173,13 @@ class Archiving:
 
     async def _place(self, held: "_Held", place: Callable[[], None]) -> None:
         async with self._lock(held.channel.partition):
-            held.check_archived()
+            held.check_restorable()
             await self._runner.run(place, Lane.VERIFY)
             self.use_file(held)
 
     def use_file(self, held: "_Held") -> None:
         """Have the block file, which is there, take the place of the archive."""
-        held.check_archived()
+        held.check_restorable()
         held.log.use_file(held.block)
         held.part.flush_now()
 
@@ -305,6 +305,15 @@ class _Held:
                 f"the block at {self.block.start_offset} of {self.channel} is not archived"
             )
         return archive
+
+    def check_restorable(self) -> None:
+        """Return if a block file may take the place of the archive now.
+
+        Raises:
+            VqError: It may not.
+        """
+        self.check()
+        self.log.check_restorable(self.block)
 
 
 class _Alone:

@@ -506,6 +506,8 @@ class ChannelLogs:
                 log = older.log
                 if log is not None and _has_nothing(older, log) and log.end_offset <= offset:
                     await self.settle(older)
+                    if log.flushing.discards:
+                        continue  # its archives elsewhere go first
                     channel.older.remove(older)
                     older.close(Busy(f"an earlier range of {channel} was deleted"))
                     await self._runner.run(

@@ -245,7 +245,7 @@ class BrokerNode:
         self._tasks.keep(self._watch_disk, "watch the disk")
         self._tasks.keep(self._publish_load, "publish the load")
         self._tasks.keep(self._tidy, "tidy up")
-        self._tasks.keep(self._archiver.run, "archive")
+        self._tasks.keep(watched.archiver.run, "archive")
         self._tasks.keep(self._daily_runs().run, "make daily runs")
         self._monitor.has_started = True
         logger.info(
@@ -417,7 +417,6 @@ class BrokerNode:
             rng=self._rng,
             stops=lambda: self._stage is not Stage.SERVING,
         )
-        self._archiver = archiver
         self._tasks.keep(
             lambda: self._partitions.logs.discard_archives(self._partitions.channels.values),
             "remove archives elsewhere",

@@ -3,8 +3,8 @@
 Knows the bytes of the stub, not files. A **zip** holds the block as consecutive chunks of whole
 batches, each about 1 MiB and deflated (or stored where that is not smaller), and a description:
 
-    block/0000000000000000          the block's bytes from its position 0 on
-    block/0000000000001048200       … and so on, in order: unzip -p X.zip 'block/*' is the block
+    block/0000000000                the block's bytes from its position 0 on
+    block/0001048200                … and so on, in order: unzip -p X.zip 'block/*' is the block
     description.json                whose block it is, for people and other programs
 
 A **stub**, ``<16 digits>.archive``, is a small JSON file with a checksum (``checked_text``):

@@ -149,8 +149,9 @@ class _Cut:
             checkpoint = replace(checkpoint, manifest=self._manifest(offset))
         # From here on, recovery needs nothing at or behind the offset.
         self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
-        for start in restored:
-            self._drop_archive(start)
+        for start in self.starts:
+            if self.kinds.get(start) is not Kind.ARCHIVE:  # perhaps left over from a crash
+                self._drop_archive(start)
         kept = [start for start in self.starts if start < offset]
         files: list[tuple[Path, int]] = []
         for start in reversed(self.starts[len(kept) :]):  # what is left has no gap at any time
@@ -262,9 +263,9 @@ class _Cut:
     def _cut_tail(self, start: int, offset: int) -> list[tuple[Path, int]]:
         """Keep what a block holds from ``offset`` on in a file of its own, and cut it off."""
         path = self._path(start)
-        size = self.disk.size(path)
-        if size == offset - start:
+        if self._end(start) == offset:
             return []
+        size = self.disk.size(path)
         self._drop_index(start)
         self.disk.sync_directory(self.directory)
         file = self.disk.open(path)

@@ -138,6 +138,12 @@ class Flushing:
         self.superseded.append(path)
         self.checkpoint_wanted = True
 
+    def supersedes(self, block: Block) -> bool:
+        """Whether a file that held the bytes of a block before is still to be deleted."""
+        ticket = self._ticket
+        paths = [*self.superseded, *(ticket.superseded if ticket is not None else ())]
+        return any(path.stem == block.path.stem for path in paths)
+
     def begin(self, make_checkpoint: Callable[[], Checkpoint]) -> SyncTicket | None:
         """Return a ticket for all that was noted; None if there is nothing, or a ticket is out.
 

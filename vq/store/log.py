@@ -657,12 +657,14 @@ class Log:
         ``takes_appends``: also the last one, which the caller rolls.
 
         Raises:
+            Busy: An archive that it had before is still to be deleted.
             InvalidState: It is not.
             PartitionFailed: The log has failed.
         """
         self._check_has(block)
         if block.is_archived:
             raise InvalidState(f"{block.path} is archived already")
+        self._check_settled(block)
         is_closed = takes_appends or block is not self.open_block
         is_durable = not block.dirty and block.end_offset <= self.synced_offset
         if not is_closed or not is_durable or not block.length:
@@ -674,20 +676,35 @@ class Log:
         The file is there, durably; the archive goes as the file does in ``use_archive``.
 
         Raises:
+            Busy, InvalidState, PartitionFailed: As ``check_restorable``.
+        """
+        self.check_restorable(block)
+        self.flushing.note_superseded(block.path)
+        block.use_file()
+
+    def check_restorable(self, block: Block) -> None:
+        """Return if a block file may be written in the place of an archive of this log.
+
+        Raises:
+            Busy: The file that was there before is still to be deleted.
             InvalidState: The block is not archived, or not in the log any more.
             PartitionFailed: The log has failed.
         """
         self._check_has(block)
         if not block.is_archived:
             raise InvalidState(f"{block.path} is not archived")
-        self.flushing.note_superseded(block.path)
-        block.use_file()
+        self._check_settled(block)
 
     def _check_has(self, block: Block) -> None:
         if not self.status.can_flush:
             raise self.status.refusal()
         if not self.has(block):
             raise InvalidState(f"{block.path} is not in the log any more")
+
+    def _check_settled(self, block: Block) -> None:
+        """Return if nothing of a block is to be deleted: what takes its name would go with it."""
+        if self.flushing.supersedes(block):
+            raise Busy(f"what held the bytes of {block.path} before is still to be deleted")
 
     def seal(self) -> int:
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""

@@ -47,6 +47,9 @@ def contents(channel: Channel | None) -> tuple[int, bytes]:
         return 0, b""
     found, offset = b"", log.start_offset
     while offset < log.end_offset:
+        fetch = log.reader.cold(offset, 1 << 20, log.end_offset)
+        if fetch is not None:
+            fetch()
         part = bytes(log.reader.read(offset, 1 << 20, log.end_offset))
         found, offset = found + part, offset + len(part)
     return log.start_offset, found

@@ -1,6 +1,6 @@
 """All kinds of faults of a cluster by name, those that hurt together, and what a seed draws."""
 
-from support.simulation import links, machines, operators, quorum
+from support.simulation import archives, links, machines, operators, quorum
 from support.simulation.loop import generator
 from support.simulation.nemesis import Fault
 
@@ -57,8 +57,12 @@ COMBINATIONS: tuple[tuple[str, ...], ...] = (
 
 #: Not drawn by ``draw_kinds``: it needs a second topic.
 REPLICATION = "replication"
-#: All kinds by name, the one above included.
-EVERY_KIND: dict[str, Fault] = {**FAULTS, REPLICATION: operators.change_replication}
+#: All kinds by name, also those that are not drawn.
+EVERY_KIND: dict[str, Fault] = {
+    **FAULTS,
+    REPLICATION: operators.change_replication,
+    archives.ARCHIVE: archives.archive_blocks,
+}
 
 
 def draw_kinds(seed: int) -> tuple[str, ...]:

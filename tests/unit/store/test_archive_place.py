@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from support.archive_places import Failing, stored
 from support.store import (
     DIRECTORY,
     SMALL,
@@ -36,53 +35,15 @@ PARTS = ("c", "g", "n", "orders.t1", "0")
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
 
-class Failing(MemoryFileSystem):
-    """A store in memory that can be told not to answer."""
-
-    protocol = "failing"
-    store: dict[str, Any] = {}  # noqa: RUF012  as in its base
-    pseudo_dirs = [""]  # noqa: RUF012
-    down = False
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(path.replace("failing://", "memory://"))
-
-    def _check(self) -> None:
-        if Failing.down:
-            raise ConnectionError("nobody answers")
-
-    def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        self._check()
-        return super().cat_file(*args, **kwargs)
-
-    def _open(self, *args: Any, **kwargs: Any) -> Any:
-        self._check()
-        return super()._open(*args, **kwargs)
-
-    def rm_file(self, path: str) -> None:
-        self._check()
-        super()._rm(path)
-
-
-fsspec.register_implementation("failing", Failing, clobber=True)
-
-
 @pytest.fixture(params=["file", "memory", "failing"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a place, which answers."""
-    Failing.down = False
-    Failing.store = {}
+    Failing.reset()
     if request.param == "file":
         yield f"file://{tmp_path}/archives"
         return
     yield f"{request.param}://bucket/archives"
     fsspec.filesystem("memory").store.clear()
-
-
-def stored(place: str) -> list[str]:
-    system, path = fsspec.core.url_to_fs(place)
-    return [name.rpartition("/")[2] for name in system.find(path)]
 
 
 def three_blocks(disk: MemoryDisk) -> Log:
@@ -169,7 +130,7 @@ def test_a_dropped_block_leaves_a_mark_until_its_zip_is_removed(place: str) -> N
 
 def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     """The log opens, takes appends and reads what is here; what is there can be tried again."""
-    Failing.store, Failing.down = {}, False
+    Failing.reset()
     disk = memory_disk()
     log = three_blocks(disk)
     archive_at(disk, log, "failing://bucket", 2)
@@ -209,7 +170,8 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
 
 
 def test_a_place_that_does_not_answer_takes_no_archive() -> None:
-    Failing.store, Failing.down = {}, True
+    Failing.reset()
+    Failing.down = True
     disk = memory_disk()
     log = three_blocks(disk)
     with pytest.raises(Unreachable, match="nobody answers"):
@@ -260,7 +222,7 @@ def test_a_zip_that_was_written_in_vain_is_removed(place: str) -> None:
 
 def test_the_trash_goes_with_its_archives_elsewhere() -> None:
     """While their place does not answer, it stays."""
-    Failing.store, Failing.down = {}, False
+    Failing.reset()
     data, clock = DIRECTORY.parent.parent, ManualClock()
     disk = MemoryDisk()
     directory = DataDirectory.open(data, "c", "g", "n", disk)

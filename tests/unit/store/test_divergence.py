@@ -3,11 +3,21 @@
 import random
 
 import pytest
-from support.store import DIRECTORY, append, flush, memory_disk, open_log, payloads
+from support.store import (
+    DIRECTORY,
+    append,
+    archive,
+    blocks_of,
+    flush,
+    memory_disk,
+    open_log,
+    payloads,
+)
 
 from vq.clock import ManualClock
 from vq.errors import CorruptData, InvalidArgument
 from vq.model import ProducerStamp
+from vq.store.block import BlockCache
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import INDEX_SUFFIX, block_name
 from vq.store.log import Log, LogState
@@ -228,3 +238,62 @@ def test_a_cut_that_returned_survives_a_loss_of_power(kept: int) -> None:
     cut(disk, starts[kept])
     log = judge(disk.crash(keep_none), starts, kept)
     assert log.end_offset == starts[kept]
+
+
+def archive_blocks(disk: MemoryDisk, count: int) -> None:
+    """Have the first blocks of a closed log be archives."""
+    log = open_log(disk)
+    log.roll()
+    flush(log)
+    for block in blocks_of(log)[:count]:
+        archive(disk, log, block)
+    log.close()
+
+
+@pytest.mark.parametrize("archives", [1, 3, 4])
+@pytest.mark.parametrize("kept", range(COUNT + 1))
+def test_a_log_with_archives_is_cut_anywhere(kept: int, archives: int) -> None:
+    """Archives that the cut concerns are restored first; the others stay what they are."""
+    disk = memory_disk()
+    starts = fill(disk)
+    archive_blocks(disk, archives)
+    files = cut(disk, starts[kept])
+    log = open_log(disk, cache=BlockCache(waits=True))
+    assert (log.state, log.end_offset) == (LogState.OK, starts[kept])
+    assert payloads(log) == [content(number) for number in range(kept)]
+    assert contents_of(disk, files) == [content(number) for number in range(kept, COUNT)]
+    whole = [block.is_archived for block in blocks_of(log)]
+    assert whole == [at < archives and at < kept // 3 for at in range(len(whole))]
+    append(log, b"new", epoch=2)
+    flush(log)
+    log.close()
+    log = open_log(disk, cache=BlockCache(waits=True))
+    assert payloads(log)[-1] == b"new"
+    stubs = [name for name in disk.listdir(DIRECTORY) if name.endswith((".archive", ".zip"))]
+    assert len(stubs) == 2 * sum(whole)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 6, 11])
+def test_a_crash_while_archives_are_cut_leaves_a_log_that_opens(kept: int) -> None:
+    """And cutting again does the rest."""
+    base = memory_disk()
+    disk = base.crash(keep_all)
+    starts = fill(disk)
+    archive_blocks(disk, 4)
+    begin = len(disk.operations)
+    cut(disk, starts[kept])
+    for count in range(begin, len(disk.operations) + 1):
+        for chance in (keep_all, keep_none):
+            after = base.crash(keep_all)
+            for _ in after.replay(disk.operations[:count]):
+                pass
+            after = after.crash(chance)
+            log = open_log(after, cache=BlockCache(waits=True))
+            assert log.state is LogState.OK
+            found = payloads(log)
+            assert found == [content(number) for number in range(len(found))]
+            assert len(found) >= kept
+            log.close()
+            cut(after, starts[kept])
+            log = open_log(after, cache=BlockCache(waits=True))
+            assert payloads(log) == found[:kept]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.block_files import read_partition
 from support.store import (
     DIRECTORY,
     append,
@@ -17,6 +18,7 @@ from support.store import (
 
 from vq.store.archive import ArchiveFiles
 from vq.store.block import BlockCache
+from vq.store.disk import RealDisk
 from vq.store.holdings import Holder, holder
 from vq.store.log import Log, LogState
 from vq.store.manifest import Kind
@@ -307,6 +309,23 @@ def test_a_crash_at_any_step_of_retention_is_finished_or_undone() -> None:
         log = reopened(after)
         left = len(blocks_of(log)) - 1
         assert len(names(after, ".zip")) == len(names(after, ".archive")) == left, count
+
+
+def test_who_follows_the_document_reads_archives_and_block_files(tmp_path: Path) -> None:
+    """With Python's own zip module, and no code of vq."""
+    disk = RealDisk()
+    log = open_log(disk, tmp_path / "orders" / "0")
+    for number, payload in enumerate(PAYLOADS):
+        append(log, payload)
+        if number % 3 == 2:
+            log.roll()
+    flush(log)
+    before = read_partition(log.directory)
+    archive(disk, log, blocks_of(log)[0])
+    archive(disk, log, blocks_of(log)[1])
+    assert read_partition(log.directory) == before
+    assert [payload for _, payload in before.messages] == PAYLOADS
+    log.close()
 
 
 def test_a_zip_that_nothing_refers_to_is_removed() -> None:

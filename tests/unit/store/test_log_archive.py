@@ -19,10 +19,11 @@ from support.store import (
 )
 
 from vq.clock import ManualClock
-from vq.errors import InvalidState, OffsetNotBoundary, PartitionFailed
+from vq.errors import Busy, InvalidState, OffsetNotBoundary, PartitionFailed
 from vq.store.archive import ArchiveFiles
+from vq.store.archive_writer import BlockWriter
 from vq.store.archived_file import ArchivedFile, ChunkCache, NotInMemory, open_stored, stored_length
-from vq.store.block import BlockCache
+from vq.store.block import Block, BlockCache
 from vq.store.block_facts import read_facts
 from vq.store.log import Log, LogConfig
 from vq.store.memory_disk import MemoryDisk
@@ -345,6 +346,38 @@ def test_a_flush_under_way_while_a_block_is_archived_deletes_nothing() -> None:
     flush(log)
     assert not disk.exists(path)
     assert not log.flushing.deletes
+
+
+def test_a_block_is_not_restored_before_its_file_is_deleted() -> None:
+    """The flush that deletes it would take the new one for the old one; and the same again."""
+    disk = memory_disk()
+    log = filled(disk, archived=False)
+    block = blocks_of(log)[0]
+    stub = write_archive(disk, block)
+    log.use_archive(block, stub.archive)
+    with pytest.raises(Busy):
+        log.check_restorable(block)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    with pytest.raises(Busy):
+        log.use_file(block)
+    ticket.run()
+    log.finish_sync(ticket)
+    log.check_restorable(block)
+    restore(disk, log, block)
+    with pytest.raises(Busy):
+        log.check_archivable(block)
+    flush(log)
+    log.check_archivable(block)
+
+
+def restore(disk: MemoryDisk, log: Log, block: Block) -> None:
+    writer = BlockWriter(disk, block.path)
+    while not writer.done:
+        writer.step()
+    writer.place()
+    writer.close()
+    log.use_file(block)
 
 
 def test_on_a_full_disk_a_dropped_archive_is_emptied_first() -> None:

@@ -1,0 +1,232 @@
+"""Archives at a URL: read through the broker, removed by it, and a place that does not answer."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.archive_places import URL, Failing, stored
+from support.broker import DATA, Client, message
+from support.client import factory_of
+from support.node_pair import settled
+from support.waiting import until
+
+from vq.broker import archiving
+from vq.broker.channel import Channel
+from vq.errors import Busy
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.store import archive_writer
+from vq.store.block import Block
+from vq.store.log import Log, LogState
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A place that answers; small chunks, so that a small block has several."""
+    monkeypatch.setattr(archive_writer, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(archiving, "DISCARD_S", 0.1)
+    Failing.reset()
+    yield
+    Failing.reset()
+
+
+def channel_of(served) -> Channel:
+    return served.node._partitions.channels["t", 0]
+
+
+def log_of(served) -> Log:
+    return channel_of(served).log
+
+
+async def fill(served, blocks: int = 3) -> list[Block]:
+    """Write closed blocks."""
+    for number in range(blocks):
+        for each in range(10):
+            await served.client.put("t", 0, [message(b"%02d-%02d " % (number, each) * 60)])
+        log_of(served).roll()
+    await settled(channel_of(served))
+    return list(log_of(served).closed_blocks)
+
+
+async def archive(served, block: Block) -> None:
+    await served.node._partitions.logs.archive(channel_of(served), block, URL)
+
+
+async def read_all(client: Client, begin: int = 0) -> bytes:
+    found, offset = b"", begin
+    while True:
+        answer, body = await client.get("t", 0, offset)
+        found += body
+        if not body:
+            return found
+        offset = answer.next_offset
+
+
+def names(served, suffix: str) -> list[str]:
+    return [n for n in served.disk.listdir(DATA / "t" / "0") if n.endswith(suffix)]
+
+
+async def test_a_node_reads_what_it_archived_elsewhere(served):
+    """The zip has a name of its own in the whole cluster; nothing of it is on the node's disk."""
+    blocks = await fill(served)
+    before = await read_all(served.client)
+    for block in blocks:
+        await archive(served, block)
+    topic_id = channel_of(served).topic_id
+    assert blocks[1].archive.url == (
+        f"{URL}/test/b1/n1/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
+    )
+    assert (names(served, ".zip"), names(served, ".block")) == ([], [])
+    assert len(stored()) == 3
+    assert await read_all(served.client) == before
+    await served.node.stop()
+    node = await served.cluster.start()
+    client = await Client.connect(served.cluster.network, node.address)
+    assert await read_all(client) == before
+
+
+async def test_a_place_that_does_not_answer_refuses_these_reads_alone(served):
+    """The client can try again; the partition takes messages, and the node is sound."""
+    blocks = await fill(served)
+    before = await read_all(served.client)
+    await archive(served, blocks[0])
+    Failing.down = True
+    for _ in range(2):
+        with pytest.raises(Busy, match="nobody answers") as caught:
+            await served.client.get("t", 0, 0)
+        assert caught.value.retriable
+    with pytest.raises(Busy):
+        await served.client.get("t", 0, 0, validate=True, tags=["x"])
+    with pytest.raises(Busy):
+        await served.node._partitions.logs.verify_archive(channel_of(served), blocks[0])
+    assert await read_all(served.client, blocks[1].start_offset)
+    await served.client.put("t", 0, [message(b"live")])
+    assert log_of(served).state is LogState.OK
+    assert not served.node._dispatcher.repairs.damaged()
+    Failing.down = False
+    assert (await read_all(served.client))[: len(before)] == before
+
+
+async def test_a_verification_does_not_take_silence_for_damage(served):
+    """It says what it could not read, and reads that the next time."""
+    blocks = await fill(served)
+    await archive(served, blocks[0])
+    channel = channel_of(served)
+    verifier = served.node._dispatcher.repairs._verifier
+    Failing.down = True
+
+    async def verified() -> object:
+        ask = {"topic": "t", "partition": 0, "topic_id": channel.topic_id, "whole": True}
+        await served.client.call(Command.VERIFY, wire.VerifyRequest(begin=True, **ask))
+        await until(lambda: verifier._passes[channel].ended)
+        return (await served.client.call(Command.VERIFY, wire.VerifyRequest(**ask)))[0]
+
+    told = await verified()
+    assert "nobody answers" in told.unverified
+    assert not told.damage
+    Failing.down = False
+    told = await verified()
+    assert told.unverified == ""
+    assert told.verified_bytes == log_of(served).size_bytes
+
+
+async def test_a_block_is_archived_when_the_place_answers_again(served):
+    blocks = await fill(served, 1)
+    Failing.down = True
+    with pytest.raises(Busy, match="nobody answers"):
+        await archive(served, blocks[0])
+    assert not blocks[0].is_archived
+    Failing.down = False
+    await archive(served, blocks[0])
+    assert blocks[0].is_archived
+
+
+async def test_what_retention_drops_is_removed_elsewhere(served):
+    """Beside everything else, when the place answers."""
+    blocks = await fill(served)
+    for block in blocks:
+        await archive(served, block)
+    Failing.down = True
+    await served.node._partitions.logs.drop_before(channel_of(served), blocks[1].end_offset)
+    await settled(channel_of(served))
+    assert len(names(served, ".discard")) == 2
+    assert log_of(served).start_offset == blocks[2].start_offset
+    Failing.down = False
+    await until(lambda: not names(served, ".discard"))
+    assert stored() == [f"{blocks[2].start_offset:016d}.zip"]
+    assert not log_of(served).flushing.discards
+
+
+async def test_a_zip_that_is_written_again_is_not_removed(served):
+    """A block was restored and archived again before its old zip was gone."""
+    (block,) = await fill(served, 1)
+    before = await read_all(served.client)
+    await archive(served, block)
+    logs, channel = served.node._partitions.logs, channel_of(served)
+    log = log_of(served)
+
+    class Kept(list):  # nobody removes anything meanwhile
+        def __iter__(self):
+            return iter(())
+
+    await logs.restore(channel, block)
+    marks = list(log.flushing.discards)
+    assert len(marks) == len(stored()) == 1
+    log.flushing.discards = Kept(marks)
+    await archive(served, block)
+    log.flushing.discards = marks
+    await until(lambda: not log.flushing.discards)
+    assert len(stored()) == 1
+    assert await read_all(served.client) == before
+
+
+async def move(cluster, group: str) -> None:
+    async with factory_of(cluster) as factory:
+        await factory.admin.move(await factory.admin.plan_moves("t", [0], group))
+
+
+async def test_an_earlier_range_goes_when_its_archives_elsewhere_are_gone(cluster):
+    """Its last block is archived, too: nothing is appended to it any more."""
+    first = await cluster.start(retention_interval_s=1e6)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in first._partitions.channels)
+    client = await Client.connect(cluster.network, first.address)
+    for each in range(5):
+        await client.put("t", 0, [message(b"%d" % each * 500)])
+    end = (await client.put("t", 0, [message(b"last")])).offset
+    second = await cluster.start("b2", retention_interval_s=1e6)
+    await move(cluster, "b2")
+    between = await Client.connect(cluster.network, second.address)
+    there = second._partitions.channels
+    await until(lambda: ("t", 0) in there and there["t", 0].takes_puts)
+    await between.put("t", 0, [message(b"elsewhere")])
+    await move(cluster, "b1")
+    here = first._partitions.channels
+    await until(lambda: here["t", 0].takes_puts and here["t", 0].older)
+    channel = here["t", 0]
+    await client.put("t", 0, [message(b"new")])
+    older = channel.older[0].log
+    block = next(iter(older._blocks))
+    logs = first._partitions.logs
+    await logs.archive(channel, block, URL)
+    assert block.is_archived
+    assert b"444" in await read_all_of(client, 0, end)
+    Failing.down = True
+    await logs.drop_before(channel, block.end_offset)
+    await until(lambda: older.flushing.discards)
+    await logs.drop_before(channel, block.end_offset)
+    assert channel.older
+    Failing.down = False
+    await until(lambda: not older.flushing.discards)
+    await logs.drop_before(channel, block.end_offset)
+    assert not channel.older
+    assert stored() == []
+
+
+async def read_all_of(client: Client, begin: int, end: int) -> bytes:
+    found = b""
+    while begin < end:
+        answer, body = await client.get("t", 0, begin)
+        found, begin = found + body, answer.next_offset
+    return found

@@ -1,0 +1,60 @@
+"""What archiving does meanwhile: blocks become archives, and files again, on any node, any time."""
+
+from support.simulation.nemesis import Nemesis
+
+from vq.broker.channel import Channel
+from vq.broker.node import BrokerNode
+from vq.errors import VqError
+
+#: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.
+ARCHIVE = "archive"
+
+
+async def archive_blocks(nemesis: Nemesis) -> None:
+    """A node goes over all its blocks, whatever else happens to it."""
+    host = nemesis.pick(nemesis.world.machines)
+    if host is None or host.node is None or not host.serves:
+        return
+    nemesis.note(ARCHIVE, host.name)
+    host.process.spawn(_go_over(nemesis, host.node))
+
+
+async def _go_over(nemesis: Nemesis, node: BrokerNode) -> None:
+    for channel in list(node._partitions.channels.values()):
+        for part in [*channel.older, channel]:
+            try:
+                await _archive_some(nemesis, node, channel, part)
+            except (VqError, OSError) as error:
+                what = f"archiving {channel}: {type(error).__name__}"
+                nemesis.world.history.add("note", node.config.node, what)
+
+
+async def _archive_some(
+    nemesis: Nemesis, node: BrokerNode, channel: Channel, part: Channel
+) -> None:
+    """Archive most blocks of a log, restore some, give some up half-way.
+
+    Raises:
+        VqError, OSError: Something came in between.
+    """
+    rng, logs, log = nemesis.rng, node._partitions.logs, part.log
+    if log is None:
+        return
+    if part is channel and log.open_block is not None and rng.random() < 0.5:
+        await logs.roll(channel, log.open_block)
+    blocks = [each for each in log.closed_blocks if each.length]
+    for block in blocks:
+        patience = rng.choice((1, 3, 5, 1000, 1000, 1000, 1000))
+        looks = iter(range(patience))
+        if not block.is_archived:
+            await logs.archive(
+                channel, block, still=lambda looks=looks: next(looks, None) is not None
+            )
+            nemesis.had_effect(ARCHIVE)
+        elif rng.random() < 0.3:
+            await logs.restore(channel, block)
+            nemesis.had_effect("restore")
+        else:
+            found = await logs.verify_archive(channel, block)
+            if found.problem:
+                nemesis.world.history.add("broken", node.config.node, found.problem)
