@@ -153,21 +153,12 @@ def cluster(
     *,
     samples: Path | None = None,
     nodes: int = 1,
-    session_timeout_s: float | None = None,
 ) -> Iterator[Cluster]:
-    """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all.
-
-    ``session_timeout_s`` is that of the brokers' ZooKeeper sessions; None is the default.
-    """
+    """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all."""
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix="vq-bench-") as scratch,
         EmbeddedZooKeeper(Path(scratch) / "zookeeper") as zookeeper,
     ):
-        more: list[str] = []
-        if session_timeout_s is not None:
-            settings = Path(scratch) / "vq.toml"
-            settings.write_text(f"[broker]\nsession_timeout_s = {session_timeout_s}\n")
-            more = ["--config", str(settings)]
         brokers = []
         for number in range(1, nodes + 1):
             values: dict[str, Any] = {
@@ -178,7 +169,6 @@ def cluster(
                 "zookeeper": zookeeper.hosts,
                 "cluster": CLUSTER,
                 "metrics_port": free_port(),  # what is measured for them is part of the figures
-                "more": more,
             }
             spec = (
                 BrokerSpec(**values)

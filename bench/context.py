@@ -42,13 +42,9 @@ class Context:
         return quick if self.quick else full
 
     @contextlib.contextmanager
-    def cluster(
-        self, nodes: int = 1, *, session_timeout_s: float | None = None
-    ) -> Iterator[Cluster]:
+    def cluster(self, nodes: int = 1) -> Iterator[Cluster]:
         """Start a fresh cluster of one broker group."""
-        with cluster(
-            self.directory, samples=self.samples, nodes=nodes, session_timeout_s=session_timeout_s
-        ) as started:
+        with cluster(self.directory, samples=self.samples, nodes=nodes) as started:
             yield started
 
 

@@ -29,7 +29,6 @@ SIZE: Final = 128
 LASTS_S: Final = 20.0
 #: The two clients of a kill: messages unacknowledged at a time, and messages a second.
 CLIENTS: Final = ((1, 200.0), (500, 2_000.0))
-_TUNED_SESSION_S: Final = 3.0
 _SEPARATOR: Final = " | "  # in the names of figures: class, system, way
 
 RATES: Final = ("one by one", "pipelined")
@@ -117,8 +116,6 @@ def _systems(context: Context) -> list[System]:
     systems: list[System] = []
     for durability, flush in ((FSYNC, "sync"), (PAGE_CACHE, "async")):
         systems.append(_Own(context, flush))
-        if durability == FSYNC:
-            systems.append(_Own(context, flush, _TUNED_SESSION_S))
         systems += [
             _Other(context, peer, about) for peer, about in found if peer.durability == durability
         ]
@@ -247,19 +244,17 @@ class _Other:
 class _Own:
     """vq: one group of three nodes and a ZooKeeper server."""
 
-    def __init__(self, context: Context, flush: str, session_s: float | None = None) -> None:
-        tuned = f", session {session_s:g} s" if session_s else ""
+    def __init__(self, context: Context, flush: str) -> None:
         self.about = About(
-            name=f"vq, flush = {flush}{tuned}",
+            name=f"vq, flush = {flush}",
             durability=FSYNC if flush == "sync" else PAGE_CACHE,
             acknowledged_by="all in sync, 2 at least",
             flushed="before the acknowledgement" if flush == "sync" else "1 000 messages or 10 s",
-            detection=f"session {session_s:g} s" if session_s else "session 10 s (default)",
+            detection="refused connections",
             client="vq",
         )
         self._context = context
         self._flush = flush
-        self._session_s = session_s
 
     def _topic(self, cluster: Cluster) -> str:
         topic = cluster.topic(flush=self._flush, min_insync=2)
@@ -268,8 +263,6 @@ class _Own:
 
     def rates(self) -> dict[str, float]:
         """See ``System``."""
-        if self._session_s is not None:
-            return {}
         context = self._context
         seconds = 1.0 if context.quick else 3.0
         count = context.pick(500_000, 50_000)
@@ -285,7 +278,7 @@ class _Own:
 
     def struck(self) -> dict[str, float]:
         """See ``System``."""
-        with self._context.cluster(NODES, session_timeout_s=self._session_s) as cluster:
+        with self._context.cluster(nodes=NODES) as cluster:
             topic = self._topic(cluster)
 
             def sender(**load: Any) -> Worker:

@@ -24,7 +24,7 @@ from vq.devtools.processes import BrokerChild, ask_status
 SIZE: Final = 128
 RATE: Final = 5_000
 IDLE_PARTITIONS: Final = 1_000
-#: ZooKeeper ends the session of a killed broker after this time, the default of brokers.
+#: ZooKeeper ends the session of a dead broker after this time, the default of brokers.
 SESSION_S: Final = 10.0
 ALONE: Final = "one node"
 SYNC: Final = "two nodes, sync"
@@ -218,10 +218,10 @@ def gap_around(times: Sequence[float], begin: float) -> float:
     return max(gaps)
 
 
-def gap_after_kill(cluster: Cluster, session_s: float = SESSION_S) -> float:
+def gap_after_kill(cluster: Cluster) -> float:
     """Kill the master while a client sends; return the longest time without an ack."""
     master = cluster.master()
-    return longest_gap(cluster, lambda: master.signal(signal.SIGKILL), session_s + 5)
+    return longest_gap(cluster, lambda: master.signal(signal.SIGKILL), SESSION_S + 5)
 
 
 def _switch(cluster: Cluster) -> list[Figure]:

@@ -56,12 +56,15 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
     copy.start()
     copy.wait_ready(PROCESSES_WAIT_S)
     block_until(lambda: behind(processes) == 0, "n2 is behind")
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
     master.kill()
+    block_until(lambda: leader(processes) == "n2", "n2 does not lead")
+    send(copy, 900, 300)
     master.start()
     master.wait_ready(PROCESSES_WAIT_S)
-    send(master, 900, 300)
-    block_until(lambda: behind(processes) == 0, "n2 is behind")
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n1 is not in sync")
     assert blocks(copy.spec.data) == blocks(master.spec.data)
+    assert processes.vq("cluster", "switch", "b1", "--to", "n1").returncode == 0
     block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
     rows = {row["node"]: row for row in processes.vq_json("cluster", "status")}
     assert [(rows[n]["role"], rows[n]["in_sync"]) for n in ("n1", "n2")] == [
@@ -69,7 +72,7 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
         ("slave", True),
     ]
     assert [rows[n]["pid"] for n in ("n1", "n2")] == [master.pid, copy.pid]
-    assert [(rows[n]["host"], rows[n]["epoch"]) for n in ("n1", "n2")] == [("127.0.0.1", 2)] * 2
+    assert [(rows[n]["host"], rows[n]["epoch"]) for n in ("n1", "n2")] == [("127.0.0.1", 3)] * 2
     assert (rows["n2"]["lag_bytes"], rows["n2"]["lag_s"], rows["n2"]["unsafe"]) == (0, 0.0, [])
     copy.stop()
     block_until(lambda: "n2 was in sync and does not run" in said(processes), "it is not missed")
@@ -205,6 +208,11 @@ def said(cluster: ProcessCluster) -> str:
 def in_sync(cluster: ProcessCluster) -> set[str]:
     rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
     return {row["node"] for row in rows if row["in_sync"]}
+
+
+def leader(cluster: ProcessCluster) -> str:
+    rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
+    return next((row["node"] for row in rows if row["role"] == "master"), "")
 
 
 def read_all(factory: vq.MessageFactory, partitions: int = 4) -> list[list[int]]:

@@ -17,7 +17,7 @@ from support.waiting import WAIT_S
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
-from vq.remoting.transport import Network, TcpNetwork, tune
+from vq.remoting.transport import Network, NobodyListens, TcpNetwork, tune
 
 HERE = Address("127.0.0.1", 0)
 
@@ -145,7 +145,7 @@ async def test_a_closed_listener_frees_its_address(network: Network) -> None:
     listener.close()
     listener.close()
     await listener.wait_closed()
-    with pytest.raises(Unreachable, match=str(listener.address.port)):
+    with pytest.raises(NobodyListens, match=str(listener.address.port)):
         await network.connect(listener.address, End)
     again = await network.listen(listener.address, End)
     assert again.address == listener.address

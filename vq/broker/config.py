@@ -109,6 +109,8 @@ class BrokerConfig:
         hand_over_timeout_s: A master that hands over its group holds PUTs for at most this time;
             then it goes on as master. A stop waits for at most half of ``stop_timeout_s``.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
+        catch_up_bytes_per_s: How fast this node copies what it lacks of a master's logs, at most:
+            0: no limit; otherwise at least 1 MiB. A node in sync is not slowed.
         verify_bytes_per_s: How fast a partition is verified on request, at most.
         scrub_bytes_per_s: How fast all that is stored is verified beside other work, at most; 0: it
             is not.
@@ -148,6 +150,7 @@ class BrokerConfig:
     start_timeout_s: float = 30.0
     hand_over_timeout_s: float = 2.0
     stop_timeout_s: float = 10.0
+    catch_up_bytes_per_s: int = 0
     verify_bytes_per_s: int = 32 * limits.MIB
     scrub_bytes_per_s: int = 4 * limits.MIB
     scrub_interval_s: float = 604_800.0
@@ -203,6 +206,11 @@ class BrokerConfig:
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+        if self.catch_up_bytes_per_s != 0 and self.catch_up_bytes_per_s < limits.MIB:
+            raise InvalidArgument(
+                f"catch_up_bytes_per_s = {self.catch_up_bytes_per_s} is below {limits.MIB}: a node "
+                "that slow may never catch up; 0 means no limit"
+            )
         if self.scrub_bytes_per_s < 0:
             raise InvalidArgument(f"scrub_bytes_per_s = {self.scrub_bytes_per_s} is below 0")
         if self.load_interval_s > limits.LOAD_INTERVAL_S_MAX:

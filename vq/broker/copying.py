@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from vq import limits
 from vq.broker.channel import Channel
+from vq.broker.pace import Pace
 from vq.coordination.leadership import Following
 from vq.errors import (
     ConnectionCut,
@@ -29,6 +30,7 @@ from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import decode_reply, described_error, encode_header
+from vq.store.format import BATCH_ON_DISK_BYTES_MAX
 from vq.store.framing import batches_ready
 
 logger = get_logger(__name__)
@@ -153,6 +155,8 @@ class CopySession:
         following: Whom this node follows.
         node: This node's name.
         on_deleted: Called with a channel and an offset: its master has deleted what lies before.
+        bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
+            is not slowed.
     """
 
     def __init__(
@@ -161,8 +165,13 @@ class CopySession:
         following: Following,
         node: str,
         on_deleted: Callable[[Channel, int], None],
+        *,
+        bytes_per_s: int = 0,
     ) -> None:
         self._on_deleted = on_deleted
+        self._pace = Pace(bytes_per_s)
+        # Any batch has room in an answer; one at a time, so that others are not held up by a burst.
+        self._answer_bytes = BATCH_ON_DISK_BYTES_MAX if bytes_per_s else limits.FETCH_BYTES_MAX
         self._connection = connection
         self._following = following
         self._node = node
@@ -230,7 +239,11 @@ class CopySession:
     def _schedule(self) -> None:
         if not self._scheduled and self.pending <= PENDING_BYTES_MAX:
             self._scheduled = True
-            self._loop.call_soon(self._request)
+            pause_s = self._pace.pause_s(self._loop.time())
+            if pause_s:
+                self._loop.call_later(pause_s, self._request)
+            else:
+                self._loop.call_soon(self._request)
 
     def _request(self) -> None:
         """Send one request for all that is asked for."""
@@ -241,7 +254,7 @@ class CopySession:
         request = wire.ReplicateRequest(
             session=_SESSION,
             sequence=self._sequence,
-            max_bytes=limits.FETCH_BYTES_MAX,
+            max_bytes=self._answer_bytes,
             max_wait_ms=round(WAIT_S * 1000),
             removed=self._removed,
             node=self._node,
@@ -251,7 +264,7 @@ class CopySession:
         asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
         for copy, new in asked:
             item = request.partitions.add(
-                handle=copy.handle, offset=copy.asked_at, max_bytes=limits.FETCH_BYTES_MAX
+                handle=copy.handle, offset=copy.asked_at, max_bytes=self._answer_bytes
             )
             if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
                 item.watch_above = max(1, copy.channel.high_watermark)
@@ -333,6 +346,8 @@ class CopySession:
             if not data:
                 self.ask(copy)
                 continue
+            if result.high_watermark > result.offset + result.size:  # never so of a node in sync
+                self._pace.spend(result.size, self.answered_at)
             try:
                 copy.take(body if len(data) == len(body) else bytes(data))
             except VqError as error:

@@ -28,6 +28,7 @@ from vq.coordination.paths import EPOCH_MAX
 from vq.errors import (
     Busy,
     ConnectionCut,
+    CoordinationError,
     CorruptData,
     InternalError,
     NotMaster,
@@ -43,7 +44,7 @@ from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
-from vq.remoting.transport import Network
+from vq.remoting.transport import Network, NobodyListens
 from vq.store.format import OFFSET_MAX
 from vq.store.log import Log
 from vq.store.lookup import EpochEnd
@@ -58,6 +59,9 @@ AUDIT_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
 COMPARED_AT_ONCE: Final = 32
+#: A master that was connected is dead when its machine refuses so many connections, with a pause.
+REFUSALS: Final = 2
+REFUSED_PAUSE_S: Final = 0.05
 #: A partition that was copied for so long is well: its next failure is a first one.
 WELL_S: Final = 10.0
 #: A failure that usually goes away by itself is told when it happened so often.
@@ -96,6 +100,9 @@ class Follower:
         cluster, group, node: Of this node.
         prove: Has both ends of a connection show that they belong to the cluster.
         rng: For the back-off.
+        on_dead: Called with a master that this node was connected to, and that is dead: its machine
+            says, ``REFUSALS`` times one after the other, that nobody listens.
+        bytes_per_s: How fast this node catches up with a master, at most; 0: no limit.
 
     Attributes:
         problem: Why nothing is copied, although this node follows; "" if there is no reason.
@@ -112,8 +119,12 @@ class Follower:
         node: str,
         prove: Callable[[BrokerConnection], Awaitable[None]],
         rng: Draws,
+        on_dead: Callable[[Following], Awaitable[None]],
+        bytes_per_s: int = 0,
     ) -> None:
         self._channels = channels
+        self._on_dead = on_dead
+        self._bytes_per_s = bytes_per_s
         self._logs = logs
         self._network = network
         self._cluster = cluster
@@ -122,6 +133,8 @@ class Follower:
         self._prove = prove
         self._rng = rng
         self._following: Following | None = None
+        self._met: Following | None = None  # whom this node was connected to last
+        self._refusals = 0  # of connections to that one, since then
         self._session: CopySession | None = None
         self._changed = asyncio.Event()  # whom to follow
         self._look = asyncio.Event()  # that, or something about the session
@@ -188,8 +201,22 @@ class Follower:
                     logger.exception("copying failed")
                 failures += 1
                 pause_s = BACKOFF.pause_s(failures, self._rng)
+                if await self._is_first_refusal(following, error):
+                    pause_s = REFUSED_PAUSE_S
                 self._tell(following, error, pause_s)
                 await _is_set_within(self._changed, pause_s)
+
+    async def _is_first_refusal(self, following: Following, error: Exception) -> bool:
+        """Whether the next try tells if the master is dead; if it is by now, have it be dead."""
+        refused = isinstance(error, NobodyListens) and following == self._met
+        self._refusals = self._refusals + 1 if refused else 0
+        if self._refusals < REFUSALS or self._following != following:
+            return refused
+        try:
+            await self._on_dead(following)
+        except CoordinationError as error:  # its session ends by itself
+            logger.info("registration of a dead master stays", master=following.master, error=error)
+        return False
 
     def _tell(self, following: Following, error: Exception, pause_s: float) -> None:
         problem = f"nothing is copied from {following.master} at {following.address}: {error}"
@@ -220,7 +247,11 @@ class Follower:
         )
         tasks = Tasks()
         session = self._session = CopySession(
-            connection, following, self._node, self._logs.drop_soon
+            connection,
+            following,
+            self._node,
+            self._logs.drop_soon,
+            bytes_per_s=self._bytes_per_s,
         )
         try:
             hello: Any = connection.opened.result()
@@ -232,6 +263,7 @@ class Follower:
             await self._prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
+            self._met = following
             await self._keep(session, following, connection, tasks)
         finally:
             self._session = None

@@ -63,6 +63,7 @@ from vq.broker.turn import Turn
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.dead_masters import remove_dead_master
 from vq.coordination.leadership import Following, Leadership
 from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
@@ -306,6 +307,8 @@ class BrokerNode:
             node=config.node,
             prove=self._membership.prove,
             rng=self._rng,
+            on_dead=self._master_is_dead,
+            bytes_per_s=config.catch_up_bytes_per_s,
         )
         self._tasks.keep(follower.run, "copy from the master")
         self._partitions.on_added = follower.look
@@ -605,6 +608,18 @@ class BrokerNode:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
+
+    async def _master_is_dead(self, following: Following) -> None:
+        """Have the group elect another master now, not when the session of the dead one ends."""
+        group = self.config.group
+        if await remove_dead_master(self._coordinator, group, self.config.node, following):
+            logger.warning(
+                "master is dead, its registration is removed",
+                group=group,
+                master=following.master,
+                address=following.address,
+                epoch=following.epoch,
+            )
 
     async def _register_anew(self) -> None:
         if self._registration is None:

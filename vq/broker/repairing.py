@@ -138,6 +138,8 @@ class Repairer:
         repairs: The last ones, the newest at the end.
         count: How many there were since the start.
         found: Whether something was to be repaired when that was looked at last.
+        failed: Whether an I/O error had ended writing to a log by then; a new start reads what the
+            medium has.
     """
 
     def __init__(
@@ -178,11 +180,15 @@ class Repairer:
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
         self.found = False
+        self.failed = False
 
     # What this node has -------------------------------------------------------------------------
     def damaged(self) -> bool:
-        """Whether something of the logs of this node is known to be damaged, or cannot be read."""
-        return any(_is_broken(each) for each in self._channels()) or self._verifier.any_damage()
+        """Whether a log of this node is known to be damaged, or can be read or written no more."""
+        channels = self._channels()
+        if any(each.failed or _is_broken(each) for each in channels):
+            return True
+        return self._verifier.any_damage()
 
     async def is_behind(self) -> bool:
         """Whether another node in sync has more of a log than this one, which starts.
@@ -286,6 +292,7 @@ class Repairer:
             now = asyncio.get_running_loop().time()
             damaged = self._to_repair()
             self.found = bool(damaged)
+            self.failed = any(each.failed for each in self._channels())
             for channel in damaged:
                 retry = self._retries.get(channel)
                 if retry is None or now >= retry.at:

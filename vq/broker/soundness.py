@@ -1,5 +1,7 @@
 """What follows for a node's role from damage in its logs that is not repaired.
 
+A log that an I/O error has ended counts as damaged: this node keeps nothing in it.
+
     damage stays ──▶ the registration says so ──▶ no other node waits for this one to lead
                  └─▶ this node claims no group that another one in sync can lead
                  └─▶ a master that has it for ``HAND_OVER_AFTER_S`` hands over
@@ -45,9 +47,11 @@ class Repairs(Protocol):
 
     Attributes:
         found: Whether there is damage now that was not repaired at once.
+        failed: Whether an I/O error has ended a log.
     """
 
     found: bool
+    failed: bool
 
     def damaged(self) -> bool:
         """Whether any damage is known at this moment."""
@@ -122,7 +126,7 @@ class Soundness:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        damaged = self._repairs.found or self.directory_gone
+        damaged = self._repairs.found or self._repairs.failed or self.directory_gone
         if damaged != self.damaged:
             self.damaged = damaged
             self._tell()

@@ -41,6 +41,10 @@ _RECEIVE_BYTES: Final = 64 * limits.KIB
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
+class NobodyListens(Unreachable):
+    """The machine at an address is there, and no process listens at the port."""
+
+
 class Listener(Protocol):
     """An address at which connections are accepted."""
 
@@ -129,7 +133,8 @@ class Network(Protocol):
         It has no deadline: wrap it in ``asyncio.timeout``.
 
         Raises:
-            Unreachable: No process listens there, or the network is cut; nothing was sent.
+            NobodyListens: The machine at ``address`` says that no process listens there.
+            Unreachable: There is no such machine, or no answer; nothing was sent.
         """
         ...
 
@@ -196,7 +201,8 @@ class TcpNetwork:
             )
         except OSError as error:  # ssl.SSLError is one, too
             reason = error.strerror or error
-            raise Unreachable(f"cannot connect to {address}: {reason}") from error
+            kind = NobodyListens if isinstance(error, ConnectionRefusedError) else Unreachable
+            raise kind(f"cannot connect to {address}: {reason}") from error
         return transport, protocol
 
     def open_stream(self, address: Address, deadline: float) -> "TcpStream":

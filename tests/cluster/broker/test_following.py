@@ -105,6 +105,15 @@ async def test_all_partitions_are_copied_byte_by_byte(pair):
     assert files(disks["b1"]) == files(disks["b1-n2"])
 
 
+async def test_a_node_with_a_limit_catches_up(pair):
+    """Its answers are smaller, and none of a batch of any size is too small."""
+    await pair.copy.stop()
+    for _ in range(3):
+        await pair.client.put("t", 0, [message(b"x" * 200_000)])
+    pair.copy = await pair.cluster.start(node="n2", catch_up_bytes_per_s=1 << 20)
+    await until(pair.same)
+
+
 async def test_who_wrote_is_known_to_the_copy(pair):
     """So a resend is recognised by whoever leads next."""
     for sequence in range(3):

@@ -23,6 +23,7 @@ NAMES: dict[str, Any] = {"data": DATA, "group": "b1", "node": "n1"}
         ({"disk_refuse": 1.2}, "1.2"),
         ({"disk_resume": 0.95}, "0.95"),
         ({"block_bytes": 1_000}, "1000"),
+        ({"catch_up_bytes_per_s": 1_000}, "1000 is below 1048576"),
         ({"stop_timeout_s": 0}, "stop_timeout_s"),
         ({"load_interval_s": 11.0}, "11.0 is above 10.0"),
     ],

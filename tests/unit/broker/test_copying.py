@@ -5,7 +5,7 @@ from typing import Any
 
 import google_crc32c
 
-from vq.broker.copying import Copy
+from vq.broker.copying import Copy, CopySession
 from vq.store.format import CONTROL_BYTES
 from vq.store.framing import frame
 
@@ -72,3 +72,64 @@ def test_an_answer_counts_as_memory_until_all_of_it_is_written() -> None:
     following.copy.take(batch(2 * SIZE, 2 * SIZE) + batch(3 * SIZE, 3 * SIZE))
     following.copy.drop()
     assert following.session.pending == 0
+
+
+# The session: how fast it asks --------------------------------------------------------------------
+class Loop:
+    """A loop at time 100 that notes what is to be called, and after which time."""
+
+    def __init__(self) -> None:
+        self.calls: list[float] = []
+
+    def time(self) -> float:
+        return 100.0
+
+    def call_soon(self, _: object) -> None:
+        self.calls.append(0.0)
+
+    def call_later(self, delay_s: float, _: object) -> None:
+        self.calls.append(delay_s)
+
+
+async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
+    """Return how long a session waits with its next request after an answer of one batch."""
+    connection: Any = SimpleNamespace(close=lambda: None)
+    master: Any = SimpleNamespace(epoch=1, incarnation=1)
+    session = CopySession(connection, master, "n2", lambda *_: None, bytes_per_s=bytes_per_s)
+    channel: Any = SimpleNamespace(
+        start_offset=0,
+        log=SimpleNamespace(synced_offset=0, end_offset=0),
+        copies=SimpleNamespace(told=0, deleted=0),
+        follow=lambda *_: None,
+        show_copied=lambda: None,
+        copy=lambda _: None,
+        sync=False,
+    )
+    session.add(channel)
+    (copy,) = session._copies.values()
+    session._asked.clear()  # as if it were asked for
+    session._scheduled = False
+    loop: Any = Loop()
+    session._loop, session.answered_at = loop, loop.time()
+    data = batch(0, 0)
+    result = SimpleNamespace(
+        handle=copy.handle,
+        status=0,
+        size=len(data),
+        offset=0,
+        epoch=1,
+        high_watermark=high_watermark,
+        deleted_before=0,
+    )
+    session._take(SimpleNamespace(results=[result]), data)
+    return loop.calls[-1]
+
+
+async def test_a_node_that_catches_up_waits_when_it_has_a_limit() -> None:
+    """The master has counted more than this answer has, so this node is not in sync."""
+    assert await answered(high_watermark=SIZE + 1, bytes_per_s=SIZE) == 1.0
+    assert await answered(high_watermark=SIZE + 1, bytes_per_s=0) == 0.0
+
+
+async def test_a_node_in_sync_is_not_slowed() -> None:
+    assert await answered(high_watermark=SIZE, bytes_per_s=SIZE) == 0.0

@@ -27,6 +27,7 @@ class Damaged:
     """Repairs that never succeed."""
 
     found = True
+    failed = False
 
     def damaged(self) -> bool:
         return True

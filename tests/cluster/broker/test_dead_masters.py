@@ -1,0 +1,97 @@
+"""A copy takes over when the machine of its master says that nobody listens there any more.
+
+n1 is killed ──▶ n2 is refused twice ──▶ n1's registration goes ──▶ n2 leads, long before
+                                                                    n1's session ends
+n1 lives, and only seems dead ──▶ the same ──▶ n1 registers anew and copies; nothing is lost
+"""
+
+import asyncio
+
+import pytest
+from support.broker import Client, MemoryCluster, message
+from support.node_pair import NodePair
+from support.waiting import until
+
+from vq.coordination.paths import GroupState
+from vq.coordination.registry import read_state
+
+pytestmark = pytest.mark.virtual_time
+
+#: Sessions in the cluster in memory last 4 s.
+LONG_BEFORE_S = 2.0
+
+
+@pytest.fixture
+async def pair(cluster: MemoryCluster) -> NodePair:
+    pair = NodePair(cluster)
+    for name in ("n1", "n2"):
+        pair.nodes[name] = await cluster.start(node=name)
+        if name == "n1":
+            await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in pair.nodes["n1"]._partitions.channels)
+    await pair.put(5)
+    await pair.in_sync()
+    await until(pair.same)
+    return pair
+
+
+async def kill(pair: NodePair) -> None:
+    cluster = pair.cluster
+    await pair.nodes["n1"]._tasks.close()
+    cluster.ensemble.crash(cluster.coordinators["b1"])
+    cluster.network.kill("b1")
+    del pair.nodes["n1"]
+
+
+async def record(cluster: MemoryCluster) -> GroupState:
+    async with cluster.admin() as coordinator:
+        state = await read_state(coordinator, "b1")
+    assert state is not None
+    return state
+
+
+async def test_a_copy_takes_over_from_a_killed_master_at_once(pair: NodePair) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    await kill(pair)
+    await until(lambda: pair.nodes["n2"].epoch == 2)
+    assert loop.time() - begin < LONG_BEFORE_S
+    await pair.put(3)
+    assert pair.log("n2").messages == 8
+
+
+async def test_one_refusal_is_not_enough(pair: NodePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started again with the same name and port is refused for a moment, too."""
+    monkeypatch.setattr("vq.broker.following.REFUSALS", 1 << 30)
+    await kill(pair)
+    await asyncio.sleep(LONG_BEFORE_S)
+    assert pair.nodes["n2"].epoch == 0
+
+
+async def test_a_master_that_only_seems_dead_loses_nothing(pair: NodePair) -> None:
+    """A firewall may refuse connections in its place. It registers anew and claims the group."""
+    old = pair.nodes["n1"]
+    client = await Client.connect(pair.cluster.network, old.address)
+    assert old._listener is not None
+    old._listener.close()
+    pair.cluster.network.reset_connections("b1-n2")
+    await until(lambda: old.epoch == 2)
+    await until(lambda: not old._context.role.insync)
+    for number in range(3):
+        await client.put("t", 0, [message(b"%d" % number)])
+    client.close()
+    state = await record(pair.cluster)
+    assert (state.master, state.insync, pair.log("n1").messages) == ("n1", ("n1",), 8)
+    assert pair.nodes["n2"].epoch == 0
+
+
+async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None:
+    """It could not lead; the master may only restart."""
+    pair.nodes["n2"]._soundness._suspend("for this test")
+    await until(lambda: not pair.nodes["n1"]._context.role.insync)
+    await pair.put(3)
+    await kill(pair)
+    pair.nodes["n2"]._soundness._suspend("")
+    await asyncio.sleep(30.0)
+    state = await record(pair.cluster)
+    assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1",))

@@ -1,0 +1,75 @@
+"""The registration of a dead master is removed by a copy in sync, and by nobody else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from vq.coordination.coordinator import Node, NoNode
+from vq.coordination.dead_masters import remove_dead_master
+from vq.coordination.leadership import Following
+from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.paths import BrokerNode, GroupState
+
+MASTER = BrokerNode.path("b1", "n1")
+
+
+async def followed(client: MemoryCoordinator) -> Following:
+    """Register ``n1``, which leads in epoch 3, and ``n2``, in sync; return what ``n2`` follows."""
+    value = BrokerNode(host="127.0.0.1", port=8123)
+    found: dict[str, Node] = {}
+    for name in ("n1", "n2"):
+        await client.create(
+            BrokerNode.path("b1", name), value.encode(), ephemeral=True, parents=True
+        )
+        found[name] = await client.get(BrokerNode.path("b1", name))
+    incarnations = {name: each.stat.czxid for name, each in found.items()}
+    state = GroupState(epoch=3, master="n1", insync=("n1", "n2"), incarnations=incarnations)
+    await client.create(GroupState.path("b1"), state.encode(), parents=True)
+    return Following(incarnations["n2"], 3, "n1", incarnations["n1"])
+
+
+async def is_registered(client: MemoryCoordinator) -> bool:
+    try:
+        await client.get(MASTER)
+    except NoNode:
+        return False
+    return True
+
+
+async def test_a_copy_in_sync_removes_it(client: MemoryCoordinator) -> None:
+    following = await followed(client)
+    assert await remove_dead_master(client, "b1", "n2", following)
+    assert not await is_registered(client)
+    assert await remove_dead_master(client, "b1", "n2", following), "it is gone, whoever did it"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: replace(state, insync=("n1",)),
+        lambda state: replace(state, incarnations={**state.incarnations, "n2": 1}),
+        lambda state: replace(state, epoch=4),
+        lambda state: replace(state, epoch=4, master="n3"),
+    ],
+    ids=["not in sync", "in sync before", "a newer epoch", "another master"],
+)
+async def test_it_stays_if_this_node_could_not_lead_instead(
+    client: MemoryCoordinator, change: Callable[[GroupState], GroupState]
+) -> None:
+    following = await followed(client)
+    path = GroupState.path("b1")
+    state = GroupState.decode(path, (await client.get(path)).data)
+    await client.set(path, change(state).encode())
+    assert not await remove_dead_master(client, "b1", "n2", following)
+    assert await is_registered(client)
+
+
+async def test_a_master_that_is_registered_anew_stays(client: MemoryCoordinator) -> None:
+    """It was started again; what this node knows is about the process before."""
+    following = await followed(client)
+    value = (await client.get(MASTER)).data
+    await client.delete(MASTER)
+    await client.create(MASTER, value, ephemeral=True)
+    assert not await remove_dead_master(client, "b1", "n2", following)
+    assert await is_registered(client)
