@@ -18,7 +18,7 @@ from typing import Any
 import vq
 from vq import admin, aio, opentelemetry, serializers
 from vq import errors as vq_errors
-from vq.admin import changes, connect, draining, settings
+from vq.admin import archive_runs, changes, connect, draining, settings
 from vq.coordination import coordinator, groups, paths, registry, slots, topics
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
@@ -228,7 +228,7 @@ def api() -> str:
 
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
-    *(changes, draining, settings, connect),
+    *(archive_runs, changes, draining, settings, connect),
     *(coordinator, groups, paths, registry, slots, topics),
 )
 OTHER_ERRORS_PREFACE = """

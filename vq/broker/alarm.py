@@ -5,6 +5,7 @@ missed, is decided by ``daily`` from times, so that the same holds on a virtual 
 of this module runs.
 """
 
+import logging
 from collections.abc import Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -20,6 +21,8 @@ def ring_daily(at: DailyTime, ring: Callable[[], None]) -> Callable[[], None]:
 
     A ring that comes late, after a pause of the machine, comes once.
     """
+    # It tells of every job and ring at INFO; the runs themselves have lines.
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
     scheduler = AsyncIOScheduler()
 
     async def call() -> None:  # a coroutine function runs on the loop, a function on a thread

@@ -36,7 +36,7 @@ from vq.coordination.runs import read_result, read_runs, write_result
 from vq.errors import CoordinationError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
-from vq.store.archive_age import HOUR_MS, due, must_roll
+from vq.store.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
 from vq.store.block import Block
 from vq.store.block_facts import read_facts, read_first_ms
 from vq.store.disk import Disk
@@ -294,8 +294,9 @@ class Archiver:
             return is_whole(channel) and _same_archive(channel.settings, settings)
 
         tried: set[Block] = set()  # once in a run is enough
+        unknown: set[Block] = set()  # of which no time can be read
         while still() and settings.archived_after_hours is not None:
-            blocks = await self._due(channel, run, settings.archived_after_hours)
+            blocks = await self._due(channel, run, settings.archived_after_hours, unknown)
             if run.dry_run:
                 size = sum(block.length for block in blocks)
                 tally.add(channel, TopicResult(blocks=len(blocks), size_bytes=size))
@@ -322,14 +323,16 @@ class Archiver:
             await asyncio.sleep(PAUSE_S)
         return problem
 
-    async def _due(self, channel: Channel, run: ArchiveRun, after_hours: int) -> list[Block]:
+    async def _due(
+        self, channel: Channel, run: ArchiveRun, after_hours: int, unknown: set[Block]
+    ) -> list[Block]:
         """Return the blocks of a partition that are due; in a dry run also one it would end."""
         found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
         if run.dry_run and channel.log is not None:
             block = await self._to_roll(channel, run)
             if block is not None:
                 found.append((channel.log, block))
-        await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS)
+        await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS, unknown)
         count = due(
             [kept_of(log, block) for log, block in found],
             after_hours=after_hours,
@@ -338,13 +341,17 @@ class Archiver:
         )
         return [block for _, block in found[:count]]
 
-    async def _learn_times(self, blocks: list[tuple[Log, Block]], before_ms: int) -> None:
+    async def _learn_times(
+        self, blocks: list[tuple[Log, Block]], before_ms: int, unknown: set[Block]
+    ) -> None:
         """Learn the times of blocks, up to the first one that is certainly too young."""
-        early_ms = 2 * HOUR_MS
         for log, block in blocks:
-            if block.facts is None and block.end_offset != log.end_offset:
+            is_last = block.end_offset == log.end_offset  # the log knows its time
+            if block.facts is None and not is_last and block not in unknown:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
-            if block.facts is not None and block.facts.last_ms > before_ms + early_ms:
+                if block.facts is None:
+                    unknown.add(block)
+            if block.facts is not None and block.facts.last_ms > before_ms + EARLY_MS_MAX:
                 return
 
 

@@ -23,7 +23,7 @@ from typing import Final
 
 from vq.store.retention import Kept, OpenBlock
 
-__all__ = ["due", "must_roll"]
+__all__ = ["EARLY_MS_MAX", "HOUR_MS", "due", "must_roll"]
 
 _MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * _MINUTE_MS

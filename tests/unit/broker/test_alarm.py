@@ -16,7 +16,11 @@ from vq.broker.daily import DailyTime, next_due
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-async def test_it_rings_on_the_loop_until_it_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_rings_on_the_loop_until_it_is_silenced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a line for each ring."""
+    caplog.set_level("INFO")
     asked: dict[str, int] = {}
 
     def often(**fields: int) -> IntervalTrigger:
@@ -35,6 +39,7 @@ async def test_it_rings_on_the_loop_until_it_is_silenced(monkeypatch: pytest.Mon
     count = len(rings)
     assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
     assert len(rings) == count
+    assert [each for each in caplog.records if each.name.startswith("apscheduler")] == []
 
 
 @pytest.mark.parametrize("day", ["2026-07-10", "2026-01-10", "2026-10-24", "2026-03-27"])
