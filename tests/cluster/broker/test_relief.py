@@ -39,7 +39,7 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._data_disk.look()
+        self._node._disks.main.look()
 
 
 def channel_of(node, topic: str = "t", partition: int = 0) -> Channel:
@@ -92,9 +92,9 @@ async def test_the_oldest_messages_of_all_topics_go_early_and_no_more_than_neede
     assert starts(served, "t", "u", "v") == [0, 0, 0]
     await later(served.node, 2.1).look()  # only t has messages that are old enough
     assert starts(served, "t", "u", "v") == [early["t"][2], 0, 0]
-    assert served.node._data_disk.watch.used_share < 0.87
-    served.node._data_disk.look()
-    assert served.node._data_disk.watch.level is DiskLevel.WARN
+    assert served.node._disks.main.watch.used_share < 0.87
+    served.node._disks.main.look()
+    assert served.node._disks.main.watch.level is DiskLevel.WARN
     disk.fill(0.86)
     await later(served.node, 3.1).look()
     assert starts(served, "t", "u", "v") == [early["t"][2], early["u"][2], 0]
@@ -184,7 +184,7 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
 @pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)
-    watch = served.node._data_disk
+    watch = served.node._disks.main
     before = watch._clock.monotonic()
     ticks = {"now": before}
     watch._clock = type("Ticks", (), {"monotonic": lambda self: ticks["now"]})()
@@ -285,7 +285,7 @@ async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_ma
     await until(lambda: pair.log("n2").start_offset == ends[1])
     assert pair.log("n2").end_offset == ends[-1]
     disk.others = 0
-    pair.nodes["n2"]._data_disk.look()
+    pair.nodes["n2"]._disks.main.look()
     await until(pair.same)
     await pair.in_sync()
 
