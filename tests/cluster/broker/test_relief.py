@@ -127,6 +127,19 @@ async def test_what_a_group_has_not_read_is_kept_on_a_full_disk_too(served, capl
     assert starts(served, "t") == [ends[-1]]
 
 
+async def test_older_messages_that_are_kept_are_no_reason_to_spare_others(served):
+    """What a group needs frees nothing, so the next oldest go instead."""
+    disk = Disk(served.node, served.disk)
+    await topic(served, "u")
+    await blocks(served, "t", 4)
+    ends = await blocks(served, "u", 4)
+    await alter(served, "t", retention_early_hours=1, retention_policy="keep")
+    await alter(served, "u", retention_early_hours=1)
+    disk.fill(0.86)
+    await later(served.node, 10).look()
+    assert starts(served, "t", "u") == [0, ends[2]]
+
+
 async def test_a_block_that_takes_appends_ends_so_that_it_can_go_early(served):
     disk = Disk(served.node, served.disk)
     await served.client.put("t", 0, [message(bytes(KIB))])
