@@ -22,14 +22,14 @@ from prometheus_client.metrics_core import Metric
 
 from vq import limits
 from vq.broker.archives import Archives
-from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
-from vq.broker.context import Context, Place, Role
+from vq.broker.context import Context, Role
 from vq.broker.daily_runs import Alarm, no_alarm
-from vq.broker.data_disk import DataDisk
+from vq.broker.data_disks import DataDisks
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.diverged_files import DivergedFiles
+from vq.broker.doubt import Doubt
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.finding import Finder
@@ -53,7 +53,6 @@ from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.server import Server
 from vq.broker.soundness import Soundness
 from vq.broker.status import StatusReport
-from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
 from vq.broker.upkeep import Upkeep
@@ -162,19 +161,14 @@ class BrokerNode:
         self._lease = Lease(coordinator, clock)
         asker = Member(config.group, config.node)
         self._membership = Membership(coordinator, clock, self._tasks, rng.randbytes, asker)
-        self._disks = tuple(
-            DataDisk(
-                path,
-                config,
-                disk,
-                self._runner,
-                clock,
-                on_change=self._update_refusal,
-                on_gone=self._note_gone,
-            )
-            for path in config.directories
+        self._disks = DataDisks(
+            config,
+            disk,
+            self._runner,
+            clock,
+            on_change=self._update_refusal,
+            on_gone=lambda gone, main: self._soundness.note_directory(gone=gone, main=main),
         )
-        self._data_disk = self._disks[0]
         self._epoch_file = EpochFile(config.directories[0], disk)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
@@ -232,11 +226,9 @@ class BrokerNode:
                 without=config.without_data,
             )
         )
-        for each in self._disks:
-            await self._runner.run(each.reserve.release_if_short)
+        await self._disks.release_reserves()
         watched = self._build(self._directory)
-        for each in self._disks:
-            each.look()
+        self._disks.look()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -259,8 +251,7 @@ class BrokerNode:
         self._tasks.keep(self._sweep, "look at silent connections")
         await self._register_and_lead()
         self._tasks.keep(self._partitions.view.run, "follow topics")
-        for each in self._disks:
-            self._tasks.keep(each.run, "watch the disk")
+        self._disks.keep_looking(self._tasks)
         self._tasks.keep(self._publish_load, "publish the load")
         self._upkeep.run_registered(self._tasks)
         self._monitor.has_started = True
@@ -281,18 +272,13 @@ class BrokerNode:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
-        places = {
-            each.path: Place(Storer(flusher, turn))
-            for each, flusher in zip(self._disks, self._flushes, strict=True)
-        }
-        for each in self._disks:
-            each.place = places[each.path]
-        directory.takes = lambda path: places[path].refusal is None
+        directory.takes = self._disks.takes
+        self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
         role = Role(group=config.group, holds=self._lease.holds)
         self._context = Context(
             group=config.group,
             roles={role.group: role},
-            places=places,
+            places=self._disks.make_places(self._flushes, turn),
             clock=clock,
             call_later=loop.call_later,
             acknowledged=None if config.metrics_port == 0 else Histogram(),
@@ -302,7 +288,7 @@ class BrokerNode:
             disk=self._disk,
             clock=clock,
             config=self._log_config,
-            reserves={each.path: each.reserve for each in self._disks},
+            reserves=self._disks.reserves,
         )
         self._partitions = Partitions(
             self._context,
@@ -333,7 +319,7 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             prove=self._membership.prove,
-            refuse=self._why_not_copied,
+            refuse=self._disks.copy_refusal,
             rng=self._rng,
             on_dead=dead_masters.remove,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -383,7 +369,7 @@ class BrokerNode:
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
-        status = StatusReport(config, self._context, self._partitions, self._disks, verifier)
+        status = StatusReport(config, self._context, self._partitions, self._disks.all, verifier)
         diverged = DivergedFiles(config.directories, self._disk, self._runner, self._tasks)
         diverged.look_soon()
         self._partitions.logs.on_cut = diverged.look_soon
@@ -425,7 +411,7 @@ class BrokerNode:
             self._partitions,
             verifier,
             self._coordinator,
-            self._disks,
+            self._disks.all,
             disk=self._disk,
             runner=self._runner,
             clock=clock,
@@ -473,7 +459,7 @@ class BrokerNode:
         self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
-                config, self._context, self._server, self._flushes[0].times, self._disks, status
+                config, self._context, self._server, self._flushes[0].times, self._disks.all, status
             ),
             channels=self._partitions.channels,
             count_damage=verifier.count_damage,
@@ -490,15 +476,12 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
         refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
-        gone = self._data_disk.gone
-        follows = bool(self._context.role.follows)
-        disks = [
-            each.copy_refusal if follows and not each.gone else each.refusal for each in self._disks
-        ]
+        disks = self._disks.problems(follows=bool(self._context.role.follows))
+        gone = self._disks.main.gone
         found = [
             self._listener.trouble if self._listener is not None else "",
-            *map(str, filter(None, disks)),
-            "" if refusal in disks or gone else str(refusal or ""),
+            *disks,
+            "" if gone or str(refusal) in disks else str(refusal or ""),
             "" if gone else follower.problem,
             self._mastership.waits,
         ]
@@ -508,9 +491,7 @@ class BrokerNode:
         """Return why the node does not do its work, apart from ZooKeeper."""
         if self._stage is not Stage.SERVING:
             return ["the node is stopping"]
-        gone = [each.not_ready for each in self._disks if each.gone]
-        full = [each.not_ready for each in self._disks if each.refusal is not None]
-        return gone or (full[:1] if len(full) == len(self._disks) else [])
+        return self._disks.not_ready
 
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
@@ -559,7 +540,7 @@ class BrokerNode:
             node=config.node,
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
-            lost_power=lambda: directory.unflushed.lost,
+            lost_power=lambda: self._doubt.lost,
             damaged=self._soundness.has_damage,
             rng=self._rng,
             on_change=self._mastership.stands,
@@ -567,7 +548,7 @@ class BrokerNode:
         )
         await self._leadership.check()  # before waiting for a node that another directory left
         if await self._soundness.may_lack_messages():
-            await self._doubt_logs(directory)
+            await self._doubt.begin()
         self._registration = BrokerRegistration(
             self._coordinator,
             self._clock,
@@ -581,7 +562,7 @@ class BrokerNode:
             labels=config.labels,
             pid=self._pid,
             rack=config.rack,
-            lost_power=lambda: directory.unflushed.lost,
+            lost_power=lambda: self._doubt.lost,
             damaged=lambda: self._soundness.damaged,
             rng=self._rng,
             on_change=self._registration_changed,
@@ -598,10 +579,8 @@ class BrokerNode:
         """Have registration and leadership look at what has changed, and the next start know it."""
         assert self._registration is not None
         assert self._leadership is not None
-        assert self._directory is not None
         if self._soundness.damaged:
-            self._directory.unflushed.lost = True  # at once: a repair may come before the disk
-            self._tasks.start(self._doubt_logs(self._directory))
+            self._doubt.begin_now()
         elif self._context.role.epoch:
             self._is_in_sync()
         self._registration.look()
@@ -625,33 +604,8 @@ class BrokerNode:
         Not while it has damage: its next start may not find that again, as it reads no more than
         what follows a checkpoint.
         """
-        assert self._directory is not None
-        if self._directory.unflushed.lost and not self._soundness.damaged:
-            self._directory.unflushed.lost = False
-            self._tasks.start(self._settle_unflushed())
-
-    async def _doubt_logs(self, directory: DataDirectories) -> None:
-        """Take that something is missing, however that came, until this node has caught up."""
-        try:
-            await self._runner.run(directory.unflushed.doubt)
-        except OSError as error:
-            logger.warning("next start may not know that messages are missing", error=error)
-
-    async def _settle_unflushed(self) -> None:
-        assert self._directory is not None
-        try:
-            await self._runner.run(self._directory.unflushed.settle)
-        except OSError as error:  # the next start may wait for other nodes without need
-            logger.warning("a loss of power cannot be forgotten", error=error)
-
-    async def _clear_unflushed(self) -> None:
-        """Note that a loss of power takes nothing from here on, if everything is flushed."""
-        assert self._directory is not None
-        if self._partitions.all_flushed:
-            try:
-                await self._runner.run(self._directory.unflushed.clear)
-            except OSError as error:
-                logger.warning("a clean stop cannot be noted", error=error)
+        if not self._soundness.damaged:
+            self._doubt.end()
 
     async def _leave(self) -> None:
         """Claim the group no more and take the registration back."""
@@ -661,13 +615,13 @@ class BrokerNode:
             await self._registration.stop()
 
     def _store_epoch(self, epoch: int) -> None:
-        self._data_disk.reserve.spend(
+        self._disks.main.reserve.spend(
             lambda: self._epoch_file.store(epoch),
             "not even the broker's epoch can be stored",
         )
 
     def _accept_epoch(self, epoch: int) -> None:
-        self._data_disk.reserve.spend(
+        self._disks.main.reserve.spend(
             lambda: self._epoch_file.accept(epoch),
             "not even the epoch of the group's master can be stored",
         )
@@ -739,32 +693,16 @@ class BrokerNode:
         channels = self._partitions.channels
         logs = [each.log for each in channels.values() if each.log is not None]
         return meter.measure(
-            disk_free=sum(each.watch.free for each in self._disks),
-            disk_total=sum(each.watch.total for each in self._disks),
-            disk_excess=sum(each.pressure_bytes for each in self._disks),
+            disk_free=self._disks.free_bytes,
+            disk_total=self._disks.total_bytes,
+            disk_excess=self._disks.pressure_bytes,
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
 
-    def _note_gone(self, gone: bool) -> None:
-        """A data directory is gone, or there again."""
-        self._soundness.note_directory(
-            gone=any(each.gone for each in self._disks), main=self._data_disk.gone
-        )
-
-    def _why_not_copied(self, channel: Channel) -> VqError | None:
-        """Return why nothing is copied to the disk of a partition; None: it is."""
-        place = channel.place
-        return next((each.copy_refusal for each in self._disks if each.place is place), None)
-
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
-        # What one of several directories refuses, its partitions do. Without the main one nothing
-        # of the node as a whole can be stored.
-        disks = [each.refusal for each in self._disks]
-        refusal = self._mastership.refusal
-        if refusal is None and (self._data_disk.gone or None not in disks):
-            refusal = disks[0]
+        refusal = self._mastership.refusal or self._disks.refusal
         if self._stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
         elif refusal is None and self._hand_over.holds:
@@ -824,7 +762,8 @@ class BrokerNode:
         self._server.turn.run()
         await self._tasks.close()
         self._close_storers()
-        await self._clear_unflushed()
+        if self._partitions.all_flushed:
+            await self._doubt.clear()
         await self._coordinator.close()
         self._server.end_all(error)
         await asyncio.sleep(0)

@@ -27,8 +27,7 @@ class Disks:
 
     def fill(self, path: Path, free: int) -> None:
         self.free[path] = free
-        for each in self._node._disks:
-            each.look()
+        self._node._disks.look()
 
 
 async def start(cluster, node: str = "n1", **settings: object):
@@ -136,7 +135,7 @@ async def test_a_further_directory_that_vanishes_takes_only_its_partitions(clust
     node, client = two
     disk, homes = cluster.disks["b1"], by_home(node)
     disk.rename(D2, Path("/away"))
-    await until(lambda: node._disks[1].gone)
+    await until(lambda: node._disks.all[1].gone)
     with pytest.raises(Busy, match="data directory /d2 of broker b1/n1 is gone"):
         await client.put("t", homes[D2][0], [message(b"x")])
     await client.put("t", homes[D1][0], [message(b"x")])
@@ -144,19 +143,19 @@ async def test_a_further_directory_that_vanishes_takes_only_its_partitions(clust
     assert node._not_ready() == ["the data directory is gone, messages are refused"]
     await client.get("t", homes[D1][0], 0)
     disk.rename(Path("/away"), D2)
-    await until(lambda: not node._disks[1].gone)
+    await until(lambda: not node._disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"y")])
 
 
 async def test_without_its_main_directory_a_node_takes_nothing(cluster, two):
     node, client = two
     cluster.disks["b1"].rename(D1, Path("/away"))
-    await until(lambda: node._disks[0].gone)
+    await until(lambda: node._disks.all[0].gone)
     for number in range(4):
         with pytest.raises(Busy, match="is gone"):
             await client.put("t", number, [message(b"x")])
     cluster.disks["b1"].rename(Path("/away"), D1)
-    await until(lambda: not node._disks[0].gone)
+    await until(lambda: not node._disks.all[0].gone)
     await fill_all(client)
 
 
@@ -263,7 +262,7 @@ async def test_a_copy_whose_further_directory_vanishes_copies_the_rest_and_leave
     master, copy = nodes
     homes = by_home(copy)
     cluster.disks["b1-n2"].rename(D2, Path("/away"))
-    await until(lambda: copy._disks[1].gone)
+    await until(lambda: copy._disks.all[1].gone)
     before = ends(copy)
     await fill_all(client)
     await until(lambda: master._context.role.named == 1)

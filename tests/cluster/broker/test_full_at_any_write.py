@@ -130,3 +130,60 @@ async def test_a_disk_that_is_full_at_any_write_loses_nothing_and_takes_messages
             break
         assert at < 500
     assert at > 20
+
+
+async def one_copy(at: int) -> int:
+    """A copy whose disk is full from its ``at``-th operation on; how often that struck."""
+    async with memory_cluster() as cluster:
+        master = await cluster.start()
+        await cluster.create_topic("t", partitions=2)
+        await until(lambda: len(master._partitions.channels) == 2)
+        client = await Client.connect(cluster.network, master.address)
+        for number in range(4):
+            assert await put(client, number)
+        copy = cluster.node(node="n2")
+        full = FullDisk(cluster.disks["b1-n2"], at)
+        full.at = None  # a start that cannot make its directory is refused
+        await copy.start()
+        full.count, full.at = 0, at
+        for number in range(4, 10):
+            assert await put(client, number), "whatever the copy does, its master takes messages"
+        for channel in master._partitions.channels.values():
+            channel.log.roll()
+            await settled(channel)
+            start = channel.log.closed_blocks[-1].start_offset
+            await master._partitions.logs.drop_before(channel, start)
+            channel.tell_deleted(start)
+        for number in range(10, 16):
+            assert await put(client, number)
+        strikes = full.strikes
+        full.free()
+
+        def same() -> bool:
+            for own, other in (logs_of(number) for number in (0, 1)):
+                if own is None or other is None or own.end_offset != other.synced_offset:
+                    return False
+            return True
+
+        def logs_of(number: int):
+            return [node._partitions.channels["t", number].log for node in (master, copy)]
+
+        await until(same)
+        await until(lambda: master._context.role.named == 2)
+        for number in (0, 1):
+            own, other = logs_of(number)
+            begin = max(own.start_offset, other.start_offset)
+            assert whole(own, begin) == whole(other, begin), at
+        return strikes
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+async def test_a_copy_whose_disk_is_full_at_any_write_is_in_sync_again_and_equal() -> None:
+    at = 0
+    while True:
+        at += 1
+        if not await one_copy(at):
+            break
+        assert at < 500
+    assert at > 8

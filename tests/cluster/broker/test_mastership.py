@@ -69,7 +69,7 @@ async def test_an_epoch_that_cannot_be_stored_after_a_lost_session_is_tried_agai
     served, code, refusal
 ):
     """Meanwhile the reason is told; nobody has to start the broker again."""
-    await until(lambda: served.node._data_disk.reserve.held)
+    await until(lambda: served.node._disks.main.reserve.held)
     refuse_epochs(served.disk, code)
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
     await until(lambda: served.node._context.role.problem)

@@ -57,7 +57,7 @@ async def test_a_started_node_is_registered_and_leads_its_group(cluster):
         assert (value.host, value.port) == node.address
         state = await read_state(admin, "b1")
         assert (state.epoch, state.master, state.insync) == (1, "n1", ("n1",))
-        await until(lambda: node._data_disk.watch.total)
+        await until(lambda: node._disks.main.watch.total)
         async with asyncio.timeout(WAIT_S):
             while await admin.exists(BrokerLoad.path("b1", "n1")) is None:
                 await asyncio.sleep(0.001)

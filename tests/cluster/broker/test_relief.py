@@ -39,7 +39,7 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._data_disk.look()
+        self._node._disks.main.look()
 
 
 def channel_of(node, topic: str = "t", partition: int = 0) -> Channel:
@@ -92,9 +92,9 @@ async def test_the_oldest_messages_of_all_topics_go_early_and_no_more_than_neede
     assert starts(served, "t", "u", "v") == [0, 0, 0]
     await later(served.node, 2.1).look()  # only t has messages that are old enough
     assert starts(served, "t", "u", "v") == [early["t"][2], 0, 0]
-    assert served.node._data_disk.watch.used_share < 0.87
-    served.node._data_disk.look()
-    assert served.node._data_disk.watch.level is DiskLevel.WARN
+    assert served.node._disks.main.watch.used_share < 0.87
+    served.node._disks.main.look()
+    assert served.node._disks.main.watch.level is DiskLevel.WARN
     disk.fill(0.86)
     await later(served.node, 3.1).look()
     assert starts(served, "t", "u", "v") == [early["t"][2], early["u"][2], 0]
@@ -125,6 +125,19 @@ async def test_what_a_group_has_not_read_is_kept_on_a_full_disk_too(served, capl
     await alter(served, "t", retention_early_hours=1)
     await later(served.node, 10).look()
     assert starts(served, "t") == [ends[-1]]
+
+
+async def test_older_messages_that_are_kept_are_no_reason_to_spare_others(served):
+    """What a group needs frees nothing, so the next oldest go instead."""
+    disk = Disk(served.node, served.disk)
+    await topic(served, "u")
+    await blocks(served, "t", 4)
+    ends = await blocks(served, "u", 4)
+    await alter(served, "t", retention_early_hours=1, retention_policy="keep")
+    await alter(served, "u", retention_early_hours=1)
+    disk.fill(0.86)
+    await later(served.node, 10).look()
+    assert starts(served, "t", "u") == [0, ends[2]]
 
 
 async def test_a_block_that_takes_appends_ends_so_that_it_can_go_early(served):
@@ -184,7 +197,7 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
 @pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)
-    watch = served.node._data_disk
+    watch = served.node._disks.main
     before = watch._clock.monotonic()
     ticks = {"now": before}
     watch._clock = type("Ticks", (), {"monotonic": lambda self: ticks["now"]})()
@@ -285,7 +298,7 @@ async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_ma
     await until(lambda: pair.log("n2").start_offset == ends[1])
     assert pair.log("n2").end_offset == ends[-1]
     disk.others = 0
-    pair.nodes["n2"]._data_disk.look()
+    pair.nodes["n2"]._disks.main.look()
     await until(pair.same)
     await pair.in_sync()
 

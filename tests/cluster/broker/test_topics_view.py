@@ -137,7 +137,7 @@ async def test_a_log_that_a_full_disk_keeps_from_opening_is_opened_later(served,
 
 async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
     """Deleting is how an operator gets space; the reserve pays for what that takes."""
-    reserve = served.node._data_disk.reserve
+    reserve = served.node._disks.main.reserve
     await until(lambda: reserve.held)
     monkeypatch.setattr(reserve, "hold", lambda: None)  # it is not made again meanwhile
     served.disk.fail("mkdir", error=errno.ENOSPC, name="@trash")

@@ -1,0 +1,148 @@
+"""The disks of a node's data directories, the main one first, and what they are for the node.
+
+In here: what one of them means for the others. With one directory the node is as its disk. With
+several, what one refuses, its partitions do; but without the main one nothing of the node as a
+whole can be stored. Not in here: one disk (``data_disk``), and which partition lies where
+(``store.directories``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from vq.broker.channel import Channel
+from vq.broker.config import BrokerConfig
+from vq.broker.context import Place
+from vq.broker.data_disk import DataDisk
+from vq.broker.flusher import Flusher
+from vq.broker.reserve import Reserve
+from vq.broker.runner import Runner
+from vq.broker.storer import Storer
+from vq.broker.tasks import Tasks
+from vq.broker.turn import Turn
+from vq.clock import Clock
+from vq.errors import VqError
+from vq.store.disk import Disk
+
+__all__ = ["DataDisks"]
+
+
+class DataDisks:
+    """Loop-bound. Arguments are those of ``DataDisk``.
+
+    Args:
+        config: Names the directories.
+        disk, runner, clock: See ``DataDisk``.
+        on_change: Called after something has changed that is asked here.
+        on_gone: Called when a directory is gone, or there again: with whether any is gone, and
+            whether the main one is.
+
+    Attributes:
+        all: Of all directories, the main one first.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        *,
+        on_change: Callable[[], None],
+        on_gone: Callable[[bool, bool], None],
+    ) -> None:
+        self._runner = runner
+        self._on_gone = on_gone
+        self.all = tuple(
+            DataDisk(
+                path,
+                config,
+                disk,
+                runner,
+                clock,
+                on_change=on_change,
+                on_gone=lambda _: self._tell_gone(),
+            )
+            for path in config.directories
+        )
+
+    @property
+    def main(self) -> DataDisk:
+        """That of the main directory."""
+        return self.all[0]
+
+    @property
+    def reserves(self) -> Mapping[Path, Reserve]:
+        """Their reserves, by directory."""
+        return {each.path: each.reserve for each in self.all}
+
+    def make_places(self, flushers: Sequence[Flusher], turn: Turn) -> dict[Path, Place]:
+        """Return what channels see of them; each is flushed by a flusher of its own."""
+        places = {}
+        for disk, flusher in zip(self.all, flushers, strict=True):
+            disk.place = places[disk.path] = Place(Storer(flusher, turn))
+        return places
+
+    async def release_reserves(self) -> None:
+        """Free reserves where there is no space, at a start."""
+        for each in self.all:
+            await self._runner.run(each.reserve.release_if_short)
+
+    def look(self) -> None:
+        """Look at all of them."""
+        for each in self.all:
+            each.look()
+
+    def keep_looking(self, tasks: Tasks) -> None:
+        """Look at each of them again and again, beside everything else."""
+        for each in self.all:
+            tasks.keep(each.run, "watch the disk")
+
+    def _tell_gone(self) -> None:
+        self._on_gone(any(each.gone for each in self.all), self.main.gone)
+
+    # What follows -------------------------------------------------------------------------------
+    @property
+    def refusal(self) -> VqError | None:
+        """Why the whole node takes no PUTs; None: at least some of its partitions do."""
+        refusals = [each.refusal for each in self.all]
+        return self.main.refusal if self.main.gone or None not in refusals else None
+
+    def takes(self, path: Path) -> bool:
+        """Whether a directory takes new logs now."""
+        return all(each.refusal is None for each in self.all if each.path == path)
+
+    def copy_refusal(self, channel: Channel) -> VqError | None:
+        """Return why nothing is copied to the disk of a partition; None: it is."""
+        place = channel.place
+        return next((each.copy_refusal for each in self.all if each.place is place), None)
+
+    def problems(self, *, follows: bool) -> list[str]:
+        """Return what is wrong with them, for STATUS; a node that copies refuses no PUTs for it."""
+        found = [
+            each.copy_refusal if follows and not each.gone else each.refusal for each in self.all
+        ]
+        return [str(each) for each in found if each is not None]
+
+    @property
+    def not_ready(self) -> list[str]:
+        """Why the node does not do its work: a directory is gone, or all disks are full."""
+        gone = [each.not_ready for each in self.all if each.gone]
+        if gone:
+            return gone
+        full = [each.not_ready for each in self.all if each.not_ready]
+        return full[:1] if len(full) == len(self.all) else []
+
+    @property
+    def free_bytes(self) -> int:
+        """Free on all of them."""
+        return sum(each.watch.free for each in self.all)
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all of them."""
+        return sum(each.watch.total for each in self.all)
+
+    @property
+    def pressure_bytes(self) -> int:
+        """What should go early from all of them."""
+        return sum(each.pressure_bytes for each in self.all)
