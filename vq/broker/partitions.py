@@ -477,7 +477,7 @@ class Partitions:
                         hint="was ZooKeeper restored from a backup?",
                     )
                 continue
-            removed += await self._runner.run(partial(self._stored.remove_trash, each), Lane.PURGE)
+            removed += await self._runner.run(partial(self._stored.remove_trash, each), lane)
         if removed:
             logger.info("data of deleted topics removed", topics=removed)
 

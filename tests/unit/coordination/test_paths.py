@@ -145,7 +145,9 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "auto_create": {"enabled": false, "partitions": 1, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "retention_bytes": null, "retention_policy": "delete",'
+        ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
+        ' "retention_policy": "delete",'
+        ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}, "delete_grace_hours": 0}',
     ),

@@ -128,6 +128,7 @@ def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() 
         "failed",
         "quarantined",
         "unknown",
+        "max_message_bytes",
     }
     assert not {name for name in rows if "_" in name} - settings, "settings that do not exist"
 
