@@ -345,6 +345,19 @@ def test_a_zip_that_nothing_refers_to_is_removed() -> None:
     assert payloads(log) == PAYLOADS
 
 
+def test_a_block_file_that_was_cut_is_not_preferred_to_its_archive() -> None:
+    """A kill came between stub and checkpoint, and the medium lost the end of the file."""
+    disk = memory_disk()
+    files = as_row(disk, 1, (Kind.BLOCK, True, True))
+    disk.open(files.block).truncate(900)
+    for _ in range(2):
+        log = reopened(disk)
+        assert payloads(log) == PAYLOADS
+        assert kinds(log) == "bab"
+        log.close()
+    assert not disk.exists(files.block)
+
+
 def test_the_only_bytes_of_a_block_are_not_removed() -> None:
     """The stub is gone, and so is the block file: the zip stays for whoever can use it."""
     disk = memory_disk()
