@@ -17,7 +17,7 @@ from support.waiting import WAIT_S
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
-from vq.remoting.transport import Network, NobodyListens, TcpNetwork, tune
+from vq.remoting.transport import Network, TcpNetwork, nobody_listens, tune
 
 HERE = Address("127.0.0.1", 0)
 
@@ -145,8 +145,10 @@ async def test_a_closed_listener_frees_its_address(network: Network) -> None:
     listener.close()
     listener.close()
     await listener.wait_closed()
-    with pytest.raises(NobodyListens, match=str(listener.address.port)):
+    with pytest.raises(Unreachable, match=str(listener.address.port)) as raised:
         await network.connect(listener.address, End)
+    assert type(raised.value) is Unreachable, "programs know this name"
+    assert nobody_listens(raised.value)
     again = await network.listen(listener.address, End)
     assert again.address == listener.address
     again.close()

@@ -44,7 +44,7 @@ from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
-from vq.remoting.transport import Network, NobodyListens
+from vq.remoting.transport import Network, nobody_listens
 from vq.store.format import OFFSET_MAX
 from vq.store.log import Log
 from vq.store.lookup import EpochEnd
@@ -214,7 +214,7 @@ class Follower:
 
     async def _is_first_refusal(self, following: Following, error: Exception) -> bool:
         """Whether the next try tells if the master is dead; if it is by now, have it be dead."""
-        refused = isinstance(error, NobodyListens) and following == self._met
+        refused = nobody_listens(error) and following == self._met
         self._refusals = self._refusals + 1 if refused else 0
         if self._refusals < REFUSALS or self._following != following:
             return refused

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar, cast
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address, is_host
-from vq.remoting.transport import NobodyListens, seconds_left
+from vq.remoting.transport import seconds_left
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -95,8 +95,7 @@ class MemoryNetwork:
         """Connect as ``host``; wait while the network is cut in either direction.
 
         Raises:
-            NobodyListens: No process listens at ``address``.
-            Unreachable: The process that listened was killed meanwhile.
+            Unreachable: No process listens at ``address``, or it was killed meanwhile.
         """
         await self._travel(host, address.host)
         listener = self._listeners.get(address)
@@ -104,7 +103,8 @@ class MemoryNetwork:
             await listener.wait_for_change()
         await self._travel(address.host, host)
         if listener is None or listener.closed:
-            raise NobodyListens(f"cannot connect to {address}: nobody listens there")
+            refused = ConnectionRefusedError(f"nobody listens at {address}")
+            raise Unreachable(f"cannot connect to {address}: nobody listens there") from refused
         here = Address(host, self._free_port(host))
         client = MemoryTransport(self, here, address, contextvars.copy_context())
         server = MemoryTransport(self, address, here, listener.context)

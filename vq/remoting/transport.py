@@ -41,8 +41,12 @@ _RECEIVE_BYTES: Final = 64 * limits.KIB
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
-class NobodyListens(Unreachable):
-    """The machine at an address is there, and no process listens at the port."""
+def nobody_listens(error: BaseException) -> bool:
+    """Whether ``Network.connect`` failed since the machine said that no process listens there.
+
+    It is no class of its own: ``--json`` shows the classes of errors to programs.
+    """
+    return isinstance(error, Unreachable) and isinstance(error.__cause__, ConnectionRefusedError)
 
 
 class Listener(Protocol):
@@ -133,8 +137,8 @@ class Network(Protocol):
         It has no deadline: wrap it in ``asyncio.timeout``.
 
         Raises:
-            NobodyListens: The machine at ``address`` says that no process listens there.
-            Unreachable: There is no such machine, or no answer; nothing was sent.
+            Unreachable: No process listens there (see ``nobody_listens``), there is no such
+                machine, or no answer; nothing was sent.
         """
         ...
 
@@ -201,8 +205,7 @@ class TcpNetwork:
             )
         except OSError as error:  # ssl.SSLError is one, too
             reason = error.strerror or error
-            kind = NobodyListens if isinstance(error, ConnectionRefusedError) else Unreachable
-            raise kind(f"cannot connect to {address}: {reason}") from error
+            raise Unreachable(f"cannot connect to {address}: {reason}") from error
         return transport, protocol
 
     def open_stream(self, address: Address, deadline: float) -> "TcpStream":
