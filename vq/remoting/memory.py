@@ -95,7 +95,7 @@ class MemoryNetwork:
         """Connect as ``host``; wait while the network is cut in either direction.
 
         Raises:
-            Unreachable: No process listens at ``address``.
+            Unreachable: No process listens at ``address``, or it was killed meanwhile.
         """
         await self._travel(host, address.host)
         listener = self._listeners.get(address)
@@ -103,8 +103,8 @@ class MemoryNetwork:
             await listener.wait_for_change()
         await self._travel(address.host, host)
         if listener is None or listener.closed:
-            why = ConnectionRefusedError("nobody listens there")
-            raise Unreachable(f"cannot connect to {address}: {why}") from why
+            refused = ConnectionRefusedError(f"nobody listens at {address}")
+            raise Unreachable(f"cannot connect to {address}: nobody listens there") from refused
         here = Address(host, self._free_port(host))
         client = MemoryTransport(self, here, address, contextvars.copy_context())
         server = MemoryTransport(self, address, here, listener.context)

@@ -42,7 +42,10 @@ WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
 def nobody_listens(error: BaseException) -> bool:
-    """Whether a failed connect means that the machine is there, and no process listens there."""
+    """Whether ``Network.connect`` failed since the machine said that no process listens there.
+
+    It is no class of its own: ``--json`` shows the classes of errors to programs.
+    """
     return isinstance(error, Unreachable) and isinstance(error.__cause__, ConnectionRefusedError)
 
 
@@ -134,8 +137,8 @@ class Network(Protocol):
         It has no deadline: wrap it in ``asyncio.timeout``.
 
         Raises:
-            Unreachable: No process listens there (see ``nobody_listens``), or the network is cut;
-                nothing was sent.
+            Unreachable: No process listens there (see ``nobody_listens``), there is no such
+                machine, or no answer; nothing was sent.
         """
         ...
 
