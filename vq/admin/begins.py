@@ -11,8 +11,8 @@ from typing import Final
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import groups, registry, topics
-from vq.coordination.coordinator import Coordinator, NoNode
-from vq.coordination.paths import CommittedOffset, Unreadable
+from vq.coordination.coordinator import BadVersion, Check, Coordinator, NoNode
+from vq.coordination.paths import BrokerNode, CommittedOffset, Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import PartitionState, Span
@@ -57,12 +57,13 @@ async def begin_anew(
     Raises:
         UnknownTopic, UnknownPartition: There is none.
         InvalidArgument: The offset may have been used, or is too high.
-        InvalidState: No group takes its messages, or a node of that group runs.
+        InvalidState: No group takes its messages, a node of that group runs, or what a consumer
+            group has committed cannot be read.
         ChangeUnknown: ZooKeeper went away; the partition begins there or not.
     """
     coordinator = cluster.coordinator
     view = await topics.describe_topic(coordinator, topic)
-    planned = await _planned(coordinator, view, partition, offset)
+    planned, no_node = await _planned(coordinator, view, partition, offset)
     if do:
         placement = replace(
             view.partitions[partition],
@@ -70,13 +71,20 @@ async def begin_anew(
             state=PartitionState.RW,
         )
         with unknown_when_cut(f"giving {topic}-{partition} a new begin"):
-            await topics.change_placement(coordinator, view, placement)
+            try:
+                await topics.change_placement(coordinator, view, placement, only_if=[no_node])
+            except BadVersion as error:
+                raise InvalidState(
+                    f"a node of {planned.group} came meanwhile, or the partition was changed "
+                    f"({error}); nothing was changed, try again"
+                ) from error
     return planned
 
 
 async def _planned(
     coordinator: Coordinator, view: TopicView, partition: int, offset: int
-) -> NewBegin:
+) -> tuple[NewBegin, Check]:
+    """Return what a new begin would do, and the check that no node of the group came since."""
     name = f"{view.name}-{partition}"
     if not 0 <= partition < len(view.partitions):
         raise UnknownPartition(
@@ -86,6 +94,10 @@ async def _planned(
     group = placement.writer_group
     if group is None:
         raise InvalidState(f"{name} is open on no group (state {placement.state})")
+    parent = BrokerNode.parent(group)
+    stat = await coordinator.exists(parent)  # before the nodes: each that comes raises its version
+    if stat is None:
+        raise InvalidState(f"no node has ever been registered in {group}")
     running = await registry.nodes(coordinator, group)
     if running:
         nodes = ", ".join(f"{group}/{each.node}" for each in running)
@@ -99,7 +111,8 @@ async def _planned(
             f"offset {offset} is outside ({known}, {BEGIN_MAX}]: offsets up to {known} were used "
             f"in {name}, and perhaps more"
         )
-    return NewBegin(view.name, partition, group, offset, placement.spans, committed)
+    planned = NewBegin(view.name, partition, group, offset, placement.spans, committed)
+    return planned, Check(parent, stat.version)
 
 
 async def _highest_committed(coordinator: Coordinator, topic: str, partition: int) -> int | None:
@@ -114,5 +127,10 @@ async def _committed(
     path = CommittedOffset.path(group, topic, partition)
     try:
         return CommittedOffset.decode(path, (await coordinator.get(path)).data).offset
-    except (NoNode, Unreadable):
+    except NoNode:
         return None
+    except Unreadable as error:
+        raise InvalidState(
+            f"what group {group!r} has committed in {topic}-{partition} cannot be read, and the "
+            f"new begin must lie behind it: {error}"
+        ) from error

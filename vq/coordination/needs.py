@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from vq.coordination.commits import read_offsets
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.groups import list_groups, read_group
+from vq.coordination.reading import gather_all
 
 __all__ = ["NO_GROUP", "Needs", "read_needs"]
 
@@ -42,15 +43,22 @@ async def read_needs(coordinator: Coordinator, topic: str, topic_id: str) -> Nee
     Raises:
         VqError: That cannot be read, so nobody knows what is needed.
     """
-    found: dict[str, dict[int, int]] = {}
-    for name in await list_groups(coordinator):
-        contract = await read_group(coordinator, name)
-        if contract is None or topic not in contract.topics:
-            continue
-        offsets = await read_offsets(coordinator, name, [topic])
-        found[name] = {
-            partition.partition: committed.offset
-            for partition, committed in offsets.items()
-            if committed.topic_id in {"", topic_id}  # not of a namesake that was deleted
-        }
-    return Needs(found)
+    names = await list_groups(coordinator)
+    found = await gather_all(_read_group(coordinator, name, topic, topic_id) for name in names)
+    pairs = zip(names, found, strict=True)
+    return Needs({name: offsets for name, offsets in pairs if offsets is not None})
+
+
+async def _read_group(
+    coordinator: Coordinator, name: str, topic: str, topic_id: str
+) -> dict[int, int] | None:
+    """Return what a group has committed in each partition; None: it does not read the topic."""
+    contract = await read_group(coordinator, name)
+    if contract is None or topic not in contract.topics:
+        return None
+    offsets = await read_offsets(coordinator, name, [topic])
+    return {
+        partition.partition: committed.offset
+        for partition, committed in offsets.items()
+        if committed.topic_id in {"", topic_id}  # not of a namesake that was deleted
+    }

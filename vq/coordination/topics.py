@@ -343,6 +343,7 @@ async def change_placement(
     placement: PartitionPlacement,
     *,
     epochs: Mapping[str, int] | None = None,
+    only_if: Sequence[Check] = (),
 ) -> TopicView:
     """Write the placement of one partition, if it has not changed since ``view`` was read.
 
@@ -354,10 +355,11 @@ async def change_placement(
         placement: What to write.
         epochs: Broker groups that must still be in these epochs: what their masters answered
             holds for no other master.
+        only_if: What must hold, too.
 
     Raises:
-        BadVersion: Another writer changed this partition, or a group has another master; nothing
-            was written.
+        BadVersion: Another writer changed this partition, a group has another master, or one of
+            ``only_if`` does not hold; nothing was written.
         UnknownTopic: The topic was deleted, or another topic has its name now.
     """
     number, version = placement.partition, view.partition_versions[placement.partition]
@@ -377,8 +379,12 @@ async def change_placement(
             written = node.stat.version  # our own earlier write, whose reply was lost
             return Plan((), view.with_partitions({number: (placement, written)}))
         checks = [await _check_epoch(coordinator, *each) for each in (epochs or {}).items()]
+        for check in only_if:
+            stat = await coordinator.exists(check.path)
+            if stat is None or stat.version != check.version:
+                raise BadVersion(check.path)
         after = view.with_partitions({number: (placement, version + 1)})
-        return Plan([*checks, *operations], after)
+        return Plan([*only_if, *checks, *operations], after)
 
     return await apply_plan(coordinator, plan, what=f"topic {view.name!r}")
 

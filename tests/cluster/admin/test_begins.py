@@ -1,12 +1,14 @@
 """A partition whose log is lost begins anew at an offset that was never used."""
 
+from typing import Any
+
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.waiting import until
 
 from vq.admin.begins import BEGIN_MAX, begin_anew
-from vq.coordination import groups
+from vq.coordination import groups, topics
 from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import Span
@@ -49,3 +51,33 @@ async def test_messages_go_on_at_the_new_begin_and_nothing_is_read_before_it(
     assert (await client.put("t", 0, [message(b"new")])).offset >= 5_000
     assert (await client.put("t", 1, [message(b"other")])).offset < 5_000
     client.close()
+
+
+async def test_a_node_that_comes_meanwhile_keeps_its_partition(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the log after all, and serves it when the new begin is written."""
+    await cluster.nodes["b1"].stop()
+    real = topics.change_placement
+
+    async def late(*given: Any, **fields: Any) -> Any:
+        await cluster.start("b1")
+        return await real(*given, **fields)
+
+    monkeypatch.setattr(topics, "change_placement", late)
+    async with started(cluster, host="operator") as operator:
+        with pytest.raises(InvalidState, match="came meanwhile"):
+            await begin_anew(operator, "t", 0, 5_000, do=True)
+        view = await topics.describe_topic(operator.coordinator, "t")
+        assert view.partitions[0].spans == (Span("b1", 0),)
+
+
+async def test_a_commit_that_cannot_be_read_may_lie_behind_any_offset(
+    cluster: MemoryCluster,
+) -> None:
+    await commit(cluster, 110)
+    await cluster.nodes["b1"].stop()
+    async with started(cluster, host="operator") as operator:
+        await operator.coordinator.set(CommittedOffset.path("g", "t", 0), b"nonsense")
+        with pytest.raises(InvalidState, match="cannot be read, and the new begin must lie"):
+            await begin_anew(operator, "t", 0, 5_000, do=True)

@@ -1,11 +1,14 @@
 """Which messages of a topic its consumer groups need."""
 
+import asyncio
+
 import pytest
 from support.coordination import at
 
-from vq.coordination import commits, groups
+from vq.coordination import commits, groups, needs
 from vq.coordination.needs import NO_GROUP, read_needs
 from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.coordination.reading import AT_ONCE_MAX
 from vq.errors import VqError
 from vq.model import TopicPartition
 
@@ -23,9 +26,9 @@ async def test_each_group_needs_what_follows_its_commit(client) -> None:
     await group(client, "a", "t", p0=at(100), p1=at(50))
     await group(client, "b", "t", p0=at(70))
     await group(client, "c", "u", p0=at(0))
-    needs = await read_needs(client, "t", "id")
-    assert needs.of(0) == {"group a": 100, "group b": 70}
-    assert needs.of(1) == {"group a": 50, "group b": 0}
+    found = await read_needs(client, "t", "id")
+    assert found.of(0) == {"group a": 100, "group b": 70}
+    assert found.of(1) == {"group a": 50, "group b": 0}
 
 
 async def test_without_any_group_somebody_may_be_to_come(client) -> None:
@@ -45,3 +48,25 @@ async def test_a_group_that_cannot_be_read_is_told(client) -> None:
     await client.set(CommittedOffset.path("a", "t", 0), b"nonsense")
     with pytest.raises(VqError):
         await read_needs(client, "t", "id")
+
+
+async def test_groups_are_read_at_the_same_time(client, monkeypatch) -> None:
+    """So many at once, and no more: retention waits for it, and there may be thousands."""
+    for number in range(AT_ONCE_MAX + 6):
+        await group(client, f"g{number:03}", "t", p0=at(number))
+    real, running, most = needs.read_group, 0, 0
+
+    async def counted(*asked):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        try:
+            return await real(*asked)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(needs, "read_group", counted)
+    found = (await read_needs(client, "t", "id")).of(0)
+    assert found == {f"group g{number:03}": number for number in range(AT_ONCE_MAX + 6)}
+    assert most == AT_ONCE_MAX
