@@ -1,5 +1,6 @@
 """A place for archives in memory that can be told not to answer: ``failing://bucket``."""
 
+import threading
 from typing import Any
 
 import fsspec
@@ -9,23 +10,27 @@ URL = "failing://bucket"
 
 
 class Failing(MemoryFileSystem):
-    """A store in memory that can be told not to answer."""
+    """A store in memory that can be told not to answer, or to let callers wait."""
 
     protocol = "failing"
     store: dict[str, Any] = {}  # noqa: RUF012  as in its base
     pseudo_dirs = [""]  # noqa: RUF012
     down = False
+    #: It answers while this is set.
+    free = threading.Event()
 
     @classmethod
     def reset(cls) -> None:
         """Empty it, and have it answer."""
         cls.store, cls.down = {}, False
+        cls.free.set()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
         return MemoryFileSystem._strip_protocol(path.replace("failing://", "memory://"))
 
     def _check(self) -> None:
+        Failing.free.wait()
         if Failing.down:
             raise ConnectionError("nobody answers")
 

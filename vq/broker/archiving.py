@@ -9,14 +9,15 @@ not closed, durable, committed and intact.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.channel import Channel
 from vq.broker.logs import Logs
 from vq.broker.partition_state import State
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, leave, wait_at_most
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.store.archive import Archive
@@ -33,6 +34,10 @@ PAUSE_S_MAX: Final = 1.0
 #: It is looked so often, so long apart, whether a superseded file is deleted.
 DELETED_PAUSE_S: Final = 0.01
 DELETED_LOOKS_MAX: Final = 200
+#: How long a step waits for a place elsewhere, and how long the end of them.
+STEP_TIMEOUT_S: Final = 60.0
+CLOSE_TIMEOUT_S: Final = 5.0
+_ELSEWHERE: Final = frozenset({Lane.ELSEWHERE, Lane.UPLOAD})
 #: How often zips elsewhere are tried to be removed.
 DISCARD_S: Final = 10.0
 
@@ -75,6 +80,10 @@ class _Steps(Protocol):
     def close(self) -> None: ...
 
 
+S = TypeVar("S", bound=_Steps)
+T = TypeVar("T")
+
+
 class Archiving:
     """Makes archives of blocks, and blocks of archives. Loop-bound.
 
@@ -108,17 +117,18 @@ class Archiving:
             held = _Held(channel, block, still)
             held.check_archivable()
             start, end, path = block.start_offset, block.end_offset, block.path
-            writer = await self._runner.run(
+            lane = Lane.ARCHIVE if to is None else Lane.UPLOAD
+            writer = await self._begin(
                 lambda: self._logs.new_archive(
                     channel.partition, channel.topic_id, path, start, end, place=to
                 ),
-                Lane.ARCHIVE,
+                lane,
             )
             try:
-                await self._take(writer, held, Lane.ARCHIVE)
+                await self._take(writer, held, lane)
                 await self._whole(self._swap_in(held, writer))
             finally:
-                await self._runner.run(writer.close, Lane.ARCHIVE)
+                await self._end(writer, lane)
             await _deleted(held.log)
         return Archived(end - start, writer.stub.archive.zip_bytes)
 
@@ -148,13 +158,13 @@ class Archiving:
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
             held.check_restorable()
-            path = block.path
-            writer = await self._runner.run(lambda: self._logs.restore(path), Lane.ARCHIVE)
+            path, lane = block.path, held.reading(Lane.ARCHIVE)
+            writer = await self._begin(lambda: self._logs.restore(path), lane)
             try:
-                await self._take(writer, held, Lane.ARCHIVE)
+                await self._take(writer, held, lane)
                 await self._whole(self._swap_out(held, writer))
             finally:
-                await self._runner.run(writer.close, Lane.ARCHIVE)
+                await self._end(writer, lane)
             await _deleted(held.log)
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
@@ -190,13 +200,13 @@ class Archiving:
         archive = held.check_archived()
         problem, batches = "", 0
         try:
-            path = block.path
-            check = await self._runner.run(lambda: self._logs.check_archive(path), Lane.VERIFY)
+            path, lane = block.path, held.reading(Lane.VERIFY)
+            check = await self._begin(lambda: self._logs.check_archive(path), lane)
             try:
-                await self._take(check, held, Lane.VERIFY)
+                await self._take(check, held, lane)
             finally:
                 batches = check.batches
-                await self._runner.run(check.close, Lane.VERIFY)
+                await self._end(check, lane)
         except Unreachable as error:
             raise _unreachable(channel, error) from error
         except (CorruptData, OSError) as error:
@@ -212,16 +222,55 @@ class Archiving:
         return _Alone(self._busy, block)
 
     async def _take(self, steps: _Steps, held: "_Held", lane: Lane) -> None:
-        """Take all steps, with pauses, as long as the block is to be kept as it is."""
+        """Take all steps, with pauses, as long as the block is to be kept as it is.
+
+        Raises:
+            Unreachable: A place elsewhere has not answered for long; the step may end one day.
+        """
         clock = held.channel.context.clock
         begun_s = clock.monotonic()
         while not steps.done:
-            size = await self._runner.run(steps.step, lane)
+            size = await self._wait(self._runner.run(steps.step, lane), lane)
             held.check()
             if size:
                 took_s = clock.monotonic() - begun_s
                 await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
                 begun_s = clock.monotonic()
+
+    async def _begin(self, make: Callable[[], S], lane: Lane) -> S:
+        """Begin steps; what a place elsewhere begins too late is ended at once.
+
+        Raises:
+            Unreachable: As ``_take``.
+        """
+
+        def end(work: "asyncio.Future[S]") -> None:
+            if not work.cancelled() and work.exception() is None:
+                leave(self._runner.run(work.result().close, lane))
+
+        return await self._wait(self._runner.run(make, lane), lane, end)
+
+    async def _wait(
+        self,
+        call: Coroutine[Any, Any, T],
+        lane: Lane,
+        late: Callable[["asyncio.Future[T]"], None] = lambda work: None,
+    ) -> T:
+        """Return what a call on a lane returns; ``late`` gets what comes when nobody waits."""
+        if lane not in _ELSEWHERE:
+            return await call
+        try:
+            return await wait_at_most(STEP_TIMEOUT_S, call, late)
+        except TimeoutError as error:
+            raise Unreachable("", error) from error
+
+    async def _end(self, steps: _Steps, lane: Lane) -> None:
+        """Give back what steps hold; a place elsewhere that does not answer is not waited for."""
+        if lane not in _ELSEWHERE:
+            await self._runner.run(steps.close, lane)
+            return
+        with contextlib.suppress(TimeoutError):
+            await wait_at_most(CLOSE_TIMEOUT_S, self._runner.run(steps.close, lane))
 
     # Removing what is elsewhere -----------------------------------------------------------------
     async def discard_all(self, channels: Callable[[], Iterable[Channel]]) -> None:
@@ -237,7 +286,7 @@ class Archiving:
         """Remove the zips elsewhere that a log has dropped; what cannot be reached stays."""
         for mark in list(log.flushing.discards):
             try:
-                await self._runner.run(lambda mark=mark: self._logs.discard(mark), Lane.ARCHIVE)  # type: ignore[misc]
+                await self._runner.run(lambda mark=mark: self._logs.discard(mark), Lane.UPLOAD)  # type: ignore[misc]
             except OSError as error:
                 self._tell(mark, error)
             else:
@@ -305,6 +354,10 @@ class _Held:
                 f"the block at {self.block.start_offset} of {self.channel} is not archived"
             )
         return archive
+
+    def reading(self, lane: Lane) -> Lane:
+        """Return where the archive is read: on ``lane``, unless it lies elsewhere."""
+        return Lane.ELSEWHERE if self.check_archived().url else lane
 
     def check_restorable(self) -> None:
         """Return if a block file may take the place of the archive now.

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
+from vq.broker.cold_reads import lane_of
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
@@ -21,6 +22,7 @@ from vq.broker.tasks import Tasks
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.store.archived_file import NotInMemory
 from vq.store.block import Block
 from vq.store.divergence import Diverged
 from vq.store.log import Log, LogState
@@ -358,7 +360,8 @@ class ChannelLogs:
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
             try:
                 files = await self._runner.run(
-                    lambda: self._logs.cut_back(channel.partition, log, offset)
+                    lambda: self._logs.cut_back(channel.partition, log, offset),
+                    Lane.ELSEWHERE if log.is_elsewhere else Lane.LOGS,
                 )
             finally:
                 await self._open(channel)
@@ -500,8 +503,8 @@ class ChannelLogs:
         async with self.lock(channel.partition):
             if channel.state is State.CLOSED or not still():
                 return
-            parts = [*channel.older, channel]
-            found.extend(_drop(part, min(offset, part.high_watermark)) for part in parts)
+            for part in [*channel.older, channel]:
+                found += [await self._drop(part, min(offset, part.high_watermark))]
             for older in list(channel.older):
                 log = older.log
                 if log is not None and _has_nothing(older, log) and log.end_offset <= offset:
@@ -514,6 +517,22 @@ class ChannelLogs:
                         lambda log=log: self._logs.remove_aside(channel.partition, log),  # type: ignore[misc]
                         Lane.PURGE,
                     )
+
+    async def _drop(self, part: Channel, offset: int) -> Freed:
+        """Drop what lies before ``offset`` of one range.
+
+        Raises:
+            VqError: Not all of it could be dropped.
+        """
+        try:
+            return _drop(part, offset)
+        except NotInMemory as error:  # an index, to count messages; a lane makes it
+            lane = lane_of(error.fetch)
+            if lane is not Lane.READ:  # it may take long: the next try finds it
+                self._tasks.start(self._runner.run(error.fetch, lane))
+                raise
+            await self._runner.run(error.fetch, lane)
+            return _drop(part, offset)
 
     # Archives -----------------------------------------------------------------------------------
     async def archive(

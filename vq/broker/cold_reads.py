@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vq.broker.context import Context
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.log_lines import get_logger
-from vq.store.archived_file import NotInMemory
+from vq.store.archived_file import Fetch, NotInMemory
 
 logger = get_logger(__name__)
 
@@ -45,6 +45,8 @@ class _Waiting:
         self._session.waiting.pop(self, None)
 
 
+#: How long a request waits for bytes of an archive elsewhere.
+ELSEWHERE_TIMEOUT_S: Final = 5.0
 #: Fetches for one request; a look-up needs one for each chunk that it looks into.
 FETCHES_MAX: Final = 64
 
@@ -81,38 +83,54 @@ def read_again(
     context.fetch_cold(session, ColdRead(error.fetch, lambda: waiting.is_wanted, then))
 
 
+def lane_of(fetch: Callable[[], None]) -> Lane:
+    """Return where bytes are fetched: what comes from elsewhere may never come."""
+    return Lane.ELSEWHERE if isinstance(fetch, Fetch) and fetch.url else Lane.READ
+
+
 class ColdReads:
-    """All cold reads of a node. Those of one connection come one after the other.
+    """All cold reads of a node. Those of one connection and lane come one after the other.
 
     So one connection cannot have more brought into memory than one answer; how many wait is bounded
-    by its requests in flight.
+    by its requests in flight. What comes from elsewhere is waited for ``ELSEWHERE_TIMEOUT_S`` at
+    most; then its request is answered with an error.
     """
 
     def __init__(self, runner: Runner, tasks: Tasks) -> None:
         self._runner = runner
         self._tasks = tasks
-        self._waiting: dict[Session, deque[ColdRead]] = {}
+        self._waiting: dict[tuple[Session, Lane], deque[ColdRead]] = {}
 
     def add(self, session: Session, read: ColdRead) -> None:
         """Have bytes fetched for a request of ``session``."""
-        waiting = self._waiting.get(session)
+        key = session, lane_of(read.fetch)
+        waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(read)
             return
-        self._waiting[session] = deque([read])
-        self._tasks.start(self._work_off(session))
+        self._waiting[key] = deque([read])
+        self._tasks.start(self._work_off(key))
 
-    async def _work_off(self, session: Session) -> None:
-        waiting = self._waiting[session]
+    async def _work_off(self, key: tuple[Session, Lane]) -> None:
+        waiting = self._waiting[key]
         try:
             while waiting:
                 read = waiting.popleft()
                 if read.wanted():
-                    await self._runner.run(read.fetch, Lane.READ)
+                    await self._fetch(read.fetch, key[1])
                 if read.wanted():
                     self._go_on(read)
         finally:
-            del self._waiting[session]
+            del self._waiting[key]
+
+    async def _fetch(self, fetch: Callable[[], None], lane: Lane) -> None:
+        if not isinstance(fetch, Fetch) or lane is Lane.READ:
+            await self._runner.run(fetch, lane)
+            return
+        try:
+            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane))
+        except TimeoutError as error:
+            fetch.give_up(str(error))
 
     @staticmethod
     def _go_on(read: ColdRead) -> None:

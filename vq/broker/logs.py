@@ -367,9 +367,12 @@ class Logs:
         if others:
             self._begun.forget_topics(others - self._directory.topic_ids())
 
-    def purge_trash(self, keep_s: float) -> int:
-        """Remove what was moved out of the way long ago; return how many topics that were."""
-        return self._directory.purge_trash(self._clock, keep_s)
+    def purge_trash(self, keep_s: float, *, elsewhere: bool = False) -> int:
+        """Remove what was moved out of the way long ago; return how many topics that were.
+
+        ``elsewhere``: those with archives elsewhere, which may not answer; otherwise all others.
+        """
+        return self._directory.purge_trash(self._clock, keep_s, elsewhere=elsewhere)
 
     def local_topics(self) -> list[LocalTopic]:
         """Return what topics have data here."""

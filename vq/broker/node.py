@@ -248,6 +248,7 @@ class BrokerNode:
         self._tasks.keep(self._tidy, "tidy up")
         self._tasks.keep(watched.archiver.run, "archive")
         self._tasks.keep(self._daily_runs().run, "make daily runs")
+        self._tasks.keep(self._purge_elsewhere, "purge archives elsewhere")
         self._monitor.has_started = True
         logger.info(
             "broker started",
@@ -763,6 +764,21 @@ class BrokerNode:
             await self._partitions.look_at_losses()
             try:
                 removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
+            except OSError as error:
+                logger.warning("trash cannot be emptied, trying again later", error=error)
+            else:
+                if removed:
+                    logger.info("data of deleted topics removed", topics=removed)
+            await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
+
+    async def _purge_elsewhere(self) -> None:
+        """Remove data of deleted topics that have archives elsewhere, where that answers."""
+        keep_s = self.config.trash_keep_s
+        while True:
+            try:
+                removed = await self._runner.run(
+                    lambda: self._logs.purge_trash(keep_s, elsewhere=True), Lane.UPLOAD
+                )
             except OSError as error:
                 logger.warning("trash cannot be emptied, trying again later", error=error)
             else:

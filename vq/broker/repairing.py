@@ -263,7 +263,8 @@ class Repairer:
             pieces = [each._replace(start=max(each.start, header.start)) for each in pieces]
             most = min(max(1, header.max_bytes), REPAIR_BYTES)
             data, following = await self._runner.run(
-                lambda: read_intact(self._disk, pieces, header.start, most), Lane.VERIFY
+                lambda: read_intact(self._disk, pieces, header.start, most),
+                Lane.ELSEWHERE if any(each.is_elsewhere for each in pieces) else Lane.VERIFY,
             )
         except CorruptData as error:
             if any(each.start <= header.start < each.end for each in pieces):

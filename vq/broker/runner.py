@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import enum
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -22,7 +22,10 @@ class Lane(enum.Enum):
     READ = ("read", 4)  # bytes that readers wait for
     PURGE = ("purge", 1)  # deleting files, which may take seconds each
     VERIFY = ("verify", 1)  # reading everything, slowly
-    ARCHIVE = ("archive", 1)  # archiving, restoring, and removing archives elsewhere
+    ARCHIVE = ("archive", 1)  # archiving and restoring beside the log
+    # Places of archives that may not answer for ever. Nothing else waits behind these two.
+    ELSEWHERE = ("elsewhere", 4)  # reading there
+    UPLOAD = ("upload", 1)  # writing and removing there, one thing after the other
 
     @property
     def threads(self) -> int:
@@ -43,6 +46,41 @@ class Runner(Protocol):
         If this is cancelled, they go on, perhaps for ever.
         """
         ...
+
+
+async def wait_at_most(
+    timeout_s: float,
+    call: Coroutine[Any, Any, T],
+    late: Callable[["asyncio.Future[T]"], None] = lambda work: None,
+) -> T:
+    """Return what ``call`` returns, or raise what it raises.
+
+    A call on a thread cannot be ended: when nobody waits any more, it goes on, and ``late`` gets
+    what comes of it.
+
+    Raises:
+        TimeoutError: It takes longer.
+    """
+    work = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([work], timeout=timeout_s)
+    finally:
+        if not work.done():
+            work.add_done_callback(_look)
+            work.add_done_callback(late)
+    if work.done():
+        return work.result()
+    raise TimeoutError(f"no answer within {timeout_s:g} s")
+
+
+def leave(call: Coroutine[Any, Any, Any]) -> None:
+    """Have a call made that nobody waits for; an error of it is told nobody."""
+    asyncio.ensure_future(call).add_done_callback(_look)
+
+
+def _look(work: "asyncio.Future[Any]") -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 class ThreadRunner:

@@ -9,13 +9,13 @@ is noted in its channel, told by STATUS, and logged once.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Final
 
 from vq.broker.channel import Channel
 from vq.broker.context import Context
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.errors import Busy, InvalidRequest, VqError
@@ -36,6 +36,8 @@ REPORT_EVERY_S: Final = 0.5
 FRESH_S: Final = 86_400.0
 #: Batches a pass verifies in a second, at most; each takes about 3 µs of the interpreter.
 BATCHES_PER_S: Final = 20_000
+#: How long one step waits for an archive elsewhere.
+ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Damaged ranges that a partition keeps; further ones are added to the last.
 RANGES_MAX: Final = 64
 
@@ -206,12 +208,8 @@ class Verifier:
         pieces = log.reader.pieces(start, end)
         begin = min((each.start for each in pieces), default=start)
         scrub = Scrub(self._disk, pieces)
-        try:
-            while not scrub.done and not _gone(channel, log):
-                await self._runner.run(scrub.step, Lane.VERIFY)
-        finally:
-            await self._runner.run(scrub.close, Lane.VERIFY)
-        if not _gone(channel, log):
+        await self._scrub(channel, log, scrub, pieces)
+        if not _gone(channel, log) and not scrub.unreachable:
             self._note(channel, log, begin, end, scrub.damage)
 
     def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
@@ -294,12 +292,8 @@ class Verifier:
                 continue
             start = pieces[0].start
             scrub = Scrub(self._disk, pieces, until=offset)
-            try:
-                while not scrub.done and not _gone(channel, log):
-                    await self._runner.run(scrub.step, Lane.VERIFY)
-            finally:  # behind a step that a cancellation left running
-                await self._runner.run(scrub.close, Lane.VERIFY)
-            if not _gone(channel, log):
+            await self._scrub(channel, log, scrub, pieces)
+            if not _gone(channel, log) and not scrub.unreachable:
                 self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
                 if not self.known_damage(channel, offset):
                     logger.warning(
@@ -440,18 +434,45 @@ class Verifier:
     ) -> str:
         """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
         scrub = Scrub(self._disk, [piece])
-        try:
-            while not scrub.done and not _gone(channel, log):
-                batches = scrub.batches
-                read = await self._runner.run(scrub.step, Lane.VERIFY)
-                on_read(read)
-                pause_s = max(read / bytes_per_s, (scrub.batches - batches) / batches_per_s)
-                await asyncio.sleep(pause_s)
-        finally:  # behind a step that a cancellation left running
-            await self._runner.run(scrub.close, Lane.VERIFY)
+
+        async def pause(read: int, batches: int) -> None:
+            on_read(read)
+            await asyncio.sleep(max(read / bytes_per_s, batches / batches_per_s))
+
+        await self._scrub(channel, log, scrub, [piece], pause)
         if not _gone(channel, log) and not scrub.unreachable:
             self._note(channel, log, piece.start, piece.end, scrub.damage)
         return scrub.unreachable
+
+    async def _scrub(
+        self,
+        channel: Channel,
+        log: Log,
+        scrub: Scrub,
+        pieces: list[Piece],
+        then: Callable[[int, int], Awaitable[None]] | None = None,
+    ) -> None:
+        """Take all steps; ``then`` is awaited after each with the bytes and batches it has read.
+
+        What is elsewhere is read on a lane of its own, and is not waited for without an end.
+        """
+        lane = Lane.ELSEWHERE if any(each.is_elsewhere for each in pieces) else Lane.VERIFY
+        try:
+            while not scrub.done and not _gone(channel, log):
+                batches = scrub.batches
+                step = self._runner.run(scrub.step, lane)
+                if lane is Lane.ELSEWHERE:
+                    step = wait_at_most(ELSEWHERE_TIMEOUT_S, step)
+                read = await step
+                if then is not None:
+                    await then(read, scrub.batches - batches)
+        except TimeoutError as error:
+            scrub.unreachable = str(error)
+        finally:  # behind a step that a cancellation left running
+            if lane is Lane.ELSEWHERE:
+                leave(self._runner.run(scrub.close, lane))
+            else:
+                await self._runner.run(scrub.close, lane)
 
     def _end(self, current: Pass) -> None:
         current.ended = True

@@ -153,14 +153,15 @@ class Stub:
     Attributes:
         archive: The facts.
         chunks: In order, without gaps; together they are the block.
+        first: The block's first control record.
     """
 
-    __slots__ = ("_first", "_starts", "archive", "chunks")
+    __slots__ = ("_starts", "archive", "chunks", "first")
 
     def __init__(self, archive: Archive, chunks: Sequence[Chunk], first: bytes) -> None:
         self.archive = archive
         self.chunks = tuple(chunks)
-        self._first = first
+        self.first = first
         self._starts = [chunk.start for chunk in self.chunks]
 
     def numbers(self, position: int, length: int) -> range:
@@ -181,7 +182,7 @@ class Stub:
             "block_sha256": archive.block_sha256,
             "messages": archive.messages,
             "last_ms": archive.last_ms,
-            "first": self._first.hex(),
+            "first": self.first.hex(),
             "epochs": archive.epochs,
             "chunks": [chunk[1:] for chunk in self.chunks],
         }

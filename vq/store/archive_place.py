@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
 from vq.store.archive import ArchiveFiles, Stub
-from vq.store.disk import Disk, File
-from vq.store.format import DISCARD_SUFFIX, TEMPORARY_SUFFIX
+from vq.store.disk import FILE_MODE, Disk, File
+from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX
 
 __all__ = [
     "Unreachable",
@@ -27,6 +27,7 @@ __all__ = [
     "discard",
     "discard_all",
     "drop_archive",
+    "has_archives_elsewhere",
     "new_zip",
     "open_zip",
     "url_in",
@@ -177,8 +178,13 @@ class _ElsewhereWriter:
         self._url = url
         self._is_placed = False
         with _at(url) as (system, path):
+            #: Directories with names that are not durable; only where the system has the files.
+            self._changed = _missing_names(Path(path).parent) if _is_local(system) else []
             system.makedirs(_parent(path), exist_ok=True)
             self._file: Any = system.open(path, "wb")
+            if _is_local(system):
+                with contextlib.suppress(OSError):  # a file system without modes
+                    Path(path).chmod(FILE_MODE)
 
     def write(self, data: bytes) -> None:
         """See ``ZipWriter.write``."""
@@ -189,8 +195,8 @@ class _ElsewhereWriter:
         """See ``ZipWriter.sync``; a place that has no files keeps what it has taken."""
         with _at(self._url) as (system, path):
             self._file.close()
-            if _LOCAL & set(_protocols(system)):
-                for each in (Path(path), Path(path).parent):
+            if _is_local(system):
+                for each in (Path(path), Path(path).parent, *self._changed):
                     _fsync(each)
             system.invalidate_cache(_parent(path))
 
@@ -251,9 +257,19 @@ def _has_directory(system: Any, path: str) -> bool:
         return False
 
 
-def _protocols(system: Any) -> tuple[str, ...]:
+def _is_local(system: Any) -> bool:
+    """Whether its files are those of this machine, whatever is mounted there."""
     found = system.protocol
-    return (found,) if isinstance(found, str) else tuple(found)
+    return bool(_LOCAL & {found} if isinstance(found, str) else _LOCAL & set(found))
+
+
+def _missing_names(path: Path) -> list[Path]:
+    """Return the directories that get a name when a directory and its parents are made."""
+    found = []
+    while not path.exists():
+        path = path.parent
+        found.append(path)
+    return found
 
 
 def _parent(path: str) -> str:
@@ -326,11 +342,27 @@ def discard_all(disk: Disk, directory: Path) -> None:
         Unreachable: A place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
-    for name in disk.listdir(directory):
+    for url in _urls_below(disk, directory):
+        _remove(url)
+
+
+def has_archives_elsewhere(disk: Disk, directory: Path) -> bool:
+    """Whether a log below a directory has a zip elsewhere."""
+    return next(_urls_below(disk, directory), None) is not None
+
+
+def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:
+    if not disk.is_directory(directory):
+        return
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:  # another thread has just removed it
+        return
+    for name in names:
         path = directory / name
-        if disk.is_directory(path):
-            discard_all(disk, path)
-        elif name.endswith((ArchiveFiles.of(path).stub.suffix, DISCARD_SUFFIX)):
+        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX)):
             url = url_in(disk, path)
             if url:
-                _remove(url)
+                yield url
+        else:
+            yield from _urls_below(disk, path)

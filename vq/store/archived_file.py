@@ -20,13 +20,14 @@ from typing import Final
 from vq.errors import Busy, CorruptData
 from vq.limits import MIB
 from vq.store.archive import Archive, ArchiveFiles, Chunk, Stub
-from vq.store.archive_place import ZipReader, open_zip
+from vq.store.archive_place import Unreachable, ZipReader, open_zip
 from vq.store.disk import Buffer, Disk, File
 from vq.store.file_system import FileSystem
 
 __all__ = [
     "ArchivedFile",
     "ChunkCache",
+    "Fetch",
     "NotInMemory",
     "fetch_stored",
     "inflate",
@@ -51,7 +52,7 @@ class NotInMemory(Busy):
     of this has a request refused that can be tried again.
     """
 
-    def __init__(self, path: Path, fetch: Callable[[], None]) -> None:
+    def __init__(self, path: Path, fetch: "Fetch") -> None:
         super().__init__(f"bytes of {path} are not in memory", hint="try again")
         self.fetch = fetch
 
@@ -103,6 +104,32 @@ class ChunkCache:
             self._failures.move_to_end(key)
             while len(self._failures) > _FAILURES_MAX:
                 self._failures.popitem(last=False)
+
+
+class Fetch:
+    """Brings bytes of an archive into memory when it is called, on a lane.
+
+    Attributes:
+        url: Where they come from; "": from this machine's disk.
+    """
+
+    def __init__(
+        self, work: Callable[[], None], chunks: ChunkCache, keys: Sequence[Key], url: str
+    ) -> None:
+        self.url = url
+        self._work = work
+        self._chunks = chunks
+        self._keys = keys
+
+    def __call__(self) -> None:
+        """Do it; an error is kept for the read that follows."""
+        self._work()
+
+    def give_up(self, why: str) -> None:
+        """Have the read that follows fail: the place does not answer. Any thread may call it."""
+        for key in self._keys:
+            if not self._chunks.has(key):
+                self._chunks.fail(key, Unreachable(self.url, why))
 
 
 class ArchivedFile:
@@ -162,12 +189,15 @@ class ArchivedFile:
         for number in numbers:
             data = self._load(number) if self._waits else self._chunks.get(self._key(number))
             if data is None:
-                raise NotInMemory(
-                    self._path,
-                    partial(fetch_stored, self._disk, self._path, position, length, self._chunks),
-                )
+                raise NotInMemory(self._path, self.fetcher(position, length))
             parts.append(data)
         return self._cut(parts, numbers, position, length)
+
+    def fetcher(self, position: int, length: int) -> Fetch:
+        """Return what brings these bytes into memory, through a file of its own."""
+        work = partial(fetch_stored, self._disk, self._path, position, length, self._chunks)
+        keys = [self._key(number) for number in self._stub.numbers(position, length)]
+        return Fetch(work, self._chunks, keys, self.archive.url)
 
     def _cut(
         self, parts: Sequence[bytes], numbers: range, position: int, length: int

@@ -26,6 +26,7 @@ from vq.store.archive import Archive, ArchiveFiles
 from vq.store.archived_file import (
     ArchivedFile,
     ChunkCache,
+    Fetch,
     NotInMemory,
     fetch_stored,
 )
@@ -309,8 +310,11 @@ class Block:
         Raises:
             OSError: The file cannot be opened.
         """
-        if self._opened().resident(position, length):
+        file = self._opened()
+        if file.resident(position, length):
             return None
+        if isinstance(file, ArchivedFile):
+            return file.fetcher(position, length)
         return partial(fetch_stored, self._disk, self.path, position, length, self.cache.chunks)
 
     def stop(self, offset: int) -> int:
@@ -406,9 +410,9 @@ class Block:
         if archive is not None and not cache.waits:
             data = cache.chunks.get((archive.zip_sha256, INDEX_NUMBER))
             if data is None:
-                raise NotInMemory(
-                    self.index_path, partial(_rebuild, self._disk, self.path, archive, cache.chunks)
-                )
+                work = partial(_rebuild, self._disk, self.path, archive, cache.chunks)
+                key = archive.zip_sha256, INDEX_NUMBER
+                raise NotInMemory(self.index_path, Fetch(work, cache.chunks, [key], archive.url))
             return self._decode_index(data)
         index = OffsetIndex(self.start_offset)
         messages = 0

@@ -24,7 +24,7 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
-from vq.store.archive_place import Unreachable, discard_all
+from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
 from vq.store.begun import BegunLogs
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
@@ -306,12 +306,14 @@ class DataDirectory:
             return []
         return [place / name for name in self._disk.listdir(place)]
 
-    def purge_trash(self, clock: Clock, keep_s: float) -> int:
+    def purge_trash(self, clock: Clock, keep_s: float, *, elsewhere: bool = False) -> int:
         """Delete for good what was moved to the trash ``keep_s`` ago or earlier; return how many.
 
         A name without a time, or with one in the future (the clock was set back), gets the present
-        time: its data are purged ``keep_s`` from now. Archives elsewhere go with their topic; while
-        their place cannot be reached, the topic stays.
+        time: its data are purged ``keep_s`` from now.
+
+        ``elsewhere``: those topics that have archives elsewhere, which go first; otherwise all
+        others. While a place cannot be reached, its topics stay.
         """
         trash = self.path / TRASH_NAME
         if not self._disk.exists(trash):
@@ -321,9 +323,13 @@ class DataDirectory:
         for name in self._disk.listdir(trash):
             base, moved_s = _moved(name)
             if moved_s is None or moved_s > now_s + 1:
+                if elsewhere:
+                    continue
                 self._disk.rename(trash / name, self._free_name(trash, base, clock))
                 self._disk.sync_directory(trash)
             elif now_s - moved_s >= keep_s:
+                if has_archives_elsewhere(self._disk, trash / name) is not elsewhere:
+                    continue
                 purged += self._purge(trash / name)
         return purged
 

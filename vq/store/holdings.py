@@ -20,8 +20,9 @@ So what the manifest of the last checkpoint says decides, if it is there and who
     | –        | no         | damaged | nothing: gone   | –                      |
 
 An archive is *whole* if its stub is intact and its zip has the size that the stub says; a zip at a
-URL is not looked at. A block file has its name only when it is whole. A zip without a stub is left
-over from the first steps of archiving, and goes if the block is elsewhere.
+URL is not looked at. A block file has its name only when it is whole; one that the medium has cut
+counts as none where there is a whole archive. A zip without a stub is left over from the first
+steps of archiving, and goes if the block is elsewhere.
 """
 
 import contextlib
@@ -99,11 +100,11 @@ class Holdings:
         for start in self._stubs:
             kind = None if named is None else named.get(start)
             archive = self._whole_archive(start)
-            has_block = start in self._blocks
+            has_block = start in self._blocks and not self._is_cut(start, archive)
             found = holder(kind, has_block=has_block, has_archive=archive is not None)
             if found is Holder.ARCHIVE and archive is not None:
                 self.archives[start] = archive
-                if has_block and kind is Kind.ARCHIVE:
+                if start in self._blocks and kind is Kind.ARCHIVE:
                     self._disk.unlink(self._files(start).block)
             elif found is Holder.NOTHING:
                 self._blocks.discard(start)
@@ -159,6 +160,10 @@ class Holdings:
             self.why_gone[start] = f"{path.name} (it is of a block at {archive.start_offset})"
             return None
         return archive
+
+    def _is_cut(self, start: int, archive: Archive | None) -> bool:
+        """Whether a block file is shorter than its block: then the archive is all there is."""
+        return archive is not None and self._disk.size(self._files(start).block) < archive.length
 
     def _files(self, start: int) -> ArchiveFiles:
         return ArchiveFiles.of(self._directory / block_name(start))

@@ -647,6 +647,11 @@ class Log:
         block.use_archive(archive)
         self._rolled |= block is self._blocks.last
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether some of it is in archives that lie elsewhere."""
+        return any(block.archive is not None and block.archive.url for block in self._blocks)
+
     def has(self, block: Block) -> bool:
         """Whether a block is one of this log, and not dropped."""
         return self._blocks.at(block.start_offset) is block

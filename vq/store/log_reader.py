@@ -190,7 +190,9 @@ class LogReader:
             if block.start_offset < end and offset < block.end_offset:
                 start = self._batch_start(block, max(offset, block.start_offset))
                 piece_end = min(block.end_offset, end)
-                found.append(Piece(block.path, block.start_offset, start, piece_end))
+                archive = block.archive
+                is_elsewhere = archive is not None and bool(archive.url)
+                found.append(Piece(block.path, block.start_offset, start, piece_end, is_elsewhere))
         return found
 
     def _batch_start(self, block: Block, offset: int) -> int:

@@ -53,6 +53,8 @@ def batch_at(block: Block, offset: int) -> tuple[BatchHeader, int]:
         CorruptData: A batch on the way is damaged.
         OSError: The medium cannot deliver it.
     """
+    if offset == block.start_offset:
+        return block.header_at(offset), 0
     entry = block.load_index().at_offset(offset)
     messages = entry.messages
     for header in block.headers(entry.offset):

@@ -9,7 +9,8 @@ of files; ``blocks`` keeps its bytes beside the block, ``checkpoint`` those of t
     |  5 |  3   | zero                                                         |
     |  8 |  8   | start offset of the block                                    |
     | 16 |  8   | end offset: what the index covers                            |
-    | 24 |  8   | messages in the log before the block, since its first byte   |
+    | 24 |  8   | messages in the log before the block, since its first byte;  |
+    |    |      | all bits set: not known                                      |
     | 32 |  8   | messages in the block                                        |
     | 40 |  4   | number of entries n                                          |
     | 44 | 24 n | entries: n offsets, then n message counts, then n times      |
@@ -33,6 +34,7 @@ __all__ = ["IndexEntry", "OffsetIndex"]
 INTERVAL_BYTES: Final = 64 * 1024
 _MAGIC: Final = b"vqix"
 _VERSION: Final = 1
+_UNKNOWN: Final = (1 << 64) - 1
 _HEAD: Final = struct.Struct(
     ">"
     "4s"  # magic
@@ -121,7 +123,7 @@ class OffsetIndex:
             _VERSION,
             self.start_offset,
             end_offset,
-            max(0, self.messages_before),
+            self.messages_before if self.messages_before >= 0 else _UNKNOWN,
             messages,
             len(self._offsets),
         )
@@ -144,7 +146,7 @@ class OffsetIndex:
         size = count * 8
         if len(data) != _HEAD.size + 3 * size + 4:
             raise CorruptData(f"a block index of {count} entries has {len(data)} bytes")
-        index = cls(start, messages_before=before)
+        index = cls(start, messages_before=-1 if before == _UNKNOWN else before)
         for at, column in enumerate((index._offsets, index._messages, index._times)):
             column.frombytes(data[_HEAD.size + at * size : _HEAD.size + (at + 1) * size])
             if sys.byteorder == "little":

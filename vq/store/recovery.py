@@ -436,7 +436,8 @@ class _Recovery:
                 end = min(end, starts[at + 1])
             if self._is_verified_archive(start, end):
                 log.blocks.append(self._block(start, end - start))
-                _take_archive(log.facts, self.holdings.archives[start])
+                known = self.checkpoint.offset if self.checkpoint is not None else 0
+                _take_archive(log.facts, self.holdings.archives[start], is_counted=end <= known)
                 x = end
             else:
                 x = self._verify_block(log, start, end)
@@ -445,9 +446,13 @@ class _Recovery:
         return x
 
     def _is_verified_archive(self, start: int, end: int) -> bool:
-        """Whether a block was archived before the checkpoint: it ended there, as a whole."""
+        """Whether an archived block need not be read: it ended before the checkpoint, as a whole.
+
+        One that lies elsewhere is believed without one: its place may not answer.
+        """
         known = self.checkpoint.offset if self.checkpoint is not None else 0
-        return start in self.holdings.archives and end <= known
+        archive = self.holdings.archives.get(start)
+        return archive is not None and (end <= known or bool(archive.url))
 
     def _verify_block(self, log: Recovered, start: int, end: int) -> int:
         block = self._block(start, 0)
@@ -658,8 +663,11 @@ class _Recovery:
         )
 
 
-def _take_archive(facts: LogFacts, archive: Archive) -> None:
-    """Take up what an archived block, which is not read, tells of its last batch."""
+def _take_archive(facts: LogFacts, archive: Archive, *, is_counted: bool) -> None:
+    """Take up what an archived block, which is not read, tells of its batches."""
+    if not is_counted:
+        facts.messages += archive.messages
+        facts.producers.forgot = True  # who wrote there is not known
     facts.epoch = max(facts.epoch, archive.epochs[-1][0])
     facts.append_time_ms = max(facts.append_time_ms, archive.last_ms)
 

@@ -34,7 +34,7 @@ import google_crc32c
 
 from vq.errors import CorruptData
 from vq.store.archive import ArchiveFiles
-from vq.store.archived_file import open_stored, read_archive
+from vq.store.archived_file import open_stored, read_archive, read_stub
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.format import (
@@ -121,6 +121,11 @@ def read_intact(
 def _control_behind(disk: Disk, path: Path, block_start: int, offset: int) -> bytes:
     """Return the control record at ``offset``, in this block or the next one, if it is intact."""
     for start, block in ((block_start, path), (offset, path.with_name(block_name(offset)))):
+        try:
+            if start == offset:  # of an archive it is known without reading that
+                return read_stub(disk, ArchiveFiles.of(block).stub).first
+        except OSError:
+            pass
         try:
             file = open_stored(disk, block)
         except OSError:

@@ -30,12 +30,16 @@ STEP_BATCHES: Final = 128
 
 
 class Piece(NamedTuple):
-    """A run of whole batches ``[start, end)`` in the block at ``path``."""
+    """A run of whole batches ``[start, end)`` in the block at ``path``.
+
+    ``is_elsewhere``: it is in an archive at a URL, which may not answer.
+    """
 
     path: Path
     block_start: int
     start: int
     end: int
+    is_elsewhere: bool = False
 
 
 class Damage(NamedTuple):

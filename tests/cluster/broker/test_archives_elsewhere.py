@@ -1,6 +1,7 @@
 """Archives at a URL: read through the broker, removed by it, and a place that does not answer."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from support.archive_places import URL, Failing, stored
@@ -9,16 +10,15 @@ from support.client import factory_of
 from support.node_pair import settled
 from support.waiting import until
 
-from vq.broker import archiving
+from vq.broker import archiving, cold_reads, verifying
 from vq.broker.channel import Channel
+from vq.broker.runner import ThreadRunner
 from vq.errors import Busy
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store import archive_writer
 from vq.store.block import Block
 from vq.store.log import Log, LogState
-
-pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(autouse=True)
@@ -230,3 +230,55 @@ async def read_all_of(client: Client, begin: int, end: int) -> bytes:
         answer, body = await client.get("t", 0, begin)
         found, begin = found + body, answer.next_offset
     return found
+
+
+async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeypatch):
+    """Threads that wait there are of lanes that nothing else needs; requests are answered."""
+    monkeypatch.setattr(cold_reads, "ELSEWHERE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(verifying, "ELSEWHERE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
+    node = cluster.node(retention_interval_s=1e6)
+    node._runner = runner = ThreadRunner()
+    await node.start()
+    try:
+        await cluster.create_topic("t", partitions=1)
+        await until(lambda: ("t", 0) in node._partitions.channels)
+        client = await Client.connect(cluster.network, node.address)
+        served = SimpleNamespace(node=node, client=client)
+        blocks = await fill(served, 6)
+        before = await read_all(client)
+        logs, channel = node._partitions.logs, channel_of(served)
+        for block in blocks[:4]:
+            await archive(served, block)
+        await logs.archive(channel, blocks[4])
+        Failing.free.clear()
+        for _ in range(5):  # more than the lane has threads
+            with pytest.raises(Busy, match="no answer"):
+                await client.get("t", 0, 0)
+        assert await read_all(client, blocks[4].start_offset)
+        await client.put("t", 0, [message(b"live")])
+        with pytest.raises(Busy):
+            await archive(served, blocks[5])
+        with pytest.raises(Busy):
+            await logs.verify_archive(channel, blocks[0])
+        await logs.restore(channel, blocks[4])
+        await logs.archive(channel, blocks[4])
+        await logs.drop_before(channel, blocks[0].end_offset)
+        await settled(channel)
+        verifier = node._dispatcher.repairs._verifier
+        await verifier.look_again(
+            channel, channel.log, blocks[1].start_offset, channel.log.end_offset
+        )
+        assert not verifier.damage(channel)
+        assert await client.offsets("t", 0)
+        assert not node._dispatcher.repairs.damaged()
+        Failing.free.set()
+        await until(lambda: not channel.log.flushing.discards)
+        after = await read_all(client, blocks[1].start_offset)
+        assert after[: len(before) - blocks[0].length] == before[blocks[0].length :]
+        await archive(served, blocks[5])
+    finally:
+        Failing.free.set()
+        await node.stop()
+        await runner.close()

@@ -21,6 +21,7 @@ from support.store import (
 
 from vq.clock import ManualClock
 from vq.errors import Busy
+from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
 from vq.store.archive_place import Unreachable, discard, discard_all, open_zip
 from vq.store.archive_writer import ArchiveCheck, BlockWriter
@@ -169,6 +170,25 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     assert payloads(reopened(disk)) == [*PAYLOADS[3:], b"live"]
 
 
+def test_a_log_without_a_checkpoint_opens_though_the_place_does_not_answer() -> None:
+    """Its stubs are believed; the blocks behind them are verified."""
+    Failing.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, "failing://bucket", 2)
+    log.close()
+    Failing.down = True
+    disk.unlink(DIRECTORY / "checkpoint")
+    log = reopened(disk)
+    assert log.state is LogState.OK
+    assert (log.messages, log.epoch) == (9, 1)
+    assert log.producers.forgot
+    append(log, b"live")
+    flush(log)
+    Failing.down = False
+    assert payloads(log) == [*PAYLOADS, b"live"]
+
+
 def test_a_place_that_does_not_answer_takes_no_archive() -> None:
     Failing.reset()
     Failing.down = True
@@ -194,6 +214,24 @@ def test_a_mount_that_is_missing_is_no_lost_zip(tmp_path: Path) -> None:
     next((tmp_path / "mnt").rglob("*.zip")).unlink()
     with pytest.raises(FileNotFoundError):
         open_zip(disk, stub, url).pread(0, 10)
+
+
+def test_a_zip_in_a_new_directory_is_durable_with_all_names_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody but the broker's user and group may read it."""
+    synced: list[Path] = []
+    monkeypatch.setattr(archive_place, "_fsync", synced.append)
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, f"file://{tmp_path}/mnt", 1)
+    path = next(tmp_path.rglob("*.zip"))
+    wanted = {path, *path.parents} - set(tmp_path.parents)
+    assert set(synced) == wanted
+    assert path.stat().st_mode & 0o777 == 0o640
+    synced.clear()
+    archive(disk, log, blocks_of(log)[1], url=url_of(f"file://{tmp_path}/mnt", PARTS, 1524))
+    assert set(synced) == {path.with_name("0000000000001524.zip"), path.parent}
 
 
 @pytest.mark.parametrize("url", ["nosuch://place/x", "s3//", "file:"])
@@ -234,8 +272,10 @@ def test_the_trash_goes_with_its_archives_elsewhere() -> None:
     clock.advance(100.0)
     Failing.down = True
     assert directory.purge_trash(clock, 50.0) == 0
+    assert directory.purge_trash(clock, 50.0, elsewhere=True) == 0
     Failing.down = False
-    assert directory.purge_trash(clock, 50.0) == 1
+    assert directory.purge_trash(clock, 50.0) == 0
+    assert directory.purge_trash(clock, 50.0, elsewhere=True) == 1
     assert stored("failing://bucket") == []
     directory.close()
 

@@ -1,5 +1,6 @@
 """What holds a block when a log is opened: the table, row by row, and every crash between."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from vq.store.disk import RealDisk
 from vq.store.holdings import Holder, holder
 from vq.store.log import Log, LogState
 from vq.store.manifest import Kind
-from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.recovery import Case
 
 ROWS = [
@@ -49,6 +50,8 @@ def test_the_table(
     assert holder(named, has_block=has_block, has_archive=has_archive) is expected
 
 
+#: Power cuts after each operation that keep some of what was not flushed.
+CHANCES = 4
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
 
@@ -226,9 +229,10 @@ def test_a_stub_alone_that_is_damaged_is_a_log_that_is_lost() -> None:
 
 
 def crashes(base: MemoryDisk, operations: list, begin: int):
-    """Yield the disk after each operation from ``begin`` on, as a kill and as a power cut."""
+    """Yield the disk after each operation from ``begin`` on, as kills and power cuts leave it."""
     for count in range(begin, len(operations) + 1):
-        for chance in (keep_all, keep_none):
+        lucky = [RandomChance(random.Random(count * 10 + seed)) for seed in range(CHANCES)]
+        for chance in (keep_all, keep_none, *lucky):
             disk = base.crash(keep_all)
             for _ in disk.replay(operations[:count]):
                 pass
@@ -339,6 +343,19 @@ def test_a_zip_that_nothing_refers_to_is_removed() -> None:
     log = reopened(disk)
     assert names(disk, ".zip") == []
     assert payloads(log) == PAYLOADS
+
+
+def test_a_block_file_that_was_cut_is_not_preferred_to_its_archive() -> None:
+    """A kill came between stub and checkpoint, and the medium lost the end of the file."""
+    disk = memory_disk()
+    files = as_row(disk, 1, (Kind.BLOCK, True, True))
+    disk.open(files.block).truncate(900)
+    for _ in range(2):
+        log = reopened(disk)
+        assert payloads(log) == PAYLOADS
+        assert kinds(log) == "bab"
+        log.close()
+    assert not disk.exists(files.block)
 
 
 def test_the_only_bytes_of_a_block_are_not_removed() -> None:

@@ -150,6 +150,27 @@ def test_nothing_is_decompressed_by_a_lookup(
     assert log.messages == plain.messages_appended - blocks_of(plain)[0].messages
 
 
+def test_a_block_file_before_an_archive_is_dropped_without_looking_into_it() -> None:
+    """After a restart nobody knows how many messages the file has; its end is the archive's start.
+
+    Where the archive's index is gone, one fetch makes it.
+    """
+    for is_gone in (False, True):
+        disk = memory_disk()
+        log = filled(disk, archived=False)
+        archive(disk, log, blocks_of(log)[1], chunk_bytes=8192)
+        log.close()
+        if is_gone:
+            disk.unlink(blocks_of(log)[1].index_path)
+        log = open_log(disk, config=BLOCK)
+        end = blocks_of(log)[0].end_offset
+        _, fetches = patiently(lambda log=log, end=end: log.drop_before(end))
+        assert fetches == is_gone
+        assert log.start_offset == end
+        assert log.messages == len(PAYLOADS) - log.status.start_messages
+        assert log.status.start_messages > 0
+
+
 def test_an_index_that_is_gone_is_built_by_a_fetch_and_saved(pair: tuple[Log, Log]) -> None:
     """Also where it cannot be saved."""
     for full in (False, True):
