@@ -11,6 +11,7 @@ from support.waiting import until, until_true
 
 from vq.broker import archive_runs
 from vq.broker.node import Stage
+from vq.clock import ManualClock
 from vq.coordination.run_values import ArchiveRun, RunResult, RunState, TopicResult
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
@@ -385,3 +386,23 @@ async def test_blocks_that_retention_deletes_meanwhile_are_no_failure(served, ar
     async with served.cluster.admin() as coordinator:
         result = await done(coordinator, served.node, 25)
     assert (result.state, result.total.blocks, result.total.failed) == (RunState.DONE, 2, 0)
+
+
+async def test_retention_deletes_archives_as_it_deletes_blocks(served) -> None:
+    """With the policy ``archive``: by age, the zip with its stub."""
+    await alter(served, **ARCHIVE)
+    await blocks(served, 2)
+    async with served.cluster.admin() as coordinator:
+        assert (await done(coordinator, served.node, 25)).total.blocks == 3
+    end = log_of(served.node).end_offset
+    retainer = served.node._monitor._watched.retainer
+    clock = ManualClock(wall_ms=served.node._clock.wall_ms() + 71 * 3_600_000)
+    retainer._clock = clock
+    await retainer.look()
+    assert log_of(served.node).start_offset == 0
+    clock.advance(3_700 + 3_600)
+    await retainer.look()
+    assert log_of(served.node).start_offset == end
+    await settled(served.node._partitions.channels["t", 0])
+    names = served.disk.listdir(DATA / "t" / "0")
+    assert [name for name in names if name.endswith((".zip", ".archive", ".block"))] == []
