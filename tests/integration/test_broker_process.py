@@ -1,9 +1,12 @@
 """A real broker process on a real disk, real sockets and a real ZooKeeper."""
 
+import json
 import os
+import re
 import signal
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,3 +256,27 @@ def test_a_stop_while_starting_is_quick(processes):
         broker.start()
         block_until((spec.data / "@lock").exists, "it starts")
         assert broker.stop() == 0  # and not of being killed, when its time was up
+
+
+def test_a_data_directory_that_is_not_given_is_missed_and_given_up_on_request(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """The refusal names its id and the option; what lay elsewhere is served."""
+    second = tmp_path / "second"
+    broker = processes.add("b1", "--data", str(second))
+    _topic(processes, "t", "--partitions", "2")
+    for number in range(2):
+        with _connect(broker) as client:
+            client.put("t", number, [message(b"x")])
+    homes = {(path / "t" / str(n)).is_dir() for path in (second,) for n in range(2)}
+    assert homes == {True, False}, "each directory has a partition"
+    assert broker.stop() == 0
+    spec = replace(broker.spec, more=())
+    said = _failed_start(processes, *spec.command()[4:])
+    assert f"last at {second}" in said
+    [lost] = re.findall(r"--without-data (\w+)", said)
+    again = processes.run(BrokerChild(replace(spec, more=("--without-data", lost))))
+    again.wait_ready(PROCESSES_WAIT_S)
+    ended = processes.vq("topic", "describe", "t", "--json")
+    states = sorted(each["state"] for each in json.loads(ended.stdout)["partitions"])
+    assert states == ["quarantined", "rw"]
