@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S, block_until
-from support.zookeeper import ZooKeeperService
+from support.zookeeper import ZooKeeperService, admin
 
 import vq
+from vq.coordination.paths import GraceClock
 from vq.devtools.processes import BrokerChild
 
 pytestmark = pytest.mark.slow
@@ -194,3 +196,44 @@ def test_a_producer_that_goes_on_loses_nothing_it_was_told(
     read = [each for each in found.stdout.splitlines() if len(each) == 7]
     assert stored <= set(read) <= stored | unknown
     assert len(read) == len(set(read)), "stored twice"
+
+
+def test_brokers_remove_a_topic_whose_time_is_up_and_finish_what_a_killed_one_began(
+    tmp_path: Path, zookeeper: ZooKeeperService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count is set forward in ZooKeeper, as if the time had passed; then all are killed."""
+    monkeypatch.setenv("VQ_BROKER_GRACE_INTERVAL_S", "0.2")
+    monkeypatch.setenv("VQ_BROKER_TRASH_KEEP_S", "0.5")
+    with process_cluster(tmp_path, zookeeper.hosts) as cluster, admin(zookeeper.hosts) as client:
+        for group in ("b1", "b2"):
+            cluster.add(group)
+        cluster.vq_json("topic", "create", "t", "--partitions", "6")
+        send(cluster, range(COUNT))
+        cluster.vq_json("topic", "delete", "t", "--yes")
+        root = f"/vq/{cluster.name}"
+        counted = lambda: json.loads(client.get(f"{root}/grace")[0])["counted_ms"]  # noqa: E731
+        before = counted()
+        block_until(lambda: counted() > before, "nobody counts")
+        assert client.exists(f"{root}/topics/t"), "its time is not up"
+        count = GraceClock(counted_ms=before + 72 * 3_600_000).encode()
+        client.set(f"{root}/grace", count)
+        block_until(
+            lambda: (
+                b'"deleting"' in (client.get(f"{root}/topics/t")[0])
+                if client.exists(f"{root}/topics/t")
+                else True
+            ),
+            "nobody removes it",
+        )
+        kill(cluster)
+        start(cluster)
+        block_until(lambda: not client.exists(f"{root}/topics/t"), "its removal is not finished")
+        for broker in cluster.brokers.values():
+            data = broker.spec.data
+            block_until(lambda data=data: not (data / "t").exists(), "data stay")
+            block_until(
+                lambda data=data: not list((data / "@trash").glob("t.*")), "the trash stays"
+            )
+        assert cluster.vq("topic", "undelete", "t").returncode == 1
+        cluster.vq_json("topic", "create", "t")
+        assert cluster.vq("consume", "t").stdout == b""

@@ -19,6 +19,7 @@ import vq
 from vq import admin, aio, limits, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.broker.config import BrokerConfig, ConnectionLimits
+from vq.broker.partition_state import RULES
 from vq.client.config import (
     MESSAGE_OVERHEAD_BYTES,
     OnUnavailable,
@@ -29,7 +30,7 @@ from vq.client.config import (
 from vq.client.producer.head import Heads
 from vq.client.producer.partitioner import STRATEGIES
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
-from vq.model import Compression
+from vq.model import Compression, TopicSettings
 
 ROOT = Path(__file__).parents[3]
 MODULES = {
@@ -118,18 +119,9 @@ def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() 
             assert shown == f"`{json.dumps(item.default)}`", item.name
         else:
             assert "`" not in shown, f"{item.name} has no fixed default"
-    settings = {
-        "disk_warn",
-        "rw",
-        "ro",
-        "closed",
-        "deleted",
-        "sealed",
-        "failed",
-        "quarantined",
-        "unknown",
-        "max_message_bytes",
-    }
+    states = {rules.told for rules in RULES.values()} | {"unknown"}
+    of_topics = {item.name for item in dataclasses.fields(TopicSettings)}
+    settings = {"disk_warn"} | states | of_topics
     assert not {name for name in rows if "_" in name} - settings, "settings that do not exist"
 
 
