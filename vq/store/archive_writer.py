@@ -51,7 +51,7 @@ LEVEL: Final = 6
 #: A chunk that does not shrink to this share is stored: every read of it would inflate it.
 STORED_FROM: Final = 0.98
 #: What one step verifies, unless a batch is larger: each batch takes about 3 µs of the interpreter.
-STEP_BYTES: Final = 128 * KIB
+STEP_BYTES: Final = 32 * KIB
 
 
 class _Bytes:
