@@ -82,13 +82,11 @@ def test_the_next_start_finishes_what_a_killed_lease_holder_began(
     as_of = (datetime.now(UTC) + timedelta(hours=30)).isoformat()
     made = processes.vq_json("archive", "run", "--as-of", as_of, "--no-wait")["number"]
 
-    def half_way() -> bool:
-        node = node_of(processes, made, group)
-        assert node["state"] in {None, "running"}, node
-        return node["blocks"] >= 1
-
-    block_until(half_way, "the lease holder archives")
-    assert kill(processes.brokers[group])
+    holder = processes.brokers[group]
+    data = holder.spec.data / "t"
+    block_until(lambda: any(data.rglob("*.zip")), "the lease holder archives")
+    assert kill(holder)
+    assert any(data.rglob("*.block")), "it was half-way"
     block_until(
         lambda: lease_of(processes).get("fence", 0) > before["fence"], "another node has the lease"
     )

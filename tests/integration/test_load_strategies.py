@@ -9,6 +9,7 @@ Goal: the shares of messages follow, whichever load a strategy looks at.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from support.zookeeper import ZooKeeperService
 import vq
 from vq.client import broker_loads
 from vq.client.producer import load_follower, load_weights
+from vq.devtools.processes import BrokerChild
 from vq.limits import MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -59,8 +61,10 @@ def start(cluster: ProcessCluster, group: str, place: Path | None = None) -> Non
         block_bytes=8 * MIB,
         disk_refuse=0.99,
     )
-    data = () if place is None else ("--data", str(place / group))
-    cluster.add(group, *flags, *data)
+    spec = cluster.spec(group, *flags)
+    if place is not None:
+        spec = replace(spec, data=place / group)
+    cluster.run(BrokerChild(spec))
 
 
 def create_topic(cluster: ProcessCluster) -> dict[str, int]:

@@ -41,7 +41,11 @@ async def topic(cluster, *nodes, name: str = "t", partitions: int = 4) -> None:
 
 def home(node, partition: int, name: str = "t") -> Path:
     log = node._partitions.channels[name, partition].log
-    return node._logs.home(node._partitions.channels[name, partition].partition) if log else None
+    return (
+        node._partitions._stored.home(node._partitions.channels[name, partition].partition)
+        if log
+        else None
+    )
 
 
 def by_home(node, partitions: int = 4) -> dict[Path, list[int]]:

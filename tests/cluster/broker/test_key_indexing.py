@@ -239,7 +239,7 @@ async def test_a_damaged_block_gets_no_index(served):
 async def test_no_index_is_made_while_the_disk_is_short_of_space(served):
     await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
     node = served.node
-    for each in node._disks:
+    for each in node._disks.all:
         each.look = lambda: None
     node._context.main.refusal = DiskFull("for this test")
     await asyncio.sleep(3 * key_indexing.LOOK_S)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.archives import NotedArchives, done, noted
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.waiting import WAIT_S, until, until_true
@@ -183,7 +184,7 @@ async def _retains(running: Running, **changes: Any) -> None:
     assert log.start_offset == 0
     await running.alter(**changes)
     wall_ms = running.node._clock.wall_ms
-    hours = 2 if "retention_hours" in changes else 0
+    hours = 2 if {"retention_hours", "retention_early_hours"} & set(changes) else 0
     late = SimpleNamespace(
         wall_ms=lambda: wall_ms() + hours * 3_600_000, monotonic=running.node._clock.monotonic
     )
@@ -205,6 +206,42 @@ async def retention_policy(running: Running) -> None:
     """The group has committed nothing yet, so it holds all of it until the policy changes."""
     await running.alter(retention_policy="keep", retention_bytes=1)
     await _retains(running, retention_policy="delete", retention_bytes=1)
+
+
+async def retention_early_hours(running: Running) -> None:
+    """While the disk of the broker is too full."""
+    total = 1 << 40
+    running.cluster.disks["b1"].free_space = lambda _: (total // 8, total)  # type: ignore[method-assign]
+    await until(lambda: running.node._disks.pressure_bytes > 0)
+    await _retains(running, retention_early_hours=1)
+
+
+async def _archived(running: Running, **changes: Any) -> NotedArchives:
+    """Change settings, and do a run as of 30 hours later on two blocks; return what it did."""
+    log = running.channel.log
+    assert log is not None
+    log.roll()
+    await running.send(b"younger")
+    with pytest.MonkeyPatch.context() as patch:
+        archives = noted(running.node, patch)
+        async with running.cluster.admin() as admin:
+            await done(admin, running.node, 30)
+            assert archives.to == set()
+            await running.alter(**changes)
+            await done(admin, running.node, 30)
+    return archives
+
+
+async def archive_after_hours(running: Running) -> None:
+    await running.alter(retention_policy="archive", archive_after_hours=48)
+    archives = await _archived(running, retention_policy="archive", archive_after_hours=1)
+    assert archives.to == {None}
+
+
+async def archive_to(running: Running) -> None:
+    """Counts for blocks that become archives from then on."""
+    archives = await _archived(running, retention_policy="archive", archive_to="memory://there")
+    assert archives.to == {"memory://there"}
 
 
 async def pool(running: Running) -> None:
@@ -271,7 +308,10 @@ CHECKS: dict[str, Check] = {
         compression_threshold,
         retention_hours,
         retention_bytes,
+        retention_early_hours,
         retention_policy,
+        archive_after_hours,
+        archive_to,
         pool,
         replication,
         min_insync,
