@@ -11,40 +11,15 @@ from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.node_pair import NodePair, whole
 from support.simulation.loop import clock_of_loop
 from support.waiting import until
+from support.week import HOUR_S, QUIET, SLOWER, SteppedClock
 
 from vq import limits
 from vq.broker import copying, following, insync_set, lag, repairing, scrubbing, soundness
-from vq.broker.config import ConnectionLimits
-from vq.clock import Clock
 from vq.coordination.memory import MemoryEnsemble
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 
-HOUR_S = 3_600
 KEPT_HOURS = 24
-#: What looks at a node many times a second or a minute looks so much less often.
-SLOWER = 120
-QUIET = {
-    "refresh_interval_s": 600.0,
-    "disk_interval_s": 3_600.0,
-    "load_interval_s": 1_200.0,
-    "retention_interval_s": 600.0,
-    "connections": ConnectionLimits(sweep_interval_s=3_600.0),
-}
-
-
-class SteppedClock:
-    """The clock of the loop, set back by some hours."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.back_hours = 0.0
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms() - int(self.back_hours * HOUR_S * 1_000)
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
 
 
 class Week(NodePair):
