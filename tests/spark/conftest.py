@@ -1,0 +1,27 @@
+"""One Spark session for all Spark tests of a process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_vq.session import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two threads; do not stop it."""
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -XX:+UseSerialGC",
+        "spark.jars.ivy": str(scratch / "ivy"),
+    }
+    made = session("vq-tests", master="local[2]", conf=conf)
+    yield made
+    made.stop()
