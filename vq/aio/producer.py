@@ -71,6 +71,20 @@ class MessageProducer:
         """
         future = self._append(message, None, timeout)
         if future is None:
+            core = self._core
+            began = core.now()
+            turn = core.join_line(message, timeout)
+            if turn is not None:  # one of perhaps many thousand: no coroutine more than this one
+                try:
+                    result = await turn
+                except BufferFull:
+                    core.count_full()
+                    raise
+                finally:
+                    core.leave_line(turn)
+                if result is not None:
+                    return result
+                timeout = core.left_of(timeout, began)
             future = await self._accept(message, None, timeout, may_wait=True)
         self._core.hurry()
         return await future

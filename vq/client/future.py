@@ -120,6 +120,20 @@ def _end_wait(loop: asyncio.AbstractEventLoop, waiter: "asyncio.Future[None]") -
         waiter.set_result(None)
 
 
+def _hand_over(
+    loop: asyncio.AbstractEventLoop, turn: "asyncio.Future[SendResult | None]", future: "SendFuture"
+) -> None:
+    """Give the outcome of ``future`` to the task that awaits ``turn``; from any thread."""
+    if asyncio._get_running_loop() is not loop:
+        call_soon(loop, _hand_over, loop, turn, future)
+    elif not turn.done():
+        outcome = future.outcome
+        if isinstance(outcome, VqError):
+            turn.set_exception(_own(outcome))
+        else:
+            turn.set_result(outcome)
+
+
 class SendFuture:
     """The outcome of one message: pending, stored, refused, or unknown.
 
@@ -255,6 +269,10 @@ class SendFuture:
             finally:
                 self._forget(wake)
         return self.result()
+
+    def end_with(self, turn: "asyncio.Future[SendResult | None]") -> None:
+        """Give ``turn`` the outcome, on its loop, once there is one. For the sender only."""
+        self._on_done(functools.partial(_hand_over, turn.get_loop(), turn, self))
 
     def add_done_callback(self, callback: "Callable[[SendFuture], Any]") -> None:
         """Call ``callback(self)`` once there is an outcome; at once if there is one already.

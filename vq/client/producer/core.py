@@ -27,6 +27,7 @@ from vq.client.producer.oneway import OnewayLog
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of, wants_load
 from vq.client.producer.sender import Sender
+from vq.client.producer.space_line import Turn
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
@@ -319,6 +320,19 @@ class ProducerCore:
             return False
         return isinstance(message, Message) and self.is_published(message.topic)
 
+    def left_of(self, timeout: float | None, since: float) -> float:
+        """Return what is left of a send's time, at least 0; ``since``: monotonic time. Any thread.
+
+        Raises:
+            InvalidArgument: ``timeout`` is not a number.
+        """
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return max(0.0, since + bound - self.now())
+
+    def now(self) -> float:
+        """Return monotonic time. Any thread."""
+        return self._cluster.clock.monotonic()
+
     def time_left(self, batch: BatchSend) -> float:
         """Return the seconds until a batch's deadline, at least 0. Any thread."""
         return max(0.0, batch.deadline - self._cluster.clock.monotonic())
@@ -362,6 +376,29 @@ class ProducerCore:
             BufferFull: There is no space within the send's deadline.
         """
         return self._sender.wait_for_space(timeout_s)
+
+    def join_line(self, message: Message, timeout: float | None) -> Turn | None:
+        """Have a message wait in the line for space, and be appended there; None: it does not.
+
+        The caller awaits the turn and calls ``leave_line`` then. The result is the outcome, or None
+        if there is space now and the caller must append the message: see ``SpaceLine.join``.
+
+        Raises:
+            InvalidArgument: ``timeout`` is not a number.
+        """
+        if (
+            self.interceptors is not None
+            or not self.is_full_for(message)
+            or message.key is not None
+            or message.headers
+        ):
+            return None
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return self._sender.join_line(message, bound)
+
+    def leave_line(self, turn: Turn) -> None:
+        """End what ``join_line`` began."""
+        self._sender.leave_line(turn)
 
     def count_full(self, messages: int = 1) -> None:
         """Count messages that were not accepted, because the buffer is full. Any thread."""

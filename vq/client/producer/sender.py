@@ -20,12 +20,12 @@ from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch, Ended
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
-from vq.client.producer.space_line import SpaceLine
+from vq.client.producer.space_line import SpaceLine, Turn
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import ConnectionCut, NotSent, PartitionUnavailable, Unreachable, VqError
 from vq.log_lines import get_logger
-from vq.model import Address, TopicPartition
+from vq.model import Address, Message, TopicPartition
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -73,7 +73,10 @@ class Sender:
         )
         accumulator = self.accumulator
         self._space_line = SpaceLine(
-            lambda: accumulator.places_left, waited=accumulator.count_wait, full=accumulator.full
+            lambda: accumulator.places_left,
+            waited=accumulator.count_wait,
+            full=accumulator.full,
+            append=self._append_waited,
         )
 
     # Any thread -------------------------------------------------------------------------------
@@ -410,6 +413,21 @@ class Sender:
         if self._linger_s:
             self._loop.call_soon(self.send_waiting)
         return self._space_line.wait(timeout_s)
+
+    def join_line(self, message: Message, timeout_s: float) -> Turn:
+        """Have a plain message wait for space; see ``SpaceLine.join``."""
+        if self._linger_s:
+            self._loop.call_soon(self.send_waiting)
+        return self._space_line.join(message, timeout_s)
+
+    def _append_waited(self, message: Message, timeout_s: float) -> SendFuture | None:
+        future = self.accumulator.append(message, None, timeout_s)
+        self.accumulator.hurry_sender()  # its task waits for the outcome
+        return future
+
+    def leave_line(self, turn: Turn) -> None:
+        """End what ``join_line`` began."""
+        self._space_line.leave(turn)
 
     def check_all(self) -> None:
         """Do what a sending thread may have left undone when a signal handler raised in it."""

@@ -5,7 +5,8 @@ many are woken as there are places, at most. Whoever leaves the line has the nex
 because it may not have used the place: it was cancelled, or its message is refused.
 
 Many thousand tasks may wait, and the garbage collector visits the objects of all of them again and
-again. So a wait has one future here, and one timer serves the whole line.
+again. So a wait has one future here, and one timer serves the whole line. A plain message waits in
+the line itself: when it is its turn the line appends it, and its task sleeps until the outcome.
 """
 
 import asyncio
@@ -13,10 +14,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from vq.client.future import SendFuture
 from vq.errors import BufferFull
+from vq.model import Message, SendResult
 
 #: How late a wait may end, in seconds, so that many deadlines cost one look at the line.
 LATE_S: Final = 0.01
+
+#: Ends with None once it is the task's turn, or with the outcome of the message that waited for it.
+Turn = asyncio.Future[SendResult | None]
+#: The deadline of a wait, its length in seconds, and the message that the line is to append.
+_Wait = tuple[float, float, Message | None]
 
 
 class SpaceLine:
@@ -26,6 +34,8 @@ class SpaceLine:
         count_places: Returns how many messages could be appended now, at most.
         waited: Called with the seconds of each wait that has ended.
         full: Returns the error of a wait that ended without a place.
+        append: Appends a message that waited in the line, with the seconds it has left; returns
+            None, without effect, if its task must do that.
     """
 
     def __init__(
@@ -34,11 +44,13 @@ class SpaceLine:
         *,
         waited: Callable[[float], None],
         full: Callable[[str], BufferFull],
+        append: Callable[[Message, float], SendFuture | None],
     ) -> None:
         self._count_places = count_places
         self._waited = waited
         self._full = full
-        self._line: OrderedDict[asyncio.Future[None], float] = OrderedDict()  # with its deadline
+        self._append = append
+        self._line: OrderedDict[Turn, _Wait] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None  # for the first deadline of the line
         self._woken = 0  # tasks that were woken and did not run since
         self._wakes_soon = False
@@ -63,8 +75,8 @@ class SpaceLine:
         was_first = False
         try:
             while True:
-                turn: asyncio.Future[None] = loop.create_future()
-                self._line[turn] = begin + timeout_s
+                turn: Turn = loop.create_future()
+                self._line[turn] = (begin + timeout_s, timeout_s, None)
                 if was_first:  # somebody else took the place
                     self._line.move_to_end(turn, last=False)
                 try:
@@ -77,10 +89,28 @@ class SpaceLine:
                     if self._line.pop(turn, None) is None:
                         self._woken -= 1
                     self._wake_soon(loop)
-        except TimeoutError:
-            raise self._full(f"no space for a message within {timeout_s:g} s") from None
         finally:
             self._waited(loop.time() - begin)
+
+    def join(self, message: Message, timeout_s: float) -> Turn:
+        """Have a message wait in the line; return what its task awaits, and ``leave``s at the end.
+
+        The result is the message's outcome. It is None if the task must append the message itself:
+        there is a place for it then. It raises ``BufferFull`` as ``wait`` does.
+        """
+        loop = asyncio.get_running_loop()
+        turn: Turn = loop.create_future()
+        deadline = loop.time() + timeout_s
+        self._line[turn] = (deadline, timeout_s, message)
+        self._expire_at(deadline, loop)
+        if self._count_places() > 0:
+            self._wake_soon(loop)
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """Leave the line, if the message still waits there: its task was cancelled."""
+        if self._line and self._line.pop(turn, None) is not None:
+            self._wake_soon(asyncio.get_running_loop())
 
     def _expire_at(self, deadline: float, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is None or deadline < self._timer.when():
@@ -92,13 +122,15 @@ class SpaceLine:
         self._timer = None
         now = loop.time()
         first = float("inf")
-        for turn, deadline in self._line.items():
+        for turn, (deadline, timeout_s, message) in self._line.items():
             if turn.done():  # its task runs soon
                 continue
-            if deadline <= now:
-                turn.set_exception(TimeoutError())
-            else:
+            if deadline > now:
                 first = min(first, deadline)
+                continue
+            turn.set_exception(self._full(f"no space for a message within {timeout_s:g} s"))
+            if message is not None:
+                self._waited(timeout_s)
         if first < float("inf"):
             self._expire_at(max(first, now + LATE_S), loop)
 
@@ -119,11 +151,21 @@ class SpaceLine:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the first tasks, as many as there are places."""
-        left = self._count_places() - self._woken
-        while left > 0 and self._line:
-            turn, _ = self._line.popitem(last=False)
-            self._woken += 1
-            left -= 1
-            if not turn.done():  # otherwise its task was cancelled, and runs soon
-                turn.set_result(None)
+        """Append the first messages and wake the first tasks, as many as there are places."""
+        now = 0.0
+        while self._line and self._count_places() > self._woken:
+            turn, (deadline, timeout_s, message) = self._line.popitem(last=False)
+            if message is None:
+                self._woken += 1
+                if not turn.done():  # otherwise its task was cancelled, and runs soon
+                    turn.set_result(None)
+            elif not turn.done():
+                now = now or turn.get_loop().time()
+                self._waited(now - deadline + timeout_s)
+                future = self._append(message, max(0.0, deadline - now))
+                if future is None:
+                    turn.set_result(None)
+                else:
+                    future.end_with(turn)
+        if not self._line:
+            self._stop_timer()

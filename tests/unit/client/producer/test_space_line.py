@@ -6,12 +6,22 @@ from collections.abc import Callable
 import pytest
 from support.waiting import WAIT_S
 
+from vq.client.future import SendFuture
 from vq.client.producer.space_line import LATE_S, SpaceLine
-from vq.errors import BufferFull
+from vq.errors import BufferFull, NotSent
+from vq.model import Message, SendResult
 
 
-def line_of(count_places: Callable[[], int]) -> SpaceLine:
-    return SpaceLine(count_places, waited=lambda _: None, full=BufferFull)
+def no_append(message: Message, timeout_s: float) -> SendFuture | None:
+    return None
+
+
+def line_of(
+    count_places: Callable[[], int],
+    append: Callable[[Message, float], SendFuture | None] = no_append,
+    waited: Callable[[float], None] = lambda _: None,
+) -> SpaceLine:
+    return SpaceLine(count_places, waited=waited, full=BufferFull, append=append)
 
 
 class Buffer:
@@ -171,3 +181,103 @@ async def test_an_empty_line_leaves_no_timer() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert buffer.taken == [1, 2]
     assert buffer.line._timer is None
+
+
+class Appended:
+    """A buffer into which the line appends the messages that wait in it."""
+
+    def __init__(self) -> None:
+        self.places = 0
+        self.messages: dict[bytes, SendFuture] = {}
+        self.waits: list[float] = []
+        self.line = line_of(lambda: self.places, self._append, self.waits.append)
+
+    def _append(self, message: Message, timeout_s: float) -> SendFuture | None:
+        if message.tag == "not plain":
+            return None
+        self.places -= 1
+        made = self.messages[message.content] = SendFuture(message.content, None, None, timeout_s)
+        return made
+
+    def join(self, *contents: bytes) -> list[asyncio.Future[SendResult | None]]:
+        return [self.line.join(Message("t", content), WAIT_S) for content in contents]
+
+    def give_back(self, places: int) -> None:
+        self.places += places
+        self.line.wake()
+
+
+async def test_the_line_appends_its_messages_in_their_order() -> None:
+    """Messages in it and tasks that append by themselves have their turns in one order."""
+    buffer = Appended()
+
+    async def append_itself() -> None:
+        await buffer.line.wait(WAIT_S)
+        buffer._append(Message("t", b"3"), WAIT_S)
+
+    first, second = buffer.join(b"1", b"2")
+    task = asyncio.create_task(append_itself())
+    await settle()
+    (last,) = buffer.join(b"4")
+    for places, appended in ((1, [b"1"]), (2, [b"1", b"2", b"3"]), (1, [b"1", b"2", b"3", b"4"])):
+        buffer.give_back(places)
+        await settle()
+        assert list(buffer.messages) == appended
+    await task
+    assert not any(turn.done() for turn in (first, second, last))
+    assert len(buffer.waits) == 4
+
+
+async def test_whoever_joined_gets_the_outcome_of_the_message() -> None:
+    buffer = Appended()
+    stored, refused = buffer.join(b"1", b"2")
+    buffer.give_back(2)
+    result = SendResult(0, 17, 4)
+    buffer.messages[b"1"].succeed(result)
+    buffer.messages[b"2"].fail(NotSent("no broker"))
+    assert await stored == result
+    with pytest.raises(NotSent, match="no broker"):
+        await refused
+
+
+async def test_a_thread_may_end_what_waited_in_the_line() -> None:
+    buffer = Appended()
+    (turn,) = buffer.join(b"1")
+    buffer.give_back(1)
+    result = SendResult(0, 17, 4)
+    await asyncio.to_thread(buffer.messages[b"1"].succeed, result)
+    async with asyncio.timeout(WAIT_S):
+        assert await turn == result
+
+
+async def test_a_message_whose_task_is_cancelled_is_not_appended() -> None:
+    buffer = Appended()
+    first, _ = buffer.join(b"1", b"2")
+    first.cancel()
+    buffer.line.leave(first)
+    buffer.give_back(1)
+    assert list(buffer.messages) == [b"2"]
+
+
+async def test_a_message_that_the_line_cannot_append_is_given_to_its_task() -> None:
+    buffer = Appended()
+    odd = buffer.line.join(Message("t", b"1", tag="not plain"), WAIT_S)
+    (plain,) = buffer.join(b"2")
+    buffer.give_back(1)
+    assert await odd is None
+    assert list(buffer.messages) == [b"2"]
+    assert not plain.done()
+
+
+@pytest.mark.virtual_time
+async def test_a_message_that_waits_for_too_long_is_refused() -> None:
+    buffer, loop = Appended(), asyncio.get_running_loop()
+    begin = loop.time()
+    turns = [buffer.line.join(Message("t", b"1"), timeout_s) for timeout_s in (2.0, 1.0)]
+    for turn, timeout_s in zip(reversed(turns), (1.0, 2.0), strict=True):
+        with pytest.raises(BufferFull, match=f"within {timeout_s:g} s"):
+            await turn
+        buffer.line.leave(turn)
+        assert timeout_s - 1e-6 <= loop.time() - begin <= timeout_s + LATE_S
+    assert buffer.waits == [1.0, 2.0]
+    assert not buffer.line.waiting
