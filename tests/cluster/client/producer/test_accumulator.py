@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.counting import check_linear
 from support.producers import (
     SMALLEST_BUFFER,
     ended,
@@ -212,6 +213,30 @@ async def test_a_send_that_waits_for_space_does_not_publish_its_topic_again(
 
     monkeypatch.setattr(producer._core, "publish", publish)
     await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(3)))
+
+
+async def test_a_gather_of_many_sends_costs_no_more_a_send_than_one_of_few(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task whose message waits for space runs twice: at its begin and with the outcome."""
+    producer = await producer_of(factory, buffer_messages=50)
+    await producer.publish("t")
+    loop, real = asyncio.get_running_loop(), asyncio.get_running_loop().call_soon
+    called = 0
+
+    def call_soon(*args: Any, **named: Any) -> asyncio.Handle:
+        nonlocal called
+        called += 1
+        return real(*args, **named)
+
+    monkeypatch.setattr(loop, "call_soon", call_soon)
+    costs = {}
+    for count in (500, 5_000):
+        called = 0
+        await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(count)))
+        costs[count] = called
+    check_linear("steps of the event loop for sends", costs)
+    assert costs[5_000] < 3.6 * 5_000  # a task's begin, its wake-up and its end, and the batches
 
 
 async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(

@@ -174,13 +174,15 @@ async def test_a_thread_that_waits_for_space_wakes_the_sender(
     await producer.close()
 
 
+@pytest.mark.parametrize("way", ["send", "send_async"])
 async def test_a_task_that_waits_for_space_wakes_the_sender(
-    factory: aio.MessageFactory, hour: dict[str, Any]
+    factory: aio.MessageFactory, hour: dict[str, Any], way: str
 ) -> None:
     producer = await producer_of(factory, buffer_messages=2, **hour)
     await lingering(producer)
     async with asyncio.timeout(WAIT_S):
-        await sent(producer, 2)
+        await sent(producer, 1)
+        await getattr(producer, way)(Message("t", b"x"))
     await producer.close()
 
 
