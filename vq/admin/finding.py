@@ -10,7 +10,7 @@ import enum
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq import limits
 from vq.admin.offsets import check_time
@@ -68,6 +68,10 @@ _CONTENT_BYTES_MAX: Final = 256 * limits.MIB
 _EXTRA_S: Final = 10.0
 _ID_MAX: Final = (1 << 63) - 1
 _OFFSET_MAX: Final = (1 << 64) - 1
+#: A master that has just taken over serves less than the one before it, until the nodes in sync
+#: told it what they have. So long, and so far apart, it is asked again for what follows.
+_BEHIND_S: Final = 15.0
+_BEHIND_PAUSE_S: Final = 0.2
 _DAMAGE: Final = (PartitionQuarantined, PartitionFailed, CorruptData, OffsetOutOfRange)
 _AWAY: Final = (ConnectionCut, NotMaster, TimedOut, Unreachable)
 _RAISED: Final = (UnknownTopic, PermissionRefused, InvalidRequest)
@@ -289,6 +293,15 @@ class _Budget:
             self.stop("limit")
 
 
+class _Place(NamedTuple):
+    """Where a search of one partition is."""
+
+    start: int
+    position: int
+    end: int | None
+    gaps: int
+
+
 @dataclass(slots=True)
 class _Work:
     """The search of one partition, under way."""
@@ -302,6 +315,15 @@ class _Work:
     first_ms: int | None = None
     last_ms: int | None = None
     gaps: list[SearchGap] = field(default_factory=list)
+
+    @property
+    def place(self) -> _Place:
+        """Where it is."""
+        return _Place(self.start, self.position, self.end, len(self.gaps))
+
+    def go_back(self, place: _Place) -> None:
+        """Be where it was, as nothing was searched since."""
+        self.start, self.position, self.end, _ = place
 
     def add_gap(self, start: int, end: int | None, kind: GapKind, reason: str) -> None:
         """Note a gap, unless it is empty."""
@@ -379,17 +401,17 @@ class _Finder:
         topic = work.partition.topic
         await self._cluster.track(topic)
         self._topic_id = self._topic_id or self._cluster.routes.topic(topic).id
+        is_late = False
         for span in spans:
             if span.end == span.start:
                 continue
             if self._must_stop():
                 return False
-            work.position = max(work.position, span.start)
-            work.end = span.end
-            if not await self._search_span(work, span):
+            if not await self._search_span(work, span, is_late=is_late):
                 return False
-            if span.end is not None and work.end is not None and work.end < span.end:
-                break  # what follows was stored too late
+            if span.end is not None and work.end is not None:
+                # The next range is looked at all the same: each group has clocks of its own.
+                is_late = is_late or work.end < span.end
         if work.end is None and not work.gaps:
             work.end = work.position
         return True
@@ -399,21 +421,24 @@ class _Finder:
             self._budget.stop("timeout")
         return self._budget.stopped is not None
 
-    async def _search_span(self, work: _Work, span: Span) -> bool:
-        """Search one range, from the position of ``work`` on; return whether nothing is left."""
+    async def _search_span(self, work: _Work, span: Span, *, is_late: bool) -> bool:
+        """Search one range, from the position of ``work`` on; return whether nothing is left.
+
+        ``is_late``: what precedes it was stored too late.
+        """
+        before = work.place
+        work.position, work.end = max(work.position, span.start), span.end
         away = self._away.get(span.group)
         if away is not None:
             work.fail(span, away)
             return True
         try:
             end = await self._bounds(work, span)
-            while work.position < end:
-                if self._must_stop():
-                    return False
-                try:
-                    await self._search_some(work, end)
-                except PartitionQuarantined as error:
-                    _go_behind(work, end, error)
+            if is_late and work.position >= end and work.place.gaps == before.gaps:
+                work.go_back(before)  # so was all of this
+                return True
+            if not await self._search_to(work, end):
+                return False
         except _RAISED:
             raise
         except VqError as error:
@@ -422,6 +447,38 @@ class _Finder:
             if isinstance(error, _AWAY):
                 self._away[span.group] = error
             work.fail(span, error)
+        return True
+
+    async def _search_to(self, work: _Work, end: int) -> bool:
+        """Search up to an offset of one range; return whether nothing is left.
+
+        Raises:
+            VqError: Its broker cannot search it.
+        """
+        now = self._cluster.clock.monotonic
+        behind_since: float | None = None
+        while work.position < end:
+            if self._must_stop():
+                return False
+            position = work.position
+            try:
+                await self._search_some(work, end)
+            except PartitionQuarantined as error:
+                _go_behind(work, end, error)
+            if work.position > position:
+                behind_since = None
+            elif not self._must_stop():
+                behind_since = behind_since if behind_since is not None else now()
+                if now() - behind_since >= _BEHIND_S:
+                    work.add_gap(
+                        position,
+                        end,
+                        GapKind.UNREACHABLE,
+                        f"it was served, and its broker serves offsets up to {position} only now",
+                    )
+                    work.position = end
+                    break
+                await asyncio.sleep(_BEHIND_PAUSE_S)
         return True
 
     async def _bounds(self, work: _Work, span: Span) -> int:
@@ -481,8 +538,6 @@ class _Finder:
             topic_id=self._topic_id,
         )
         assert isinstance(answer, FindResponse)
-        if answer.next_offset <= work.position and not answer.done:
-            raise CorruptData(f"a search of {work.partition} does not get behind {work.position}")
         searched = answer.read_bytes + answer.skipped_bytes
         work.read_bytes += answer.read_bytes
         work.skipped_bytes += answer.skipped_bytes
@@ -503,8 +558,6 @@ class _Finder:
         self.found.setdefault(work.partition.partition, []).extend(found)
         budget.spend(found, searched)
         work.position = max(work.position, min(next_offset, end))
-        if answer.done and next_offset == answer.next_offset:
-            work.position = max(work.position, end)
 
     def _take(self, work: _Work, answer: FindResponse, body: bytes) -> tuple[list[Message], int]:
         """Return the messages in an answer, and where to go on.

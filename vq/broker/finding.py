@@ -297,7 +297,7 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
         return not end_offset
     except VqError:
         return False
-    return True
+    return not end_offset or part.log is None or position >= part.log.end_offset
 
 
 def _kept(ranges: list[Damage], log: Log) -> list[Damage]:

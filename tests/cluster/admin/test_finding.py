@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.waiting import until
 
 from vq import aio
 from vq.admin import finding
@@ -227,6 +228,72 @@ async def test_a_broker_that_is_away_is_waited_for_once(
     found = await factory.admin.find_messages("many", since_ms=0)
     assert asyncio.get_running_loop().time() - begun < 12
     assert len(found.gaps) == 20
+
+
+async def served_up_to(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, offset: int, for_s: float
+) -> None:
+    """Have b1 serve less of ``t-0`` once its end was asked for, as a new master may."""
+    channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+    bounds = finding._Finder._bounds
+
+    async def then_take_over(self: Any, work: Any, span: Any) -> int:
+        end = await bounds(self, work, span)
+        if work.partition.partition == 0:
+            before, channel.high_watermark = channel.high_watermark, offset
+            asyncio.get_running_loop().call_later(
+                for_s, lambda: setattr(channel, "high_watermark", before)
+            )
+        return end
+
+    monkeypatch.setattr(finding._Finder, "_bounds", then_take_over)
+
+
+async def test_what_a_new_master_does_not_serve_yet_is_waited_for(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await send(factory, range(COUNT), pause_s=0)
+    await served_up_to(cluster, monkeypatch, sent[6].offset - CONTROL_BYTES, for_s=5.0)
+    found = await all_of(factory)
+    assert sorted(numbers(found)) == list(range(COUNT))
+    assert found.complete
+
+
+async def test_what_a_new_master_does_not_serve_is_a_gap(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told as searched."""
+    sent = await send(factory, range(COUNT), pause_s=0)
+    at = sent[6].offset - CONTROL_BYTES
+    end = (await all_of(factory)).searched[0].end
+    await served_up_to(cluster, monkeypatch, at, for_s=1e6)
+    found = await all_of(factory)
+    assert sorted(numbers(found)) == [each for each in range(COUNT) if each % 2 or each < 6]
+    ((partition, gap),) = found.gaps
+    assert (partition, gap.start, gap.end, gap.kind) == (0, at, end, GapKind.UNREACHABLE)
+    assert not found.complete
+
+
+async def test_a_group_with_a_clock_that_is_behind_is_searched_too(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """What precedes its range in the partition may have been stored later by the other clock."""
+    await send(factory, range(4))
+    plan = await factory.admin.plan_moves("t", [0], "b2")
+    await factory.admin.move(plan)
+    there = cluster.nodes["b2"]._partitions.channels["t", 0]
+    await until(lambda: there.log is not None)
+    wall_ms = there.log._wall_ms
+    there.log._wall_ms = lambda: wall_ms() - 60_000
+    await send(factory, [4, 6])
+    whole = await all_of(factory)
+    times = {int(each.content): each.append_time_ms or 0 for each in whole.messages}
+    assert times[6] < times[0]
+    found = await factory.admin.find_messages("t", until_ms=times[0], partitions=[0])
+    assert numbers(found) == [4, 6]
+    found = await factory.admin.find_messages("t", until_ms=times[4], partitions=[0])
+    assert (numbers(found), found.complete) == ([], True)
+    assert found.searched[0].start == found.searched[0].next_offset == 0
 
 
 async def test_a_broker_that_dies_in_the_middle_leaves_a_gap_from_there_on(
