@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from vq.broker.channel import Channel
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.clock import Clock
 from vq.log_lines import get_logger
 from vq.store.block import Block
@@ -34,6 +34,8 @@ LOOK_S: Final = 10.0
 PAUSE_SHARE: Final = 4.0
 #: The loop runs other things after so many logs without a block to index.
 LOGS_PER_TURN: Final = 64
+#: How long one step waits for an archive elsewhere.
+ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Blocks of one log that were there before are looked at together.
 LOOKED_AT: Final = 256
 
@@ -155,6 +157,8 @@ class KeyIndexer:
     async def _index(self, due: _Due) -> None:
         """Make the index of one block, slowly; none of a block that is damaged or goes away.
 
+        Nor of one in a place that does not answer.
+
         Raises:
             OSError: It could not be written.
         """
@@ -162,11 +166,19 @@ class KeyIndexer:
         piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
         build = KeyIndexBuild(self._disk, piece)
         now = self._clock.monotonic
+        archive = block.archive
+        is_elsewhere = archive is not None and bool(archive.url)
         try:
             while not build.done and _is_closed(due):
                 begun = now()
-                read = await self._runner.run(build.step, Lane.KEYS)
+                if is_elsewhere:
+                    step = self._runner.run(build.step, Lane.ELSEWHERE)
+                    read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
+                else:
+                    read = await self._runner.run(build.step, Lane.KEYS)
                 await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
+        except TimeoutError:
+            return  # its place does not answer: a search that meets the block asks again
         finally:  # behind a step that a cancellation left running
             await self._runner.run(build.close, Lane.KEYS)
         data, path = build.index, due.log.directory / keys_name(block.start_offset)
