@@ -21,7 +21,7 @@ from vq.errors import PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.archive import ArchiveFiles, Stub, url_of
-from vq.store.archive_place import discard, drop_archive, url_in
+from vq.store.archive_place import discard, drop_archive, end_upload, url_in
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
@@ -299,11 +299,10 @@ class Logs:
         if place is not None:
             url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
         mark = ArchiveFiles.of(path).discard
+        is_written_over = False
         if self._disk.exists(mark):
-            if url_in(self._disk, mark) == url:  # it is written over
-                self._disk.unlink(mark)
-                self._disk.sync_directory(mark.parent)
-            else:
+            is_written_over = url_in(self._disk, mark) == url
+            if not is_written_over:
                 discard(self._disk, mark)
         about = {
             **dict(zip(("cluster", "group", "node"), owner, strict=True)),
@@ -311,11 +310,20 @@ class Logs:
             "topic_id": topic_id,
             "partition": partition.partition,
         }
-        return ArchiveWriter(self._disk, path, start_offset, end_offset, url=url, about=about)
+        writer = ArchiveWriter(self._disk, path, start_offset, end_offset, url=url, about=about)
+        if is_written_over:  # behind its note
+            try:
+                self._disk.unlink(mark)
+                self._disk.sync_directory(mark.parent)
+            except OSError:
+                writer.close()
+                raise
+        return writer
 
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""
         self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
+        end_upload(self._disk, path)
 
     def restore(self, stub_path: Path) -> BlockWriter:
         """Begin to write the block file of an archive again."""
