@@ -17,11 +17,11 @@ from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
-from vq.errors import PartitionFailed
+from vq.errors import InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.archive import ArchiveFiles, Stub, url_of
-from vq.store.archive_place import discard, drop_archive, end_upload, url_in
+from vq.store.archive_place import discard, drop_archive, end_upload, local_path, url_in
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
@@ -289,6 +289,7 @@ class Logs:
         """Begin to archive the block in the file at ``path``; ``place``: a URL, None: beside it.
 
         Raises:
+            InvalidState: ``place`` is one of the data directories, or below.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
                 be removed.
         """
@@ -298,6 +299,7 @@ class Logs:
         url = ""
         if place is not None:
             url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
+            self._check_outside(place, url)
         mark = ArchiveFiles.of(path).discard
         is_written_over = False
         if self._disk.exists(mark):
@@ -319,6 +321,22 @@ class Logs:
                 writer.close()
                 raise
         return writer
+
+    def _check_outside(self, place: str, url: str) -> None:
+        """Return if a zip does not lie among the data of this node.
+
+        It would be in the way of a topic that has the cluster's name, and be deleted with it.
+
+        Raises:
+            InvalidState: It does.
+        """
+        path = local_path(url)
+        for directory in self._directory.paths if path is not None else ():
+            if path is not None and path.is_relative_to(directory.resolve()):
+                raise InvalidState(
+                    f"archive_to = {place} lies in the data directory {directory}; alter the topic "
+                    "to another place, or without one: archives lie beside the log then"
+                )
 
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""

@@ -30,6 +30,7 @@ __all__ = [
     "drop_archive",
     "end_upload",
     "has_archives_elsewhere",
+    "local_path",
     "new_zip",
     "open_zip",
     "url_in",
@@ -270,6 +271,16 @@ def _has_place(system: Any, path: str) -> bool:
         return bool(system.isdir(place))
     except Exception:  # noqa: BLE001  so it cannot be reached
         return False
+
+
+def local_path(url: str) -> Path | None:
+    """Return the file that a URL names on this machine, without links; None: it is not here.
+
+    Raises:
+        Unreachable: The URL means nothing.
+    """
+    with _at(url) as (system, path):
+        return Path(path).resolve() if _is_local(system) else None
 
 
 def _is_local(system: Any) -> bool:

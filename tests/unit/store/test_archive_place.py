@@ -22,7 +22,7 @@ from support.store import (
 
 from vq.broker.logs import Logs
 from vq.clock import ManualClock
-from vq.errors import Busy
+from vq.errors import Busy, InvalidState
 from vq.model import TopicPartition
 from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
@@ -69,7 +69,9 @@ def archive_at(disk: MemoryDisk, log: Log, place: str, count: int = 3) -> None:
 def logs_of(disk: MemoryDisk) -> Logs:
     """The logs of a node on this disk; only what makes archives of them."""
     directory = SimpleNamespace(
-        identity=SimpleNamespace(cluster="c", group="g", node="n"), begun=None
+        identity=SimpleNamespace(cluster="c", group="g", node="n"),
+        begun=None,
+        paths=[DIRECTORY.parent.parent],
     )
     return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserves={})  # type: ignore[arg-type]
 
@@ -454,6 +456,18 @@ def test_a_dropped_block_takes_along_what_could_not_be_removed_elsewhere() -> No
     Failing.down = False
     discard(disk, mark)
     assert stored("failing://bucket") == []
+
+
+@pytest.mark.parametrize("below", ["", "/orders", "/../data/x"])
+def test_archives_do_not_go_into_a_data_directory(below: str) -> None:
+    """The directory of the cluster there would be that of a topic with its name."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    logs, block = logs_of(disk), blocks_of(log)[0]
+    place = f"file://{DIRECTORY.parent.parent}{below}"
+    with pytest.raises(InvalidState, match="lies in the data directory"):
+        logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
+    assert not any(name.endswith(".upload") for name in disk.listdir(DIRECTORY))
 
 
 def test_sizes_are_those_of_a_small_log() -> None:
