@@ -263,11 +263,15 @@ class Admin:
         )
 
     async def wait_for_archive_run(
-        self, number: int, *, on_progress: RunListener | None = None
+        self,
+        number: int,
+        *,
+        timeout: float | None = None,
+        on_progress: RunListener | None = None,
     ) -> ArchiveRun:
         """Return a run once all nodes have ended it; see ``vq.Admin.wait_for_archive_run``."""
         return await archive_runs.wait_for_archive_run(
-            self._client, number, on_progress=on_progress
+            self._client, number, timeout=timeout, on_progress=on_progress
         )
 
     async def list_archives(
