@@ -56,6 +56,10 @@ class KeyIndexer:
         disk, runner: To read blocks and write indexes.
         clock: To measure steps.
         bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
+
+    Attributes:
+        unindexed_bytes: Of closed blocks that are to get an index and have none yet; None: not
+            known yet, or none is made.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class KeyIndexer:
         self._runner = runner
         self._clock = clock
         self._bytes_per_s = bytes_per_s
+        self.unindexed_bytes: int | None = None
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
         # Those of blocks whose index a search had no use of, perhaps before the first pass.
@@ -91,6 +96,7 @@ class KeyIndexer:
 
     async def look(self) -> None:
         """Make one pass over all logs."""
+        self.unindexed_bytes = await self._count()
         for number, (channel, log) in enumerate(self._logs(), start=1):
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)
@@ -109,10 +115,29 @@ class KeyIndexer:
             if part.log is not None and part.log.status.can_flush
         ]
 
-    async def _index_log(self, channel: Channel, log: Log) -> None:
+    async def _count(self) -> int:
+        """Return how many bytes of closed blocks are to get an index and have none."""
+        count = 0
+        for number, (_, log) in enumerate(self._logs(), start=1):
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                settled = await self._known(log)
+            except OSError:
+                continue  # told where its indexes are made
+            count += sum(
+                each.length for each in log.closed_blocks if each.start_offset not in settled
+            )
+        return count
+
+    async def _known(self, log: Log) -> set[int]:
+        """Return the blocks of a log that have an index, or can have none."""
         if log not in self._settled:
             self._settled[log] = await self._fitting(log)
-        settled = self._settled[log]
+        return self._settled[log]
+
+    async def _index_log(self, channel: Channel, log: Log) -> None:
+        settled = await self._known(log)
         again = settled & self._missed.pop(log, set())
         if again:
             settled -= again
@@ -125,6 +150,7 @@ class KeyIndexer:
                 return
             await self._index(due)
             settled.add(block.start_offset)
+            self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - block.length)
         settled.intersection_update([each.start_offset for each in log.closed_blocks])
 
     async def _fitting(self, log: Log) -> set[int]:
