@@ -12,7 +12,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.admin import finding
-from vq.admin.finding import GapKind
+from vq.admin.searched import FoundMessages, GapKind
 from vq.broker import finding as broker_finding
 from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownPartition, UnknownTopic
@@ -56,7 +56,7 @@ async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
         yield factory
 
 
-def numbers(found: finding.FoundMessages) -> list[int]:
+def numbers(found: FoundMessages) -> list[int]:
     return [int(each.content) for each in found.messages]
 
 
@@ -350,7 +350,7 @@ async def test_a_moved_partition_is_searched_at_each_of_its_brokers(
     assert ends == [(span.start, span.end) for span in spans if span.group == "b1"]
 
 
-async def all_of(factory: aio.MessageFactory) -> finding.FoundMessages:
+async def all_of(factory: aio.MessageFactory) -> FoundMessages:
     return await factory.admin.find_messages("t", since_ms=0)
 
 
@@ -371,6 +371,26 @@ async def test_damage_is_a_gap_and_the_rest_is_searched(
     assert gap.start == sent[4].offset - CONTROL_BYTES
     assert str(piece.path) in gap.reason
     assert not found.complete
+
+
+async def test_damage_that_another_node_has_intact_is_no_gap(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The search has the broker look at it, which repairs it; a moment later it is searched."""
+    sent = await send(factory, range(COUNT), pause_s=0)
+    await cluster.start("b1", node="n2")
+    channels = cluster.nodes["b1-n2"]._partitions.channels
+    master = cluster.nodes["b1"]._partitions.channels["t", 0]
+    await until(lambda: ("t", 0) in channels and channels["t", 0].log is not None)
+    await until(lambda: channels["t", 0].log.end_offset == master.log.end_offset)
+    (piece,) = master.log.reader.pieces(0, master.log.end_offset)
+    file = cluster.disks["b1"].open(piece.path)
+    file.pwrite([b"\xff\xff"], sent[4].offset + 20)
+    file.pwrite([b"\xff\xff"], sent[8].offset + 20)
+    file.close()
+    found = await factory.admin.find_messages("t", since_ms=0)
+    assert numbers(found) == list(range(COUNT))
+    assert (found.complete, found.gaps) == (True, [])
 
 
 async def test_what_a_broker_cannot_reach_now_is_a_gap_of_its_own_kind(
