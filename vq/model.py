@@ -351,6 +351,17 @@ def _check_archive_to(url: object) -> None:
         raise InvalidArgument(
             f"archive_to = {shown(url)} is no URL of a directory, such as file:///mnt/archive"
         )
+    kinds = set(scheme.lower().split("::"))
+    if "memory" in kinds:
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is lost with the broker's process, and all archives with "
+            "it; give a place that lasts, such as file:///mnt/archive"
+        )
+    if kinds & {"file", "local"} and not rest.startswith("/"):
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is a place below the directory that a broker happens to be "
+            f"started in; give an absolute path: {scheme}:///{rest}"
+        )
     if "@" in rest.partition("/")[0]:
         raise InvalidArgument(
             "archive_to has a user or a password before its host, which everybody would see; "

@@ -352,6 +352,12 @@ class BrokerMetrics:
             run.result.total.failed if run is not None else None,
         )
         yield _gauge(
+            "vq_unindexed_bytes",
+            "Bytes of closed blocks that are to get a key index, and have none yet; none where "
+            "the broker makes none.",
+            self._status.unindexed_bytes(),
+        )
+        yield _gauge(
             "vq_held_bytes",
             "Bytes of topics with the retention policy keep that are kept only because a consumer "
             "group has not read them, on the node that leads.",

@@ -425,6 +425,7 @@ class BrokerNode:
         finder.on_unfit = upkeep.indexer.rebuild
         status.held = lambda: upkeep.retainer.held
         status.archive_run = lambda: upkeep.archiver.last
+        status.unindexed_bytes = lambda: upkeep.indexer.unindexed_bytes
         status.scrub, status.repairs = lambda: upkeep.scrubber.position, lambda: repairer.count
         status.next_scrub_ms = upkeep.scrubber.next_ms
         self._context.suspect = verifier.suspect

@@ -47,11 +47,14 @@ def closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:
 
 
 def kept_of(log: Log, block: Block) -> Kept:
-    """Return what is known of a block's age."""
+    """Return what is known of a block's age, and what it takes on the disk."""
     last_ms = None if block.facts is None else block.facts.last_ms
     if block.end_offset == log.end_offset:
         last_ms = log.last_append_time_ms
-    return Kept(block.start_offset, block.end_offset, last_ms)
+    archive, disk_bytes = block.archive, None
+    if archive is not None:
+        disk_bytes = 0 if archive.url else archive.zip_bytes
+    return Kept(block.start_offset, block.end_offset, last_ms, disk_bytes)
 
 
 async def read_block(

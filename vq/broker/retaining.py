@@ -411,7 +411,7 @@ def _may_go_early(channel: Channel) -> bool:
 
 
 def _size(blocks: list[Kept]) -> int:
-    return sum(each.end - each.start for each in blocks)
+    return sum(each.frees for each in blocks)
 
 
 def _at_a_time(due: list[tuple[Log, Block]]) -> list[tuple[Log, Block]]:
