@@ -16,9 +16,13 @@ append is all that is left to stop. The rest of the disk is for what recovery an
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["DiskLevel", "DiskWatch", "Marks"]
+
+#: No disk counts as larger: some file systems over a network have as much as their fields hold, and
+#: numbers of several directories are added.
+_BYTES_MAX: Final = 1 << 58
 
 
 class DiskLevel(enum.IntEnum):
@@ -54,7 +58,7 @@ class Marks(NamedTuple):
         """Return down to which share the level stays once it was there."""
         if level is DiskLevel.REFUSE:
             return self.resume
-        return self.of(level) - (self.refuse - self.resume)
+        return max(0.0, self.of(level) - (self.refuse - self.resume))
 
 
 @dataclass(slots=True)
@@ -88,8 +92,13 @@ class DiskWatch:
         return max(1, self.total - self.free - until)
 
     def observe(self, free: int, total: int) -> DiskLevel:
-        """Note a measurement and return the new level."""
-        self.free, self.total = free, total
+        """Note a measurement and return the new level.
+
+        More free than there is: a negative number, as some file systems have it for what only root
+        may use, came without its sign. So nothing is free.
+        """
+        self.total = min(max(0, total), _BYTES_MAX)
+        self.free = 0 if free > total else min(max(0, free), self.total)
         used, marks, was = self.used_share, self.marks, self.level
         self.level = max(
             level

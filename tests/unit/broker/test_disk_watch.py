@@ -45,3 +45,28 @@ def test_an_unmeasured_disk_is_not_full():
     """Zero bytes of zero is no share."""
     assert DiskWatch(Marks()).used_share == 0
     assert DiskWatch(Marks()).level is DiskLevel.OK
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "level"),
+    [
+        (0, 0, DiskLevel.OK),
+        (2**64 - 4_096, 1_000, DiskLevel.STOP),  # less than nothing, without its sign
+        (1_001, 1_000, DiskLevel.STOP),
+        (-5, 1_000, DiskLevel.STOP),
+        (2**64, 2**64, DiskLevel.OK),
+    ],
+)
+def test_odd_numbers_of_a_file_system_are_a_level_all_the_same(free, total, level):
+    """And fit into what is told of them, also the sum of several directories."""
+    watch = DiskWatch(Marks())
+    assert watch.observe(free, total) is level
+    assert 0 <= watch.free <= watch.total < 2**59
+    assert watch.excess_bytes < 2**59
+
+
+def test_no_more_must_go_than_is_there():
+    """Also where resume is so far below refuse that a lower step has no end."""
+    watch = DiskWatch(Marks(refuse=0.9, resume=0.02))
+    watch.observe(10, 100)
+    assert watch.excess_bytes == 90
