@@ -102,6 +102,11 @@ class DataDirectories:
         return [each.path for each in self._directories]
 
     @property
+    def ids(self) -> dict[Path, str]:
+        """Their ids."""
+        return {each.path: each.identity.id for each in self._directories}
+
+    @property
     def identity(self) -> Identity:
         """That of the main directory: it stands for all."""
         return self._main.identity

@@ -535,6 +535,7 @@ class MemoryDisk:
 
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""
+        self._check("exists", path)
         return self._find(path) is not None
 
     def size(self, path: Path) -> int:
