@@ -227,6 +227,7 @@ class BrokerNode:
                 config.node,
                 self._disk,
                 without=config.without_data,
+                spend=self._disks.main.reserve.spend,
             )
         )
         await self._disks.release_reserves()
