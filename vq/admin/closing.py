@@ -163,15 +163,18 @@ async def _look_at_group(
     names = sorted({*nodes, *(() if state is None else state.insync)})
     if not names:
         found.missing.append(f"group {group} has no running node")
+        return
+    missing: list[str] = []
+    is_led = False
     for name in names:
         node = nodes.get(name)
         if node is None:
-            found.missing.append(f"{group}/{name} is not registered")
+            missing.append(f"{group}/{name} is not registered")
             continue
         try:
             status = await broker_status(cluster, node.address)
         except VqError as error:
-            found.missing.append(f"{group}/{name} does not answer: {type(error).__name__}: {error}")
+            missing.append(f"{group}/{name} does not answer: {type(error).__name__}: {error}")
             continue
         told = {
             each["partition"]: each
@@ -179,12 +182,16 @@ async def _look_at_group(
             if each["topic"] == view.name
         }
         leads = bool(status.raw["master"])
+        is_led = is_led or leads
         for number in numbers:
             why = _why_not(told.get(number), leads=leads)
             if why:
-                found.missing.append(f"{group}/{name}: {view.name}-{number} {why}")
+                missing.append(f"{group}/{name}: {view.name}-{number} {why}")
             elif leads:
                 found.ends[number] = told[number]["log_end_offset"]
+    if not (missing or is_led):  # a new master may have what is not stored by all in sync
+        missing.append(f"no node leads group {group} at this moment")
+    found.missing += missing
 
 
 def _why_not(told: Mapping[str, Any] | None, *, leads: bool) -> str:

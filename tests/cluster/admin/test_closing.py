@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
@@ -14,7 +15,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import topics as tree
 from vq.coordination.coordinator import ConnectionLost
 from vq.errors import InvalidState, OutcomeUnknown, TopicClosed, UnknownTopic
-from vq.model import Message
+from vq.model import Message, StatusResult
 
 pytestmark = pytest.mark.virtual_time
 
@@ -99,6 +100,31 @@ async def test_a_broker_that_does_not_run_is_named(
     assert closed.closed_ms is None
     assert closed.unconfirmed == ("b2/n1 is not registered",)
     assert (closed.ends[0], closed.ends[1]) == (0, None)
+
+
+async def test_ends_are_final_only_while_a_node_leads(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a switch each node may answer as a copy, and nobody tells an end."""
+    ask, looks = closing.broker_status, 0
+
+    async def as_a_copy(*given: Any) -> StatusResult:
+        nonlocal looks
+        status, looks = await ask(*given), looks + 1
+        if looks <= 4:
+            status.raw["master"] = False
+        return status
+
+    assert (await closing.close_topic(client, "t")).unconfirmed == ()
+    monkeypatch.setattr(closing, "broker_status", as_a_copy)
+    closed = await closing.close_topic(client, "t", timeout_s=0)
+    assert closed.unconfirmed == (
+        "no node leads group b1 at this moment",
+        "no node leads group b2 at this moment",
+    )
+    closed = await closing.close_topic(client, "t")
+    assert looks >= 6
+    assert (closed.unconfirmed, closed.ends) == ((), {0: 0, 1: 0})
 
 
 async def test_a_close_waits_until_the_nodes_in_sync_have_everything() -> None:
