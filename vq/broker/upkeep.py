@@ -26,7 +26,7 @@ from vq.broker.key_indexing import KeyIndexer
 from vq.broker.partitions import Partitions
 from vq.broker.relief import Relief
 from vq.broker.retaining import Retainer
-from vq.broker.runner import Runner
+from vq.broker.runner import Lane, Runner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.tasks import Tasks
 from vq.broker.topic_remover import TopicRemover
@@ -37,12 +37,15 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.store.disk import Disk
 
+from vq.store.directory import Trashed
 logger = get_logger(__name__)
 
-#: How often the trash, and the record of begun logs, are looked at, at least.
+#: How often the trash, and the record of begun logs, are looked at, at least …
 TIDY_INTERVAL_S: Final = 60.0
 
 
+#: … and at most, also where data of removed topics go at once.
+TIDY_LEAST_S: Final = 1.0
 class Upkeep:
     """The background work of one node on its data. Loop-bound.
 
@@ -84,7 +87,9 @@ class Upkeep:
         channels = partitions.channels.values
         self._partitions = partitions
         self._trash_keep_s = config.trash_keep_s
-        self._tidy_interval_s = min(config.trash_keep_s, TIDY_INTERVAL_S)
+        self._tidy_interval_s = max(TIDY_LEAST_S, min(config.trash_keep_s, TIDY_INTERVAL_S))
+        self._elsewhere: list[Trashed] = []  # in the trash, with archives elsewhere, and due
+        self._elsewhere_due = asyncio.Event()
         self.scrubber = Scrubber(
             partitions.channels,
             verifier,
@@ -150,8 +155,8 @@ class Upkeep:
     def run_registered(self, tasks: Tasks) -> None:
         """Begin what a registered node does."""
         tasks.keep(self._tidy, "tidy up")
-        tasks.keep(lambda: self._empty_trash(elsewhere=False), "empty the trash")
-        tasks.keep(lambda: self._empty_trash(elsewhere=True), "purge archives elsewhere")
+        tasks.keep(self._empty_trash, "empty the trash")
+        tasks.keep(self._empty_trash_elsewhere, "purge archives elsewhere")
         tasks.keep(self.archiver.run, "archive")
         tasks.keep(self._daily_runs.run, "make daily runs")
 
@@ -162,11 +167,29 @@ class Upkeep:
             await self._partitions.look_at_losses()
             await asyncio.sleep(self._tidy_interval_s)
 
-    async def _empty_trash(self, *, elsewhere: bool) -> None:
+    async def _empty_trash(self) -> None:
         """Remove data of removed topics after a while, in which an operator may take them back."""
         while True:
             try:
-                await self._partitions.purge_trash(self._trash_keep_s, elsewhere=elsewhere)
+                due = await self._partitions.due_trash(self._trash_keep_s)
+                self._elsewhere = [each for each in due if each.elsewhere]
+                if self._elsewhere:
+                    self._elsewhere_due.set()
+                here = [each for each in due if not each.elsewhere]
+                await self._partitions.purge_trash(here, Lane.PURGE)
             except (OSError, VqError) as error:
                 logger.warning("trash cannot be emptied, trying again later", error=error)
             await asyncio.sleep(self._tidy_interval_s)
+
+    async def _empty_trash_elsewhere(self) -> None:
+        """Remove what has archives elsewhere: a place that does not answer holds up nothing else.
+
+        What cannot be removed is due again when the trash is looked at next.
+        """
+        while True:
+            await self._elsewhere_due.wait()
+            try:
+                await self._partitions.purge_trash(self._elsewhere, Lane.UPLOAD)
+            except (OSError, VqError) as error:
+                logger.warning("trash cannot be emptied, trying again later", error=error)
+            self._elsewhere_due.clear()  # what was listed meanwhile may be gone by now

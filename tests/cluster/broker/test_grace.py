@@ -23,6 +23,7 @@ from vq.coordination.reading import read_topic
 from vq.coordination.topics import alter_settings, delete_topic, was_deleted
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
+from vq.store.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -277,6 +278,25 @@ async def test_data_in_the_trash_stay_unless_zookeeper_says_that_the_topic_was_d
     await asyncio.sleep(10)
     assert len(cluster.disks["b1"].listdir(node.config.data / "@trash")) == 1
     assert caplog.text.count("data stay in the trash") == 1
+
+
+@pytest.mark.parametrize(("keep_s", "looks"), [(3_600.0, 10), (0.0, 600)])
+async def test_the_trash_is_listed_once_a_minute_and_not_without_end(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, keep_s: float, looks: int
+) -> None:
+    """Once for all that lies there; also where it is emptied at once."""
+    node = await cluster.start(trash_keep_s=keep_s, **QUIET)
+    stored, count = node._partitions._stored, 0
+    due_trash = stored.due_trash
+
+    def list_it(keep_s: float) -> list[Trashed]:
+        nonlocal count
+        count += 1
+        return due_trash(keep_s)
+
+    monkeypatch.setattr(stored, "due_trash", list_it)
+    await asyncio.sleep(600)
+    assert abs(count - looks) <= 1
 
 
 # The time ---------------------------------------------------------------------------------------
