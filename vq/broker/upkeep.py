@@ -108,7 +108,7 @@ class Upkeep:
             runner=runner,
             clock=clock,
             interval_s=config.retention_interval_s,
-            relief=Relief(disks, role, coordinator, clock),
+            relief=Relief(disks, coordinator, clock, group=config.group, node=config.node),
         )
         self.archiver = Archiver(
             channels,

@@ -151,6 +151,64 @@ async def test_a_block_that_takes_appends_ends_so_that_it_can_go_early(served):
     assert log.start_offset == log.end_offset > 0
 
 
+async def test_an_option_that_is_taken_back_between_plan_and_deletion_counts_at_once(
+    served, monkeypatch
+):
+    """Also that of a topic with another limit, which the pass looks at all the same."""
+    disk = Disk(served.node, served.disk)
+    await blocks(served, "t", 3)
+    await alter(served, "t", retention_early_hours=1, retention_hours=500)
+    disk.fill(0.95)
+    retainer = later(served.node, 10)
+    plan = retainer._plan
+
+    async def planned(channels):
+        found = await plan(channels)
+        assert found
+        await alter(served, "t", retention_hours=500)
+        return found
+
+    monkeypatch.setattr(retainer, "_plan", planned)
+    await retainer.look()
+    assert starts(served, "t") == [0]
+
+
+async def archived(served, count: int, to: str | None) -> list[int]:
+    """Write so many blocks that are archives; return where each ends."""
+    ends = await blocks(served, "t", count)
+    channel = channel_of(served.node)
+    for block in list(channel.log.closed_blocks):
+        await served.node._partitions.logs.archive(channel, block, to)
+    return ends
+
+
+async def test_archives_that_lie_elsewhere_do_not_go_early(served):
+    """They would free nothing, one after the other; the next oldest that do go instead."""
+    disk = Disk(served.node, served.disk)
+    await topic(served, "u")
+    await archived(served, 3, "memory://relief")
+    ends = await blocks(served, "u", 3)
+    settings = {"retention_policy": "archive", "archive_to": "memory://relief"}
+    await alter(served, "t", retention_early_hours=1, **settings)
+    await alter(served, "u", retention_early_hours=1)
+    disk.fill(0.95)
+    await later(served.node, 10).look()
+    assert starts(served, "t", "u") == [0, ends[-1]]
+
+
+async def test_only_archives_go_early_where_blocks_become_archives(served):
+    """Blocks that are not archives yet stay, although the disk stays too full."""
+    disk = Disk(served.node, served.disk)
+    ends = await archived(served, 3, None)
+    log = channel_of(served.node).log
+    assert sum(each.archive.zip_bytes for each in log.closed_blocks) < 30 * KIB / 5
+    await blocks(served, "t", 2)
+    await alter(served, "t", retention_early_hours=1, retention_policy="archive")
+    disk.fill(0.95)
+    await later(served.node, 10).look()
+    assert starts(served, "t") == [ends[-1]]
+
+
 @pytest.mark.virtual_time
 async def test_under_pressure_a_pass_follows_soon_and_not_again_in_vain(served):
     """Five seconds, not a minute; one that frees nothing waits for the usual time."""
@@ -267,10 +325,22 @@ async def test_a_master_deletes_early_for_the_full_disk_of_a_copy_once(node_pair
         await retainer.look()
         assert pair.log("n1").start_offset == ends[1]
         monkeypatch.setattr(relief, "FOLLOW_S", 0.0)
-        retainer._relief._waits.clear()
+        retainer._relief._copies_wait_until = 0.0
         await coordinator.set(path, load)
         await retainer.look()
         assert pair.log("n1").start_offset == ends[3]
+
+
+async def test_a_master_deletes_early_for_a_copy_that_is_not_in_sync(node_pair):
+    """A full disk may have taken it out of the set, and nothing else would bring it back."""
+    pair = node_pair
+    ends = await pair_blocks(pair, 2)
+    await allow_early(pair)
+    async with pair.cluster.admin() as coordinator:
+        load = BrokerLoad(disk_excess_bytes=1).encode()
+        await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)
+        await later(pair.nodes["n1"], 2).look()
+    assert pair.log("n1").start_offset == ends[0]
 
 
 async def test_a_node_publishes_how_much_must_go(node_pair):
