@@ -339,6 +339,11 @@ class BrokerMetrics:
         yield _counter(
             "vq_archived_blocks", "Blocks that became archives.", counters.archived_blocks
         )
+        yield _counter(
+            "vq_archived_early_bytes",
+            "Of vq_archived_bytes: those before their time, since a disk was too full.",
+            counters.archived_early_bytes,
+        )
         run = self._status.archive_run()
         ended_ms = run.result.ended_ms if run is not None else 0
         yield _gauge(

@@ -2,7 +2,8 @@
 
     scrub      verifies all that is stored                 (``scrubbing``)
     retention  deletes what topics do not keep             (``retaining``, ``relief``)
-    archive    makes zip files of old blocks, in runs      (``archive_runs``, ``daily_runs``)
+    archive    makes zip files of old blocks, in runs      (``archive_runs``, ``daily_runs``),
+               and early where a disk is too full          (``early_archives``)
     keys       makes key indexes of closed blocks          (``key_indexing``)
     removal    ends the grace of deleted topics            (``topic_remover``)
     tidy       notes which logs were begun, empties trash  (here)
@@ -22,6 +23,7 @@ from vq.broker.context import Context, Role
 from vq.broker.daily import DailyTime
 from vq.broker.daily_runs import Alarm, DailyRuns
 from vq.broker.data_disk import DataDisk
+from vq.broker.early_archives import EarlyArchiver
 from vq.broker.key_indexing import KeyIndexer
 from vq.broker.partitions import Partitions
 from vq.broker.relief import Relief
@@ -35,17 +37,17 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.store.directory import Trashed
 from vq.store.disk import Disk
 
-from vq.store.directory import Trashed
 logger = get_logger(__name__)
 
 #: How often the trash, and the record of begun logs, are looked at, at least …
 TIDY_INTERVAL_S: Final = 60.0
-
-
 #: … and at most, also where data of removed topics go at once.
 TIDY_LEAST_S: Final = 1.0
+
+
 class Upkeep:
     """The background work of one node on its data. Loop-bound.
 
@@ -123,6 +125,16 @@ class Upkeep:
             rng=rng,
             stops=stops,
         )
+        self._early_archiver = EarlyArchiver(
+            channels,
+            partitions.logs,
+            disks,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            counters=context.counters,
+            stops=stops,
+        )
         self.indexer = KeyIndexer(
             channels,
             disk=disk,
@@ -158,6 +170,7 @@ class Upkeep:
         tasks.keep(self._empty_trash, "empty the trash")
         tasks.keep(self._empty_trash_elsewhere, "purge archives elsewhere")
         tasks.keep(self.archiver.run, "archive")
+        tasks.keep(self._early_archiver.run, "archive early")
         tasks.keep(self._daily_runs.run, "make daily runs")
 
     async def _tidy(self) -> None:
