@@ -208,6 +208,11 @@ class BrokerMetrics:
         yield states
         yield _gauge("vq_topics", "Topics with a partition on this node.", totals.topic_count)
         yield _gauge("vq_stored_bytes", "Bytes of all logs on this node.", totals.stored_bytes)
+        yield _gauge(
+            "vq_deleted_topics_bytes",
+            "Of these, those of deleted topics that can be brought back.",
+            totals.deleted_bytes,
+        )
         topics = totals.topics
         for name, meaning, values in (
             (

@@ -12,6 +12,7 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.admin import removing, topics
+from vq.admin.cluster import cluster_status
 from vq.broker.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
@@ -77,6 +78,25 @@ async def test_nobody_sends_to_or_reads_a_deleted_topic(served) -> None:
     status = await served.client.status(with_partitions=True)
     assert [each.state for each in status.partitions] == ["deleted", "deleted"]
     assert status.problems == []
+
+
+async def test_what_deleted_topics_hold_is_measured_and_told(served) -> None:
+    """Retention deletes nothing of them, so they fill the disk for as long as they are kept."""
+
+    async def measured() -> float:
+        families = {each.name: each for each in await served.node.families()}
+        [sample] = families["vq_deleted_topics_bytes"].samples
+        return sample.value
+
+    await served.client.put("t", 0, [message(b"x")])
+    assert await measured() == 0
+    await retire(served.cluster)
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: channel.state is State.DELETED)
+    assert await measured() == channel.log.size_bytes
+    async with started(served.cluster, host="operator") as client:
+        [report] = (await cluster_status(client)).brokers
+    assert report.deleted_topics == {"t": channel.log.size_bytes}
 
 
 async def test_an_undeleted_topic_has_every_message_and_takes_more(served) -> None:
