@@ -146,7 +146,7 @@ class DataDisk:
         watch, path = self.watch, self.path
         was = watch.level
         try:
-            level = watch.observe(*self._disk.free_space(path))
+            level = watch.observe(*self._disk.free_space(path), *self._disk.free_files(path))
         except OSError as error:
             if watch.trouble != str(error):
                 logger.warning("disk usage cannot be read", path=path, error=error)
@@ -161,6 +161,7 @@ class DataDisk:
                 "disk usage crossed a watermark",
                 path=path,
                 used=f"{watch.used_share:.1%}",
+                files_used=f"{watch.files_share:.1%}" if watch.files_total else None,
                 step=level.name.lower(),
                 before=was.name.lower(),
                 warn=f"{watch.marks.warn:.0%}",
@@ -214,7 +215,7 @@ class DataDisk:
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(
-                f"the disk of broker {self._node} is {watch.used_share:.1%} full; PUTs are refused "
+                f"the disk of broker {self._node} is {watch.fullness}; PUTs are refused "
                 f"from {watch.marks.refuse:.0%} on"
             )
         return None
@@ -236,5 +237,5 @@ class DataDisk:
         if self.gone:
             return "the data directory is gone, messages are refused"
         if self.watch.level >= DiskLevel.REFUSE:
-            return f"the disk is {self.watch.used_share:.1%} full, messages are refused"
+            return f"the disk is {self.watch.fullness}, messages are refused"
         return ""

@@ -7,7 +7,8 @@ blocks.
 
     which     closed, committed blocks on that disk, the oldest first, over all partitions; blocks
               that take messages, and have some of an hour or more, end before
-    until     the disk is no longer too full (``DataDisk.pressure_bytes``)
+    until     the disk is no longer too full of bytes (``DataDisk.pressure_bytes``); archives free
+              no files
     not       where the zip might fill the disk up to the last mark, at which copies stop; nor of a
               topic whose blocks hardly get smaller beside the log, until the disk has space again
 
@@ -117,11 +118,11 @@ class EarlyArchiver:
     async def look(self) -> None:
         """Archive blocks on each disk that is too full, until it is not, or nothing is left."""
         for each in self._disks:
-            if not each.pressure_bytes:
+            if not _is_pressed(each):
                 self._vain.pop(each.path, None)
                 continue
             each.look()
-            if each.pressure_bytes:
+            if _is_pressed(each):
                 await self._relieve(each)
 
     async def _relieve(self, disk: DataDisk) -> None:
@@ -132,7 +133,7 @@ class EarlyArchiver:
         heads = [head async for head in self._heads(mine)]
         heapq.heapify(heads)
         done: dict[str, Counter[str]] = {}
-        while heads and disk.pressure_bytes and not self._stops():
+        while heads and _is_pressed(disk) and not self._stops():
             head = heapq.heappop(heads)
             channel, topic = head.channel, head.channel.partition.topic
             to = channel.settings.archive_to
@@ -247,6 +248,10 @@ class EarlyArchiver:
             last_ms = kept_of(log, block).last_ms
             return _Head(last_ms or 0, number, channel, block, rest)
         return None
+
+
+def _is_pressed(disk: DataDisk) -> bool:
+    return bool(disk.pressure_bytes and disk.watch.size_excess)
 
 
 def _is_wanted(channel: Channel) -> bool:

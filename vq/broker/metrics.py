@@ -286,6 +286,16 @@ class BrokerMetrics:
         )
         yield family("vq_disk_size_bytes", "Size of that disk.", lambda disk: disk.watch.total)
         yield family(
+            "vq_disk_free_files",
+            "Files (inodes) that can still be made there; none if there is no bound.",
+            lambda disk: disk.watch.files_free if disk.watch.files_total else None,
+        )
+        yield family(
+            "vq_disk_files",
+            "Files (inodes) that it can have; none if there is no bound.",
+            lambda disk: disk.watch.files_total or None,
+        )
+        yield family(
             "vq_disk_refuses",
             "1 while messages are refused because the disk is too full, else 0.",
             lambda disk: disk.watch.level >= DiskLevel.REFUSE,

@@ -621,6 +621,11 @@ class MemoryDisk:
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return max(0, total - self._used()), total
 
+    def free_files(self, path: Path) -> tuple[int, int]:
+        """See ``Disk.free_files``; there is no bound."""
+        self._directory(path)
+        return 0, 0
+
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""
         return f"boot-{self.boots}"

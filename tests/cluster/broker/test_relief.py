@@ -252,6 +252,40 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
     assert len(lines) == 8
 
 
+async def test_a_file_system_without_files_fills_in_the_same_steps(served):
+    """A broker that can make no file can write no checkpoint, and so delete nothing."""
+    files = [50]
+    served.disk.free_files = lambda path: (files[0], 100)
+    watch = served.node._disks.main
+    for left, level in ((50, "ok"), (20, "warn"), (14, "relieve"), (10, "refuse"), (13, "relieve")):
+        files[0] = left
+        watch.look()
+        told = (await served.client.status()).disks[0]
+        assert (told.level, told.files_free, told.files_total) == (level, left, 100)
+        if level == "refuse":
+            with pytest.raises(DiskFull, match=r"90\.0% full of files \(inodes\)"):
+                await served.client.put("t", 0, [message(b"x")])
+        else:
+            await served.client.put("t", 0, [message(b"x")])
+    families = {each.name: each for each in await served.node.families()}
+    assert families["vq_disk_free_files"].samples[0].value == 13
+    assert families["vq_disk_files"].samples[0].value == 100
+
+
+async def test_one_block_at_a_time_goes_early_for_files(served):
+    """How many bytes must go nobody can say, so it is looked again after each."""
+    files = [10]
+    served.disk.free_files = lambda path: (files[0], 100)
+    ends = await blocks(served, "t", 3)
+    await alter(served, "t", retention_early_hours=1)
+    for number in range(2):
+        await later(served.node, 2).look()
+        assert starts(served, "t") == [ends[number]]
+    files[0] = 50
+    await later(served.node, 2).look()
+    assert starts(served, "t") == [ends[1]]
+
+
 @pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)

@@ -70,3 +70,18 @@ def test_no_more_must_go_than_is_there():
     watch = DiskWatch(Marks(refuse=0.9, resume=0.02))
     watch.observe(10, 100)
     assert watch.excess_bytes == 90
+
+
+def test_a_file_system_may_be_full_of_files():
+    """The larger share counts; then the oldest block goes, and the next one after a look."""
+    watch = DiskWatch(Marks())
+    assert watch.observe(50, 100, 0, 0) is DiskLevel.OK
+    assert watch.observe(50, 100, 24, 100) is DiskLevel.WARN
+    assert watch.fullness == "76.0% full of files (inodes)"
+    assert watch.observe(50, 100, 9, 100) is DiskLevel.REFUSE
+    assert (watch.excess_bytes, watch.size_excess) == (1, 0)
+    assert watch.observe(9, 100, 50, 100) is DiskLevel.REFUSE
+    assert watch.fullness == "91.0% full"
+    assert (watch.excess_bytes, watch.size_excess) == (8, 8)
+    assert watch.observe(50, 100, 2**64 - 1, 100) is DiskLevel.STOP
+    assert watch.observe(50, 100, 100, 100) is DiskLevel.OK
