@@ -200,6 +200,30 @@ def test_a_partition_that_lies_nowhere_gets_another_home_when_its_own_is_full(
     assert data.home("t", 1) == D2
 
 
+def test_a_topic_is_listed_once_and_not_for_each_of_its_partitions(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(disk, D1, D2).close()
+    listed: list[Path] = []
+    listdir = disk.listdir
+
+    def noted(path: Path) -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(disk, "listdir", noted)
+    counts = []
+    for partitions in (10, 100):
+        data = opened(disk, D1, D2)
+        topic = f"t{partitions}"
+        for number in range(partitions):
+            data.claim(topic, number, "id")
+            data.choose_again(topic, number, "id")
+        counts.append(sum(path.name == topic for path in listed))
+        data.close()
+    assert counts[0] == counts[1] <= 4
+
+
 def test_an_earlier_range_and_what_was_cut_hold_a_partition(disk: MemoryDisk) -> None:
     data = opened(disk, D1, D2)
     data.close()
