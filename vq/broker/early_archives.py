@@ -45,8 +45,10 @@ __all__ = ["EarlyArchiver", "fits"]
 
 logger = get_logger(__name__)
 
-#: How often the disks are looked at.
+#: How often the disks are looked at …
 LOOK_S: Final = 5.0
+#: … and one at each so many looks while nothing can be archived there.
+LOOKS_IN_VAIN: Final = 12
 #: From one block to the next; what works on a block makes pauses of its own.
 PAUSE_S: Final = 0.05
 #: A zip beside the log that saves less than this share of its block is in vain.
@@ -110,22 +112,33 @@ class EarlyArchiver:
         self._told: dict[str, str] = {}  # the last problem with a topic
 
     async def run(self) -> None:
-        """Look at the disks, for ever."""
+        """Look at the disks, for ever; those where nothing is left less often."""
+        in_vain: Counter[Path] = Counter()  # looks since something became an archive
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.look()
+            for each in self._disks:
+                if in_vain[each.path] % LOOKS_IN_VAIN and _is_pressed(each):
+                    in_vain[each.path] += 1
+                elif await self._look_at(each):
+                    in_vain[each.path] = 0
+                else:
+                    in_vain[each.path] += 1
 
     async def look(self) -> None:
         """Archive blocks on each disk that is too full, until it is not, or nothing is left."""
         for each in self._disks:
-            if not _is_pressed(each):
-                self._vain.pop(each.path, None)
-                continue
-            each.look()
-            if _is_pressed(each):
-                await self._relieve(each)
+            await self._look_at(each)
 
-    async def _relieve(self, disk: DataDisk) -> None:
+    async def _look_at(self, disk: DataDisk) -> bool:
+        """Do so on one disk; return whether anything became an archive, or nothing has to."""
+        if _is_pressed(disk):
+            disk.look()
+        if not _is_pressed(disk):
+            self._vain.pop(disk.path, None)
+            return True
+        return await self._relieve(disk)
+
+    async def _relieve(self, disk: DataDisk) -> bool:
         mine = [each for each in self._channels() if each.place is disk.place and _is_wanted(each)]
         here = await self._places_here(disk, mine)
         problems: dict[str, str] = {}
@@ -133,16 +146,20 @@ class EarlyArchiver:
         heads = [head async for head in self._heads(mine)]
         heapq.heapify(heads)
         done: dict[str, Counter[str]] = {}
+        silent: set[str | None] = set()  # places that did not answer: each would be waited for
         while heads and _is_pressed(disk) and not self._stops():
             head = heapq.heappop(heads)
             channel, topic = head.channel, head.channel.partition.topic
             to = channel.settings.archive_to
             vain = topic in self._vain.get(disk.path, ())
-            if to in here and (vain or not fits(disk.watch, head.block.length)):
+            no_use = to in here and (vain or not fits(disk.watch, head.block.length))
+            if no_use or to in silent:
                 continue
             problem = await self._archive(head, to, done.setdefault(topic, Counter()))
-            if problem:
-                problems.setdefault(topic, problem)
+            if problem is not None:
+                problems.setdefault(topic, f"{channel}: {problem}")
+                if to is not None and isinstance(problem, Busy):
+                    silent.add(to)
                 continue
             sums = done[topic]
             if to in here and sums["archive_bytes"] > (1 - SAVES_LEAST) * sums["bytes"]:
@@ -153,9 +170,10 @@ class EarlyArchiver:
             await asyncio.sleep(PAUSE_S)
             disk.look()
         self._tell(done, problems)
+        return any(sums["blocks"] for sums in done.values())
 
-    async def _archive(self, head: _Head, to: str | None, sums: Counter[str]) -> str:
-        """Archive a block; return why that was not possible, "" if it was, or need not be."""
+    async def _archive(self, head: _Head, to: str | None, sums: Counter[str]) -> Exception | None:
+        """Archive a block; return why that was not possible, None if it was, or need not be."""
         channel, settings = head.channel, head.channel.settings
 
         def still() -> bool:
@@ -166,17 +184,17 @@ class EarlyArchiver:
             made = await self._logs.archive(channel, head.block, to, still)
         except (Busy, InvalidState) as error:
             # A run works on it, or it went meanwhile; or its place does not answer.
-            return str(error) if to is not None and isinstance(error, Busy) else ""
+            return error if to is not None and isinstance(error, Busy) else None
         except (OSError, VqError) as error:
-            return f"{channel}: {error}"
+            return error
         except Exception as error:  # one block must not keep the disk full
             logger.exception("archiving a block failed", partition=channel, block=head.block.path)
-            return f"{channel}: {type(error).__name__}: {error}"
+            return error
         sums.update(blocks=1, bytes=made.size_bytes, archive_bytes=made.archive_bytes)
         self._counters.archived_blocks += 1
         self._counters.archived_bytes += made.size_bytes
         self._counters.archived_early_bytes += made.size_bytes
-        return ""
+        return None
 
     def _tell(self, done: dict[str, Counter[str]], problems: dict[str, str]) -> None:
         """Log what was done to each topic, and each cause of a problem once, until it is gone."""

@@ -16,6 +16,7 @@ from vq.broker.channel import Channel
 from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.early_archives import EarlyArchiver, fits
 from vq.coordination.topics import change_settings
+from vq.errors import Busy
 from vq.model import TopicSettings
 
 KIB = 1024
@@ -233,6 +234,52 @@ async def test_the_disks_are_looked_at_again_and_again(served):
     begun = asyncio.get_running_loop().time()
     await until(lambda: all(archived(served)))
     assert asyncio.get_running_loop().time() - begun < 10
+
+
+@pytest.mark.virtual_time
+async def test_a_disk_where_nothing_is_left_is_looked_at_less_often(served, monkeypatch):
+    """A look reads the times of the blocks of all partitions."""
+    disk = Disk(served.node, served.disk)
+    await alter(served, "t", retention_policy="archive")
+    early, looks = archiver(served), []
+    relieve = early._relieve
+
+    async def noted(disk):
+        looks.append(asyncio.get_running_loop().time())
+        return await relieve(disk)
+
+    monkeypatch.setattr(early, "_relieve", noted)
+    disk.fill(0.95)
+    await asyncio.sleep(305)
+    assert 5 <= len(looks) <= 6
+    disk.fill(0.5)
+    await asyncio.sleep(6)
+    await blocks(served, 1)
+    disk.fill(0.95)
+    await asyncio.sleep(6)
+    assert archived(served) == [True]
+
+
+async def test_a_place_that_does_not_answer_is_waited_for_once(served, monkeypatch, caplog):
+    """Not once for each partition: a step may wait a minute."""
+    disk = Disk(served.node, served.disk)
+    await blocks(served, 2)
+    await served.client.put("t", 1, [message(bytes(KIB))])
+    channel_of(served, "t", 1).log.roll()
+    await settled(channel_of(served, "t", 1))
+    await alter(served, "t", retention_policy="archive", archive_to=URL)
+    early, tries = archiver(served), 0
+
+    async def silent(*given):
+        nonlocal tries
+        tries += 1
+        raise Busy("the place of an archive cannot be reached")
+
+    monkeypatch.setattr(early._logs, "archive", silent)
+    disk.fill(0.95)
+    await early.look()
+    assert tries == 1
+    assert "cannot be archived early" in caplog.text
 
 
 def test_a_zip_fits_below_the_mark_at_which_copies_stop():
