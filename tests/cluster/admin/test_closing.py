@@ -127,6 +127,21 @@ async def test_ends_are_final_only_while_a_node_leads(
     assert (closed.unconfirmed, closed.ends) == ((), {0: 0, 1: 0})
 
 
+async def test_a_partition_that_is_being_moved_is_waited_for(
+    memory: MemoryCluster, client: ClusterClient
+) -> None:
+    """Its node may not know of the close yet; if the move is given up, it takes messages again."""
+    channels = memory.nodes["b1"]._partitions.channels
+    await until(lambda: ("t", 0) in channels)
+    channels["t", 0].begin_move()
+    closed = await closing.close_topic(client, "t", timeout_s=1)
+    assert closed.unconfirmed == (
+        "b1/n1: t-0 is sealed at this moment, so it may not be known there yet",
+    )
+    channels["t", 0].end_move()
+    assert (await closing.close_topic(client, "t")).unconfirmed == ()
+
+
 async def test_a_close_waits_until_the_nodes_in_sync_have_everything() -> None:
     async with memory_cluster() as memory:
         pair = NodePair(memory)
