@@ -19,6 +19,7 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, NoNode
 from vq.coordination.paths import BrokerLoad, Unreadable
 from vq.coordination.reading import children_or_none
+from vq.store.retention import Kept
 
 __all__ = ["Pressed", "Relief"]
 
@@ -33,11 +34,23 @@ class Pressed(NamedTuple):
         name: Of the data directory, or of the node that copies.
         excess_bytes: How much must go.
         has: Returns whether a partition has bytes there.
+        is_copy: It is that of a node that copies, whose blocks may be archives or not.
     """
 
     name: str
     excess_bytes: int
     has: Callable[[Channel], bool]
+    is_copy: bool = False
+
+    def seen(self, blocks: Sequence[Kept]) -> Sequence[Kept]:
+        """Return blocks of this node as they are on that disk, as far as that is known.
+
+        A block of a copy may be larger than the archive here. It counts as that: if it is not, the
+        copy says so once it has followed.
+        """
+        if not self.is_copy:
+            return blocks
+        return [each._replace(archive_bytes=None) if each.frees else each for each in blocks]
 
 
 class Relief:
@@ -84,7 +97,7 @@ class Relief:
         for node in await children_or_none(self._coordinator, BrokerLoad.parent(self._group)):
             excess = 0 if node == self._node else await self._published(node)
             if excess > 0:
-                found.append(Pressed(f"{self._group}/{node}", excess, _everything))
+                found.append(Pressed(f"{self._group}/{node}", excess, _everything, is_copy=True))
         return found
 
     async def _published(self, node: str) -> int:

@@ -11,7 +11,7 @@ deletes a few blocks at a time, whatever is due.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, groupby, takewhile
 from typing import Final, NamedTuple
 
@@ -218,7 +218,9 @@ class Retainer:
                 problem = problem or f"{channel}: {error}"
         ends: dict[Channel, int] = {}
         for each in pressed:
-            mine = {channel: blocks for channel, blocks in spare.items() if each.has(channel)}
+            mine = {
+                channel: each.seen(blocks) for channel, blocks in spare.items() if each.has(channel)
+            }
             left = each.excess_bytes - sum(map(_freed_by, mine.values()))
             if left > 0:
                 problem = problem or (
@@ -443,7 +445,7 @@ def _may_go_early(channel: Channel) -> bool:
     return channel.settings.retention_early_hours is not None and _leads(channel)
 
 
-def _freed_by(blocks: list[Kept]) -> int:
+def _freed_by(blocks: Sequence[Kept]) -> int:
     return sum(each.frees for each in blocks)
 
 

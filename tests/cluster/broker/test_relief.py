@@ -365,6 +365,21 @@ async def test_a_master_deletes_early_for_the_full_disk_of_a_copy_once(node_pair
         assert pair.log("n1").start_offset == ends[3]
 
 
+async def test_small_archives_of_the_master_are_no_reason_to_delete_more_for_a_copy(node_pair):
+    """Its blocks need not be archives; one that frees too little says so once it has followed."""
+    pair = node_pair
+    ends = await pair_blocks(pair, 4)
+    await allow_early(pair)
+    channel = pair.channel("n1")
+    for block in list(channel.log.closed_blocks):
+        await pair.nodes["n1"]._partitions.logs.archive(channel, block)
+    async with pair.cluster.admin() as coordinator:
+        load = BrokerLoad(disk_excess_bytes=ends[1] - 100).encode()
+        await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)
+        await later(pair.nodes["n1"], 2).look()
+    assert pair.log("n1").start_offset == ends[1]
+
+
 async def test_a_master_deletes_early_for_a_copy_that_is_not_in_sync(node_pair):
     """A full disk may have taken it out of the set, and nothing else would bring it back."""
     pair = node_pair
