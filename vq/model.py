@@ -223,7 +223,8 @@ class TopicSettings:
             is deleted, block by block. None: nothing is too much.
         retention_early_hours: While the disk of a node of the group is too full, messages older
             than this are deleted before their time, the oldest of all topics first, >= 1. With the
-            policy ``keep`` they wait for their readers even so. None: never early.
+            policy ``keep`` they wait for their readers even so; with ``archive`` only archives go.
+            None: never early.
         retention_policy: ``delete``: what is too old or too much goes. ``archive``: so it does, and
             before that blocks become archives, which are read like blocks. ``keep``: it goes once
             every consumer group of the topic has read it; without any group, it stays.

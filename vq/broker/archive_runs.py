@@ -19,7 +19,7 @@ from vq.backoff import Backoff
 from vq.broker.archiving import Archived
 from vq.broker.channel import Channel
 from vq.broker.context import Counters
-from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
+from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, WatchEvent
@@ -38,7 +38,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.store.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
 from vq.store.block import Block
-from vq.store.block_facts import read_facts, read_first_ms
+from vq.store.block_facts import read_facts
 from vq.store.disk import Disk
 from vq.store.log import Log
 from vq.store.retention import OpenBlock
@@ -279,10 +279,7 @@ class Archiver:
         block = None if channel.log is None else channel.log.open_block
         if block is None or not block.length:
             return None
-        if block.index is not None:
-            first_ms: int | None = block.index.at_offset(block.start_offset).append_time_ms
-        else:
-            first_ms = await read_block(self._disk, self._runner, read_first_ms, block)
+        first_ms = await first_ms_of(self._disk, self._runner, block)
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 

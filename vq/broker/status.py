@@ -169,6 +169,8 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         fills=full_in_s is not None,
         full_in_s=round(full_in_s or 0),
         excess_bytes=disk.pressure_bytes,
+        files_free=watch.files_free,
+        files_total=watch.files_total,
     )
 
 

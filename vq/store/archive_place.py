@@ -30,6 +30,7 @@ __all__ = [
     "drop_archive",
     "end_upload",
     "has_archives_elsewhere",
+    "lies_on_disk",
     "local_path",
     "new_zip",
     "open_zip",
@@ -313,6 +314,23 @@ def _fsync(path: Path) -> None:
 def _remove(url: str) -> None:
     with contextlib.suppress(FileNotFoundError), _at(url) as (system, path):
         system.rm_file(path)
+
+
+def lies_on_disk(url: str, directory: Path) -> bool:
+    """Return whether an archive at a URL takes space of the disk that a directory lies on.
+
+    True also where that cannot be told.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in _LOCAL:
+        return False
+    path = Path(rest)
+    try:
+        while not path.exists():
+            path = path.parent
+        return path.stat().st_dev == directory.stat().st_dev
+    except OSError:
+        return True
 
 
 # Removing ---------------------------------------------------------------------------------------

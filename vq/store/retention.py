@@ -31,18 +31,19 @@ class Kept(NamedTuple):
     Attributes:
         start, end: Its offsets, ``[start, end)``; the next block starts at ``end``.
         last_ms: Append time of its last batch; None: not known.
-        disk_bytes: What it takes on the disk, as an archive; None: as many bytes as it has.
+        archive_bytes: What an archive of it takes on the disk, 0: nothing, it lies elsewhere; None:
+            it is no archive, and takes what it has.
     """
 
     start: int
     end: int
     last_ms: int | None
-    disk_bytes: int | None = None
+    archive_bytes: int | None = None
 
     @property
     def frees(self) -> int:
-        """How many bytes are free on the disk when it is gone."""
-        return self.end - self.start if self.disk_bytes is None else self.disk_bytes
+        """How many bytes its deletion frees on the disk."""
+        return self.end - self.start if self.archive_bytes is None else self.archive_bytes
 
 
 class OpenBlock(NamedTuple):
@@ -179,8 +180,8 @@ def relieve(spare: Mapping[P, Sequence[Kept]], excess_bytes: int) -> dict[P, int
     """Return where the blocks end, by partition, that go early so that enough bytes are free.
 
     The oldest go first, whatever partition they are of, and of each partition the first ones. No
-    more go than are needed, or all if they are not enough. What frees nothing, an archive that lies
-    elsewhere, goes only where something behind it does.
+    more go than are needed, or all if they are not enough. Blocks that free nothing, archives that
+    lie elsewhere, go only where one behind them frees something.
 
     *Example*: p has blocks [0, 50) of 01:00 and [50, 100) of 03:00, q has [0, 80) of 02:00. For 60
     bytes, p goes up to 50 and q up to 80; the block of 03:00 stays.
@@ -194,13 +195,13 @@ def relieve(spare: Mapping[P, Sequence[Kept]], excess_bytes: int) -> dict[P, int
         newest_ms = 0
         for at, (block, time_ms) in enumerate(zip(blocks, times_of(blocks), strict=True)):
             newest_ms = max(newest_ms, time_ms or 0)  # none goes before the one in front of it
-            by_age.append((newest_ms, number, at, partition, block))
+            if block.frees:
+                by_age.append((newest_ms, number, at, partition, block))
     by_age.sort(key=lambda each: each[:3])
     ends: dict[P, int] = {}
     for _, _, _, partition, block in by_age:
         if excess_bytes <= 0:
             break
-        if block.frees:
-            excess_bytes -= block.frees
-            ends[partition] = block.end
+        excess_bytes -= block.frees
+        ends[partition] = block.end
     return ends

@@ -26,7 +26,14 @@ from vq.errors import Busy, InvalidState
 from vq.model import TopicPartition
 from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
-from vq.store.archive_place import Unreachable, discard, discard_all, open_zip, url_in
+from vq.store.archive_place import (
+    Unreachable,
+    discard,
+    discard_all,
+    lies_on_disk,
+    open_zip,
+    url_in,
+)
 from vq.store.archive_writer import ArchiveCheck, BlockWriter
 from vq.store.archived_file import NotInMemory
 from vq.store.block import BlockCache
@@ -476,3 +483,14 @@ def test_sizes_are_those_of_a_small_log() -> None:
     assert SMALL.block_bytes == 4096
     assert blocks_of(log)[1].start_offset == 1524
     assert ArchiveFiles.of(blocks_of(log)[1].path).zip.name == "0000000000001524.zip"
+
+
+def test_whether_an_archive_takes_space_of_a_disk(tmp_path: Path) -> None:
+    """Only one whose files the operating system has may; also where nothing can be told."""
+    assert not lies_on_disk("memory://archive", tmp_path)
+    assert not lies_on_disk("s3://bucket/vq", tmp_path)
+    assert lies_on_disk(f"file://{tmp_path}/to/be/made", tmp_path)
+    assert lies_on_disk("file:///nowhere", tmp_path / "gone")
+    other = Path("/proc")
+    if other.is_dir() and other.stat().st_dev != tmp_path.stat().st_dev:
+        assert not lies_on_disk("file:///proc/archive", tmp_path)

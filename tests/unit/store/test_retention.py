@@ -123,6 +123,18 @@ def test_no_more_goes_than_is_needed(excess: int, ends: dict[str, int]) -> None:
     assert relieve(spare, excess) == ends
 
 
+@pytest.mark.parametrize(
+    ("excess", "ends"),
+    [(1, {"b": 9}), (9, {"b": 9}), (10, {"a": 30, "b": 9}), (99, {"a": 30, "b": 9})],
+)
+def test_what_frees_nothing_goes_only_in_front_of_what_frees_something(
+    excess: int, ends: dict[str, int]
+) -> None:
+    """Archives elsewhere; those beside the log free what they take, not what they hold."""
+    a = [Kept(0, 10, 1, 0), Kept(10, 20, 2, 0), Kept(20, 30, 4, 5), Kept(30, 40, 5, 0)]
+    assert relieve({"a": a, "b": [Kept(0, 9, 3)], "c": [Kept(0, 50, 1, 0)]}, excess) == ends
+
+
 def test_what_goes_early_waits_for_who_needs_it() -> None:
     assert cut(Limits(), needed=None) == Cut(0, 0, 0)
     found = decide(
