@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.command_server import PID_OF_SERVER, command_server
+from support.command_server import command_server
 from support.json_schema import schema_of, wrong
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
@@ -33,7 +33,6 @@ class ForkedBroker(BrokerChild):
             super().start()
             return
         arguments = self.spec.command()[len(VQ) :]
-        arguments[arguments.index("--die-with") + 1] = PID_OF_SERVER
         RealDisk().mkdir(self.spec.data.parent)
         with open_log(self.spec.log) as log, open(os.devnull) as nothing:
             streams = (nothing.fileno(), log.fileno(), log.fileno())

@@ -34,7 +34,6 @@ _PACKAGES: Final = tuple(
 #: Variables that only a new interpreter obeys, by how their names begin.
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ")
 _REQUEST_BYTES_MAX: Final = 1 << 17
-PID_OF_SERVER: Final = "PID-OF-SERVER"
 
 
 class ForkedProcess:
@@ -103,8 +102,10 @@ class CommandServer:
         *,
         new_session: bool = False,
     ) -> ForkedProcess:
-        """Start ``vq <arguments>``; an argument ``PID-OF-SERVER`` becomes that of its parent."""
-        told = [str(self._process.pid) if each == PID_OF_SERVER else each for each in arguments]
+        """Start ``vq <arguments>``; what shall end with its parent ends with the server."""
+        told = list(arguments)
+        if "--die-with" in told:
+            told[told.index("--die-with") + 1] = str(self._process.pid)
         request = json.dumps([os.getcwd(), told, dict(environ), new_session]).encode()
         assert len(request) <= _REQUEST_BYTES_MAX
         reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
