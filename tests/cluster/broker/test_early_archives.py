@@ -6,6 +6,7 @@ import logging
 import random
 
 import pytest
+from support.archive_places import URL, Failing
 from support.broker import message
 from support.late_clock import LateClock
 from support.node_pair import settled
@@ -20,7 +21,12 @@ from vq.errors import Busy
 from vq.model import TopicSettings
 
 KIB = 1024
-URL = "memory://early"
+
+
+@pytest.fixture(autouse=True)
+def place() -> None:
+    """Empty the place elsewhere, and have it answer."""
+    Failing.reset()
 
 
 class Disk:
