@@ -33,7 +33,7 @@ from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 24
-COPIED_SEEDS = 2_000 if LONG else 16
+COPIED_SEEDS = 2_000 if LONG else 8
 ASYNC_SEEDS = 400 if LONG else 8
 BLOCK = 8
 #: How long one kind of fault strikes, in virtual time.
