@@ -18,8 +18,6 @@ from vq.coordination.topics import change_settings
 from vq.errors import DiskFull
 from vq.model import TopicSettings
 
-pytestmark = pytest.mark.virtual_time
-
 KIB = 1024
 
 
@@ -153,6 +151,7 @@ async def test_a_block_that_takes_appends_ends_so_that_it_can_go_early(served):
     assert log.start_offset == log.end_offset > 0
 
 
+@pytest.mark.virtual_time
 async def test_under_pressure_a_pass_follows_soon_and_not_again_in_vain(served):
     """Five seconds, not a minute; one that frees nothing waits for the usual time."""
     retainer = later(served.node, 10)
@@ -195,6 +194,7 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
     assert len(lines) == 8
 
 
+@pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)
     watch = served.node._disks.main
@@ -283,6 +283,7 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
 
 
 @pytest.mark.slow
+@pytest.mark.virtual_time
 async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_master(node_pair):
     """It leaves the set, sends go on, and it comes back by itself once there is space."""
     pair = node_pair
