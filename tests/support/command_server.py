@@ -24,7 +24,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
+
+import vq
 
 LONG: Final = os.environ.get("VQ_LONG") == "1"
 #: What commands import.
@@ -83,6 +86,7 @@ class CommandServer:
         self._lock = threading.Lock()
         self._at_start = _at_start(os.environ)
         pipe = subprocess.PIPE  # its streams are of the kind that a command's are
+        path = (str(Path(vq.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         with theirs:
             self._process = subprocess.Popen(
                 # -P: modules beside this one have names of the standard library.
@@ -91,6 +95,8 @@ class CommandServer:
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
+                # What this process tests: a copy of the checkout, perhaps.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             )
 
     def fits(self, environ: Mapping[str, str]) -> bool:
@@ -252,10 +258,10 @@ def main() -> None:
     _import_all()
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
-        from vq.cli.main import main as vq
+        from vq.cli.main import main as run
 
         sys.argv = ["vq", *arguments]
-        vq()
+        run()
 
 
 if __name__ == "__main__":
