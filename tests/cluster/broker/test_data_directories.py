@@ -14,6 +14,8 @@ from vq.errors import Busy, DirectoryRefused, DiskFull
 from vq.store.format import CHECKPOINT_NAME
 from vq.store.identity import IDENTITY_NAME, Identity
 
+pytestmark = pytest.mark.virtual_time
+
 D1, D2 = Path("/d1"), Path("/d2")
 BOTH = {"data": (D1, D2), "disk_interval_s": 0.01}
 

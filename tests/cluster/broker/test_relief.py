@@ -404,6 +404,7 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
 
 
 @pytest.mark.slow
+@pytest.mark.virtual_time
 async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_master(node_pair):
     """It leaves the set, sends go on, and it comes back by itself once there is space."""
     pair = node_pair
