@@ -21,7 +21,14 @@ from vq.errors import InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.archive import ArchiveFiles, Stub, url_of
-from vq.store.archive_place import discard, drop_archive, end_upload, local_path, url_in
+from vq.store.archive_place import (
+    discard,
+    drop_archive,
+    end_upload,
+    has_archives_elsewhere,
+    local_path,
+    url_in,
+)
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
@@ -194,7 +201,9 @@ class Logs:
                 return None
             self._note_aside(log, usual, aside)
             return aside
-        if is_empty and not diverged(usual, self._disk):
+        # A mark of a zip elsewhere is all that names it.
+        is_bare = not diverged(usual, self._disk) and not has_archives_elsewhere(self._disk, usual)
+        if is_empty and is_bare:
             self._begun.note_gone(log.topic_id, usual.name)
             self._begun.save()
             self._disk.rmtree(usual)

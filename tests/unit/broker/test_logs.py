@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from support.archive_places import URL, Failing, stored
 from support.counting import PARTITION_COUNTS, check_linear
-from support.store import SMALL, append, flush
+from support.store import SMALL, append, archive, flush
 
 from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
@@ -127,6 +128,30 @@ def test_an_empty_log_that_is_put_aside_leaves_nothing() -> None:
     log = logs.open(WHERE, "id", start_offset=7)
     assert logs.put_aside(WHERE, log) is None
     assert not disk.exists(BLOCK.parent)
+
+
+def test_an_empty_log_keeps_the_marks_of_zips_elsewhere_when_it_is_put_aside() -> None:
+    """Retention took all of it while their place did not answer; nothing else names them."""
+    Failing.reset()
+    disk = MemoryDisk()
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    log = logs.open(WHERE, "id")
+    append(log, b"x")
+    log.roll()
+    flush(log)
+    (block,) = log.closed_blocks
+    archive(disk, log, block, url=f"{URL}/{block.start_offset:016d}.zip")
+    log.drop_before(log.end_offset)
+    flush(log)
+    (mark,) = log.flushing.discards
+    path = logs.put_aside(WHERE, log)
+    assert path is not None
+    older = logs.open(WHERE, "id", path=path)
+    assert older.flushing.discards == [path / mark.name]
+    assert stored() == [f"{0:016d}.zip"]
+    logs.discard(path / mark.name)
+    assert stored() == []
 
 
 def test_a_log_with_messages_is_put_aside_whole(disk: MemoryDisk) -> None:
