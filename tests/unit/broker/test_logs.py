@@ -12,7 +12,9 @@ from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
 from vq.errors import PartitionQuarantined
 from vq.model import TopicPartition
+from vq.store.archive_place import Unreachable
 from vq.store.begun import BEGUN_NAME
+from vq.store.block import Block
 from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory
 from vq.store.log import LogState
@@ -152,6 +154,56 @@ def test_an_empty_log_keeps_the_marks_of_zips_elsewhere_when_it_is_put_aside() -
     assert stored() == [f"{0:016d}.zip"]
     logs.discard(path / mark.name)
     assert stored() == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_nothing_is_archived_below_a_mount_that_is_missing(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """It would be hidden once the mount is back, and count as lost."""
+    mount = tmp_path / "mnt"
+    place = f"file://{mount}/"
+    disk = MemoryDisk()
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    log = logs.open(WHERE, "id")
+    for each in (b"a", b"b"):
+        append(log, each)
+        log.roll()
+    flush(log)
+
+    def to_archive(block: Block) -> None:
+        writer = logs.new_archive(
+            WHERE, "id", block.path, block.start_offset, block.end_offset, place=place
+        )
+        while not writer.done:
+            writer.step()
+        path = block.path
+        stub = writer.place()
+        writer.close()
+        logs.save_stub(path, stub)
+        log.use_archive(block, stub.archive)
+        flush(log)
+
+    first, second = log.closed_blocks
+    to_archive(first)
+    if is_restarted:
+        log.close()
+        logs = logs_of(disk)
+        logs.prepare(WHERE, "id")
+        log = logs.open(WHERE, "id")
+        log.roll()
+        flush(log)
+        _, second = log.closed_blocks
+    mount.rename(tmp_path / "device")
+    mount.mkdir()
+    with pytest.raises(Unreachable, match="mount it"):
+        to_archive(second)
+    assert list(mount.iterdir()) == []
+    mount.rmdir()
+    (tmp_path / "device").rename(mount)
+    to_archive(second)
+    assert second.is_archived
 
 
 def test_a_log_with_messages_is_put_aside_whole(disk: MemoryDisk) -> None:
