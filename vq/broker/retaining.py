@@ -148,7 +148,14 @@ class Retainer:
                     pass  # the pass tells it
 
     async def look(self) -> None:
-        """Make one pass over all partitions whose group this node leads, or two under pressure."""
+        """Make one pass over all partitions whose group this node leads, or two under pressure.
+
+        First it has deleted, of all partitions, what could not be: the disk was full, say.
+        """
+        for channel in list(self._channels()):
+            for part in (*channel.older, channel):
+                if part.log is not None and part.log.flushing.delete_again():
+                    part.flush_now()
         led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
