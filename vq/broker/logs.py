@@ -17,7 +17,7 @@ from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
-from vq.errors import InvalidState, PartitionFailed
+from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.archive import ArchiveFiles, Stub, place_of, url_of
@@ -38,6 +38,7 @@ from vq.store.directory import LocalTopic, Trashed
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
+from vq.store.identity import check_there
 from vq.store.log import Log, LogConfig, LogState
 from vq.store.repair import DAMAGED_MARK
 
@@ -162,10 +163,19 @@ class Logs:
         """Open a log in the usual place, or in ``path``. Raises as ``Log.open``.
 
         Also as ``DataDirectories.choose_again``: one that is not there yet may get another place.
+
+        Raises:
+            Busy: The data directory is gone, and that may not have been noticed yet: a log that
+                began now would begin in its place, and be hidden when it is back.
         """
         if path is None:
             self._directory.choose_again(*partition, topic_id)
             path = self._directory.log_directory(*partition)
+            home = self._directory.home(*partition)
+            try:
+                check_there(home, self._disk)
+            except FileNotFoundError as error:
+                raise Busy(f"the data directory {home} is gone") from error
         begun_at = self._begun.of_partition(topic_id, partition.partition).get(path.name)
         if begun_at is not None and not holds(begun_at):
             begun_at = None  # the partition was given another begin: what was here is given up
