@@ -60,7 +60,7 @@ def list_(
 
     Each node of a broker group has archives of its own. `beside` means: beside its log.
 
-    Exit code 1 when a broker does not answer.
+    Exit code 1 when a broker does not answer, or does not run.
     """
 
     async def work() -> tuple[list[ArchivedBlock], list[str]]:
@@ -130,7 +130,10 @@ def _json(found: ArchivedBlock) -> dict[str, Any]:
 
 def _fail_if_silent(silent: Sequence[str]) -> None:
     if silent:
-        raise CommandFailed(f"{len(silent)} broker(s) do not answer: {'; '.join(silent)}")
+        raise CommandFailed(
+            f"{len(silent)} broker(s) do not answer, so their archives are not among these: "
+            f"{'; '.join(silent)}"
+        )
 
 
 # verify ---------------------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def verify(
     Slowly, beside their other work. A damaged archive is repaired from another node of the group,
     if one has the bytes.
 
-    Exit code 1 when one is damaged, or could not be read, or a broker does not answer.
+    Exit code 1 when one is damaged, or could not be read, or a broker does not answer or run.
     """
     output = invocation.output
 
@@ -229,7 +232,7 @@ def restore(
     For example before the place of the archives goes away. To read archived messages this is not
     needed. The next run archives the blocks again, unless the topic's settings are changed first.
 
-    Exit code 1 when one could not be restored; the others are.
+    Exit code 1 when one could not be restored, or a broker does not answer or run; the others are.
     """
 
     async def work() -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:

@@ -124,7 +124,7 @@ def test_a_broker_that_does_not_answer_ends_with_1(cluster: Cluster, run: Any) -
     code, out, err = run("list")
     assert code == 1
     assert len(cells(out)) == 2
-    assert "1 broker(s) do not answer: b2/n1" in err
+    assert "1 broker(s) do not answer, so their archives are not among these: b2/n1" in err
     cluster.blocks, cluster.silent = [], []
     code, _, err = run("list")
     assert code == 0
