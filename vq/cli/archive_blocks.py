@@ -13,8 +13,8 @@ from vq.admin.sizes import bytes_text
 from vq.admin.streams import Begin, End
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
-from vq.cli.export_files import FORMATS, ExportFile, format_of
-from vq.cli.moments import Moment
+from vq.cli.export_files import FORMATS, ExportFile, check_place, format_of
+from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.errors import InvalidArgument, VqError
@@ -62,6 +62,7 @@ def list_(
 
     Exit code 1 when a broker does not answer, or does not run.
     """
+    check_span(since_ms, until_ms)
 
     async def work() -> tuple[list[ArchivedBlock], list[str]]:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -157,6 +158,7 @@ def verify(
 
     Exit code 1 when one is damaged, or could not be read, or a broker does not answer or run.
     """
+    check_span(since_ms, until_ms)
     output = invocation.output
 
     async def work() -> tuple[list[VerifiedArchive], list[str]]:
@@ -234,6 +236,7 @@ def restore(
 
     Exit code 1 when one could not be restored, or a broker does not answer or run; the others are.
     """
+    check_span(since_ms, until_ms)
 
     async def work() -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -309,6 +312,13 @@ def export(
     `vq[parquet]`. Messages are in the order in which they were sent, as far as the order within
     each partition allows it. The file gets its name when it is whole.
     """
+    check_span(since_ms, until_ms)
+    if from_offset is not None and to_offset is not None and from_offset >= to_offset:
+        raise click.UsageError(
+            f"--from-offset {from_offset} is not before --to-offset {to_offset}: no message "
+            "begins between them"
+        )
+    check_place(path, topic)
     chosen = format_of(path, form)
     if path.exists() and not force:
         raise InvalidArgument(f"{path} exists; give --force to replace it, or another name")

@@ -24,7 +24,7 @@ from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.lines import KEY_TYPES, key_of
 from vq.cli.message_format import NAMES, MessageFormat
-from vq.cli.moments import Moment
+from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.model import Key, Message
 
@@ -158,6 +158,7 @@ def find(
         raise click.UsageError("--format and --json exclude one another")
     if (message_id, key, tag, since, until) == (None,) * 5:
         raise click.UsageError("give at least one of --id, --key, --tag, --since and --until")
+    check_span(since, until)
     if places and partitions:
         raise click.UsageError("--go-on names the partitions: leave --partition out")
     form = None if pattern is None else MessageFormat.parse(pattern)

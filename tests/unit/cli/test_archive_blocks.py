@@ -190,3 +190,33 @@ def test_an_export_writes_what_is_read(
     assert code == errors.EXIT_USAGE
     assert "--force" in err
     assert run(*given, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["verify", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["restore", "t", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["export", "t", "--output", "x.jsonl", "--since", "1h", "--until", "2h"], "--until"),
+        (
+            ["export", "t", "--output", "x.jsonl", "--from-offset", "9", "--to-offset", "5"],
+            "--from-offset 9 is not before --to-offset 5",
+        ),
+        (["export", "t", "--output", "-", "--format", "jsonl"], "`vq consume t --json`"),
+        (["export", "t", "--output", "none/x.jsonl"], "there is no directory none"),
+    ],
+)
+def test_what_can_find_nothing_or_be_written_nowhere_is_wrong_usage(
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    """An empty file, or one called `-`, looked like an export that was done."""
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*arguments)
+    assert code == errors.EXIT_USAGE
+    assert said in err
+    assert list(tmp_path.iterdir()) == []
