@@ -206,19 +206,10 @@ def _print(invocation: Invocation, found: Sequence[Message], form: MessageFormat
             continue
         if number:
             invocation.output.line("")
-        fields = text.as_fields(each)
-        absent = {name: "-" for name in ("tag", "key") if fields.get(name, "") is None}
-        stored = {"stored": text.utc(each.append_time_ms), "sent": text.utc(_sent_ms(each))}
-        del fields["sent_s"]
-        invocation.output.record({**stored, **fields, **absent})
+        invocation.output.record(text.as_record(each))
     sys.stdout.buffer.flush()
 
 
-def _sent_ms(message: Message) -> int | None:
-    return None if message.timestamp is None else int(message.timestamp.timestamp() * 1000)
-
-
-# What was searched ----------------------------------------------------------------------------
 def _report(topic: str, found: FoundMessages, *, is_by_id: bool) -> list[str]:
     """Return what people read of a search, line by line."""
     count = len(found.messages)
