@@ -130,8 +130,8 @@ def name_topic(error: VqError, topic: str) -> None:
 
 def name_nearest_topic(error: VqError, topic: str, known: Sequence[str]) -> None:
     """Let the hint of an error name the topic that a misspelt name may mean."""
-    if topic in known:  # it is not ready, and the hint says so
-        return
+    if topic in known or "vq topic list" in error.hint:
+        return  # it is not ready, or to be brought back, and the hint says so
     for nearest in difflib.get_close_matches(topic, known, n=1):
         error.hint = f"did you mean {nearest!r}? `vq topic list` shows all topics"
 

@@ -71,6 +71,13 @@ def test_a_misspelt_topic_is_told_the_nearest_one(known: list[str], hint: str) -
     assert error.hint == hint
 
 
+def test_a_hint_that_names_a_list_of_its_own_stays() -> None:
+    """Among all topics is not where a deleted one is to be looked for."""
+    error = UnknownTopic("x", hint="`vq topic list --deleted` shows those that can")
+    errors.name_nearest_topic(error, "oders", ["orders"])
+    assert error.hint == "`vq topic list --deleted` shows those that can"
+
+
 def test_a_refusal_shows_message_and_what_to_do() -> None:
     _, said = ended_with(UnknownTopic("there is no topic 'x'"))
     assert said == (
