@@ -262,9 +262,13 @@ def restore(
     else:
         rows = [{**_row(block), "error": error or None} for block, error in found]
         output.table(rows, columns=(*_COLUMNS, "error"), optional=("error",))
-        size = sum(block.size_bytes for block, error in found if not error)
+        good = [block for block, error in found if not error]
+        size = bytes_text(sum(block.size_bytes for block in good))
         what = "restored" if yes else "would be restored; give --yes to do it"
-        output.remark(f"{len(found)} block(s), {bytes_text(size)}: {what}")
+        if found:
+            output.remark(f"{len(good)} block(s), {size}: {what}")
+        elif not silent:
+            output.remark("nothing is archived")
     failed = [error for _, error in found if error]
     if failed:
         raise CommandFailed(f"{len(failed)} block(s) could not be restored: {failed[0]}")

@@ -162,6 +162,12 @@ def test_restoring_is_shown_first_and_done_with_yes(cluster: Cluster, run: Any) 
     document = json.loads(out)
     assert not list(wrong(document, schema_of(["archive", "restore"])))
     assert (document["done"], document["blocks"][1]["error"]) == (True, None)
+    assert "1 block(s), 3.9 KiB: restored" in run("restore", "t", "--yes")[2]
+    cluster.blocks = []
+    code, _, err = run("restore", "t")
+    assert code == 0
+    assert "nothing is archived" in err
+    assert "--yes" not in err
 
 
 def test_an_export_writes_what_is_read(
