@@ -305,14 +305,14 @@ class TopicSettings:
             if self.retention_policy is RetentionPolicy.DELETE:
                 raise InvalidArgument(
                     f"archive_after_hours = {hours} has no effect with retention_policy = "
-                    "'delete'; give retention_policy = 'archive', or None for both archive settings"
+                    "'delete': give retention_policy = 'archive' or 'keep', too, or leave it out"
                 )
         after, kept = self.archived_after_hours, self.retention_hours
         is_late = after is not None and kept is not None and after >= kept
         if is_late and self.retention_policy is RetentionPolicy.ARCHIVE:
             raise InvalidArgument(
                 f"archive_after_hours = {after} is not below retention_hours = {kept}: messages "
-                "would be deleted before they are archived; let one of them be another"
+                "would be deleted before they are archived; lower the first or raise the second"
             )
         if self.archive_to is not None:
             _check_archive_to(self.archive_to)
