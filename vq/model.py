@@ -305,7 +305,8 @@ class TopicSettings:
             if self.retention_policy is RetentionPolicy.DELETE:
                 raise InvalidArgument(
                     f"archive_after_hours = {hours} has no effect with retention_policy = "
-                    "'delete': give retention_policy = 'archive' or 'keep', too, or leave it out"
+                    "'delete': give 'archive' or 'keep', or unset it, too (None; in a shell "
+                    "`--archive-after-hours default`)"
                 )
         after, kept = self.archived_after_hours, self.retention_hours
         is_late = after is not None and kept is not None and after >= kept
@@ -319,7 +320,8 @@ class TopicSettings:
             if after is None:
                 raise InvalidArgument(
                     f"archive_to = {self.archive_to!r} has no effect: no block becomes an archive; "
-                    "give retention_policy = 'archive', or archive_to = None"
+                    "give retention_policy = 'archive', or unset it, too (None; in a shell "
+                    "`--archive-to beside`)"
                 )
 
 
