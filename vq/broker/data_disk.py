@@ -193,8 +193,8 @@ class DataDisk:
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(
-                f"the disk of broker {self._node} is {watch.used_share:.1%} full; PUTs are refused "
-                f"from {watch.marks.refuse:.0%} on"
+                f"the disk {self.path} of broker {self._node} is {watch.used_share:.1%} full; "
+                f"messages are refused from {watch.marks.refuse:.0%} on"
             )
         return None
 
@@ -205,7 +205,7 @@ class DataDisk:
             return None
         marks = self.watch.marks
         return DiskFull(
-            f"the disk of broker {self._node} is full: nothing is copied from "
+            f"the disk {self.path} of broker {self._node} is full: nothing is copied from "
             f"{marks.of(DiskLevel.STOP):.0%} on, down to {marks.until(DiskLevel.STOP):.0%}"
         )
 
