@@ -45,6 +45,14 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int) -> None:
     assert ended_with(error)[0] == code
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_of_this_machine_is_not_taken_for_one_of_a_broker(as_json: bool) -> None:
+    _, said = ended_with(OSError(28, "No space left on device"), as_json=as_json)
+    assert "standard output, or a file of this process, cannot be written: No space" in said
+    _, said = ended_with(OSError(28, "No space left on device", "x.jsonl"), as_json=as_json)
+    assert "x.jsonl" in said
+
+
 def test_an_interruption_is_json_too() -> None:
     told = json.loads(ended_with(KeyboardInterrupt(), as_json=True)[1])
     assert (told["error"], told["outcome"], told["retriable"]) == ("Interrupted", "unknown", False)
