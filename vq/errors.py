@@ -285,7 +285,7 @@ class DiskFull(Refused):
 class Busy(Refused):
     status = 27
     retriable = True
-    hint = "too many requests are waiting; slow down and try again"
+    hint = "try again later; the message says what the broker waits for"
 
 
 class OffsetOutOfRange(Refused):

@@ -306,21 +306,23 @@ class TopicSettings:
             if self.retention_policy is RetentionPolicy.DELETE:
                 raise InvalidArgument(
                     f"archive_after_hours = {hours} has no effect with retention_policy = "
-                    "'delete'; give retention_policy = 'archive', or None for both archive settings"
+                    "'delete': give 'archive' or 'keep', or unset it, too (None; in a shell "
+                    "`--archive-after-hours default`)"
                 )
         after, kept = self.archived_after_hours, self.retention_hours
         is_late = after is not None and kept is not None and after >= kept
         if is_late and self.retention_policy is RetentionPolicy.ARCHIVE:
             raise InvalidArgument(
                 f"archive_after_hours = {after} is not below retention_hours = {kept}: messages "
-                "would be deleted before they are archived; let one of them be another"
+                "would be deleted before they are archived; lower the first or raise the second"
             )
         if self.archive_to is not None:
             _check_archive_to(self.archive_to)
             if after is None:
                 raise InvalidArgument(
                     f"archive_to = {self.archive_to!r} has no effect: no block becomes an archive; "
-                    "give retention_policy = 'archive', or archive_to = None"
+                    "give retention_policy = 'archive', or unset it, too (None; in a shell "
+                    "`--archive-to beside`)"
                 )
 
 

@@ -96,8 +96,9 @@ def test_blocks_become_archives_as_policy_and_age_say(
             {"retention_hours": 24, "retention_policy": "archive"},
             "archive_after_hours = 24 is not below retention_hours = 24",
         ),
+        ({"archive_after_hours": 48}, "`--archive-after-hours default`"),
         ({"archive_to": "file:///a"}, "archive_to = 'file:///a' has no effect"),
-        ({"archive_to": "file:///a", "retention_policy": "keep"}, "has no effect"),
+        ({"archive_to": "file:///a", "retention_policy": "keep"}, "`--archive-to beside`"),
     ],
 )
 def test_archive_settings_that_do_not_fit_are_refused(settings: dict[str, Any], text: str) -> None:

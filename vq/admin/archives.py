@@ -12,10 +12,10 @@ from typing import Final
 from vq.admin.offsets import check_time
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import registry
+from vq.coordination import registry, topics
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
-from vq.model import Address, NodeInfo, check_name
+from vq.model import Address, NodeInfo
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
@@ -106,23 +106,27 @@ async def list_archives(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> tuple[list[ArchivedBlock], list[str]]:
-    """Return the archived blocks of all registered nodes, and which nodes did not answer, and why.
+    """Return the archived blocks of all nodes, and which nodes did not answer, and why.
 
-    Sorted by topic, partition, offset, group and node.
+    Sorted by topic, partition, offset, group and node. A node that was in sync once and does not
+    run is one that does not answer: it may have archives.
 
     Args:
         cluster: Where.
         topic: Only of this one; None: of all.
         partitions: Only of these; all when empty.
         since_ms, until_ms: Only with messages that were stored in ``[since_ms, until_ms)``.
+
+    Raises:
+        UnknownTopic: There is no such topic.
     """
-    if topic is not None:
-        check_name("topic", topic)
     for name, value in (("since_ms", since_ms), ("until_ms", until_ms)):
         if value is not None:
             check_time(name, value)
+    groups = await _groups(cluster, topic)
     nodes = await registry.all_nodes(cluster.coordinator)
     answers = await gather_all(_of_node(cluster, node, topic) for node in nodes)
+    away = await gather_all(_away(cluster, group, nodes) for group in groups)
     found = [
         each
         for answer in answers
@@ -133,7 +137,8 @@ async def list_archives(
         and (until_ms is None or each.first_ms < until_ms)
     ]
     found.sort(key=lambda each: (each.topic, each.partition, each.start, each.group, each.node))
-    return found, [answer for answer in answers if isinstance(answer, str)]
+    silent = [answer for answer in answers if isinstance(answer, str)]
+    return found, [*silent, *(each for some in away for each in some)]
 
 
 async def verify_archives(
@@ -187,6 +192,26 @@ async def restore_archive(cluster: ClusterClient, block: ArchivedBlock) -> None:
         OutcomeUnknown: The node did not answer; the block is restored, or not.
     """
     await _ask(cluster, block, _RESTORE)
+
+
+async def _groups(cluster: ClusterClient, topic: str | None) -> list[str]:
+    """Return the broker groups that have messages of a topic; all groups if none is given."""
+    if topic is None:
+        return await registry.group_names(cluster.coordinator)
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    return sorted({span.group for placement in view.partitions for span in placement.spans})
+
+
+async def _away(cluster: ClusterClient, group: str, nodes: Sequence[NodeInfo]) -> list[str]:
+    """Return which nodes of a group do not run and may have archives, and why."""
+    try:
+        state = await registry.read_state(cluster.coordinator, group)
+    except VqError as error:
+        return [f"group {group}: {type(error).__name__}: {error}"]
+    if state is None:
+        return []
+    away = {*state.insync, *state.left} - {each.node for each in nodes if each.group == group}
+    return [f"{group}/{node} is not registered" for node in sorted(away)]
 
 
 async def _of_node(

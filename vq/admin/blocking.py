@@ -473,12 +473,16 @@ class Admin:
     ) -> tuple[list[ArchivedBlock], list[str]]:
         """Return the archived blocks of all nodes, and which nodes did not answer, and why.
 
-        Each node of a broker group has archives of its own.
+        Each node of a broker group has archives of its own. A node that was in sync once and does
+        not run is one that does not answer.
 
         Args:
             topic: Only of this one; None: of all.
             partitions: Only of these; all when empty.
             since_ms, until_ms: Only with messages that were stored in ``[since_ms, until_ms)``.
+
+        Raises:
+            UnknownTopic: There is no such topic.
         """
         return self._run(
             self._admin.list_archives(

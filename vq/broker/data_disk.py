@@ -215,8 +215,8 @@ class DataDisk:
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(
-                f"the disk of broker {self._node} is {watch.fullness}; PUTs are refused "
-                f"from {watch.marks.refuse:.0%} on"
+                f"the disk {self.path} of broker {self._node} is {watch.fullness}; messages are "
+                f"refused from {watch.marks.refuse:.0%} on"
             )
         return None
 
@@ -227,7 +227,7 @@ class DataDisk:
             return None
         marks = self.watch.marks
         return DiskFull(
-            f"the disk of broker {self._node} is full: nothing is copied from "
+            f"the disk {self.path} of broker {self._node} is full: nothing is copied from "
             f"{marks.of(DiskLevel.STOP):.0%} on, down to {marks.until(DiskLevel.STOP):.0%}"
         )
 

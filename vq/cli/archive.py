@@ -104,6 +104,12 @@ def run(
         )
     else:
         _show_nodes(invocation, found)
+        if dry_run:
+            total = found.total
+            size = bytes_text(total.size_bytes)
+            output.remark(
+                f"{total.blocks} block(s), {size}: would be archived; nothing was changed"
+            )
     if found.state == "failed":
         raise CommandFailed(f"{found.total.failed} block(s) could not be archived, see above")
     waits = [f"{each.group}/{each.node}" for each in found.nodes if not each.has_ended]

@@ -13,8 +13,8 @@ from vq.admin.sizes import bytes_text
 from vq.admin.streams import Begin, End
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
-from vq.cli.export_files import FORMATS, ExportFile, format_of
-from vq.cli.moments import Moment
+from vq.cli.export_files import FORMATS, ExportFile, check_place, format_of
+from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.errors import InvalidArgument, VqError
@@ -60,8 +60,9 @@ def list_(
 
     Each node of a broker group has archives of its own. `beside` means: beside its log.
 
-    Exit code 1 when a broker does not answer.
+    Exit code 1 when a broker does not answer, or does not run.
     """
+    check_span(since_ms, until_ms)
 
     async def work() -> tuple[list[ArchivedBlock], list[str]]:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -130,7 +131,10 @@ def _json(found: ArchivedBlock) -> dict[str, Any]:
 
 def _fail_if_silent(silent: Sequence[str]) -> None:
     if silent:
-        raise CommandFailed(f"{len(silent)} broker(s) do not answer: {'; '.join(silent)}")
+        raise CommandFailed(
+            f"{len(silent)} broker(s) do not answer, so their archives are not among these: "
+            f"{'; '.join(silent)}"
+        )
 
 
 # verify ---------------------------------------------------------------------------------------
@@ -152,8 +156,9 @@ def verify(
     Slowly, beside their other work. A damaged archive is repaired from another node of the group,
     if one has the bytes.
 
-    Exit code 1 when one is damaged, or could not be read, or a broker does not answer.
+    Exit code 1 when one is damaged, or could not be read, or a broker does not answer or run.
     """
+    check_span(since_ms, until_ms)
     output = invocation.output
 
     async def work() -> tuple[list[VerifiedArchive], list[str]]:
@@ -229,8 +234,9 @@ def restore(
     For example before the place of the archives goes away. To read archived messages this is not
     needed. The next run archives the blocks again, unless the topic's settings are changed first.
 
-    Exit code 1 when one could not be restored; the others are.
+    Exit code 1 when one could not be restored, or a broker does not answer or run; the others are.
     """
+    check_span(since_ms, until_ms)
 
     async def work() -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -257,9 +263,12 @@ def restore(
         rows = [{**_row(block), "error": error or None} for block, error in found]
         output.table(rows, columns=(*_COLUMNS, "error"), optional=("error",))
         good = [block for block, error in found if not error]
-        size = sum(block.size_bytes for block in good)
+        size = bytes_text(sum(block.size_bytes for block in good))
         what = "restored" if yes else "would be restored; give --yes to do it"
-        output.remark(f"{len(good)} block(s), {bytes_text(size)}: {what}")
+        if found:
+            output.remark(f"{len(good)} block(s), {size}: {what}")
+        elif not silent:
+            output.remark("nothing is archived")
     failed = [error for _, error in found if error]
     if failed:
         raise CommandFailed(f"{len(failed)} block(s) could not be restored: {failed[0]}")
@@ -307,6 +316,13 @@ def export(
     `vq[parquet]`. Messages are in the order in which they were sent, as far as the order within
     each partition allows it. The file gets its name when it is whole.
     """
+    check_span(since_ms, until_ms)
+    if from_offset is not None and to_offset is not None and from_offset >= to_offset:
+        raise click.UsageError(
+            f"--from-offset {from_offset} is not before --to-offset {to_offset}: no message "
+            "begins between them"
+        )
+    check_place(path, topic)
     chosen = format_of(path, form)
     if path.exists() and not force:
         raise InvalidArgument(f"{path} exists; give --force to replace it, or another name")

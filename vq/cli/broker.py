@@ -3,6 +3,7 @@
 ``drain``, ``undrain`` and ``remove`` are in ``broker_groups``.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -126,6 +127,8 @@ def _run(invocation: Invocation, sources: Sources) -> None:
     from vq.broker.main import run_broker
 
     config = build(BrokerConfig, "broker", sources)
+    # They are shown on other machines, and noted for a start from another working directory.
+    config = replace(config, data=tuple(each.absolute() for each in config.directories))
     invocation.logs.start("info", broker=f"{config.group}/{config.node}")
     run_broker(config)
 

@@ -245,7 +245,7 @@ def consume(
     if printer.failure is not None:
         raise printer.failure
     if sys.stderr.isatty():
-        invocation.output.remark(f"{printer.count} messages")
+        invocation.output.remark(f"{printer.count} message{'s' * (printer.count != 1)}")
 
 
 def _consume_as_member(

@@ -10,9 +10,10 @@
 """
 
 import difflib
+import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 
@@ -25,6 +26,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 #: What it had done by then, its results say.
 _INTERRUPTED_JSON = text.json_text(
@@ -130,8 +133,8 @@ def name_topic(error: VqError, topic: str) -> None:
 
 def name_nearest_topic(error: VqError, topic: str, known: Sequence[str]) -> None:
     """Let the hint of an error name the topic that a misspelt name may mean."""
-    if topic in known:  # it is not ready, and the hint says so
-        return
+    if topic in known or "vq topic list" in error.hint:
+        return  # it is not ready, or to be brought back, and the hint says so
     for nearest in difflib.get_close_matches(topic, known, n=1):
         error.hint = f"did you mean {nearest!r}? `vq topic list` shows all topics"
 
@@ -166,12 +169,20 @@ def run(
         print(describe(error, as_json=as_json), file=target)
         return exit_code_of(error)
     except OSError as error:
+        said = _os_text(error)
         print(
-            as_json_text(error, str(error)) if as_json else f"error: {text.safe(str(error))}",
+            as_json_text(error, said) if as_json else f"error: {text.safe(said)}",
             file=target,
         )
         return EXIT_FAILED
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _os_text(error: OSError) -> str:
+    """Return what an error of the system says; that there is no space might be said of a broker."""
+    if error.errno in _NO_SPACE and error.filename is None:
+        return f"standard output, or a file of this process, cannot be written: {error.strerror}"
+    return str(error)
 
 
 def _help_of(error: click.ClickException) -> str:

@@ -17,7 +17,7 @@ from vq.errors import Busy, InvalidArgument, VqError
 from vq.limits import MIB
 from vq.model import Message, time_ms_of
 
-__all__ = ["FORMATS", "ExportFile", "NotInstalled", "format_of"]
+__all__ = ["FORMATS", "ExportFile", "NotInstalled", "check_place", "format_of"]
 
 #: By the name of the format: the suffixes that mean it.
 FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
@@ -26,6 +26,20 @@ FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet
 _GROUP_MESSAGES: Final = 50_000
 _GROUP_BYTES: Final = 32 * MIB
 _TEMPORARY: Final = ".part"
+
+
+def check_place(path: Path, topic: str) -> None:
+    """Refuse a name that no file can have.
+
+    Raises:
+        InvalidArgument: It stands for standard output, or its directory is not there.
+    """
+    if str(path) == "-":
+        raise InvalidArgument(
+            f"an export is a file: '-' is none. `vq consume {topic} --json` prints the same lines"
+        )
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"{path} cannot be made: there is no directory {path.parent}")
 
 
 class NotInstalled(VqError):

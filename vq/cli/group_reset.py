@@ -104,6 +104,8 @@ def reset(
         output.remark(f"there is nothing to reset in group {name!r}")
     elif not yes:
         invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"done: {name} goes on there")
 
 
 async def _carry_out(

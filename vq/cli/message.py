@@ -103,9 +103,7 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bo
         for number, each in enumerate(found):
             if number or not first:
                 invocation.output.line("")
-            fields = text.as_fields(each)
-            absent = {name: "-" for name in ("tag", "key") if fields.get(name, "") is None}
-            invocation.output.record({**fields, **absent})
+            invocation.output.record(text.as_record(each))
 
 
 message.add_command(find)

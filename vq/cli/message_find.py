@@ -17,7 +17,7 @@ from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.lines import KEY_TYPES, key_of
 from vq.cli.message_format import NAMES, MessageFormat
-from vq.cli.moments import Moment
+from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.model import Key, Message
 
@@ -151,6 +151,7 @@ def find(
         raise click.UsageError("--format and --json exclude one another")
     if (message_id, key, tag, since, until) == (None,) * 5:
         raise click.UsageError("give at least one of --id, --key, --tag, --since and --until")
+    check_span(since, until)
     if places and partitions:
         raise click.UsageError("--go-on names the partitions: leave --partition out")
     form = None if pattern is None else MessageFormat.parse(pattern)
@@ -198,19 +199,10 @@ def _print(invocation: Invocation, found: Sequence[Message], form: MessageFormat
             continue
         if number:
             invocation.output.line("")
-        fields = text.as_fields(each)
-        absent = {name: "-" for name in ("tag", "key") if fields.get(name, "") is None}
-        stored = {"stored": text.utc(each.append_time_ms), "sent": text.utc(_sent_ms(each))}
-        del fields["sent_s"]
-        invocation.output.record({**stored, **fields, **absent})
+        invocation.output.record(text.as_record(each))
     sys.stdout.buffer.flush()
 
 
-def _sent_ms(message: Message) -> int | None:
-    return None if message.timestamp is None else int(message.timestamp.timestamp() * 1000)
-
-
-# What was searched ----------------------------------------------------------------------------
 def _report(topic: str, found: FoundMessages, *, is_by_id: bool) -> list[str]:
     """Return what people read of a search, line by line."""
     count = len(found.messages)

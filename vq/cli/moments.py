@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from vq.cli.text import utc
+
 _AGO: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -36,3 +38,16 @@ class Moment(click.ParamType[int]):
                 "not so long ago, like 90s, 15m, 2h or 7d"
             )
         return moment_ms
+
+
+def check_span(since_ms: int | None, until_ms: int | None) -> None:
+    """Refuse ``--since`` and ``--until`` with no time between them.
+
+    Raises:
+        click.UsageError: Of ``30m`` and ``2h`` the first is the later one.
+    """
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise click.UsageError(
+            f"--since, {utc(since_ms)}, is not before --until, {utc(until_ms)}: no message is "
+            "stored between them"
+        )

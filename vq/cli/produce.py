@@ -524,14 +524,15 @@ def _list_failures(
     for each in tally.first:
         output.failure(f"line {each.line}: {each.error}: {each.message}", each.as_json())
     more = tally.failed - len(tally.first)
+    told = f"and {more} more" if tally.first else f"{more} line(s) without an outcome"
     wanted = [path for path in (unacknowledged, errors) if path is not None]
     if more and not wanted:
         output.remark(
-            f"and {more} more; with --unacknowledged FILE all such lines are written to a file, "
+            f"{told}; with --unacknowledged FILE all such lines are written to a file, "
             "with --errors FILE their numbers and errors"
         )
     elif more:
-        output.remark(f"and {more} more, see {' and '.join(wanted)}")
+        output.remark(f"{told}, see {' and '.join(wanted)}")
     if tally.files.too_long:
         output.remark(
             f"{unacknowledged} is without {tally.files.too_long} line(s) that are longer than any "

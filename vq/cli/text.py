@@ -121,6 +121,19 @@ def as_fields(message: Message) -> dict[str, Any]:
     return fields
 
 
+def as_record(message: Message) -> dict[str, Any]:
+    """Return the same for people: times as UTC, and ``-`` for what the message does not have."""
+    fields = as_fields(message)
+    del fields["sent_s"]
+    stored_ms = message.append_time_ms
+    absent = ("tag", "key", "key_type")
+    return {
+        "stored": None if stored_ms is None else utc(stored_ms),
+        "sent": utc(time_ms_of(message.id)),
+        **{k: "-" if v is None and k in absent else v for k, v in fields.items()},
+    }
+
+
 def _key_field(key: Key | None) -> dict[str, Any]:
     if isinstance(key, bytes):
         return {"key_hex": key.hex(), "key_type": "bytes"}

@@ -1,7 +1,9 @@
 """``vq topic delete`` and ``undelete``, and the list of what can be brought back."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from vq.cli.errors import check_readable
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.coordination.paths import Unreadable
+from vq.errors import UnknownTopic
 
 
 @click.command()
@@ -93,7 +96,11 @@ def undelete(invocation: Invocation, name: str) -> None:
 
     async def work() -> "tuple[Topic, bool]":
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.undelete_topic(cluster, name)
+            try:
+                return await topics.undelete_topic(cluster, name)
+            except UnknownTopic as error:
+                deleted, _ = await topics.deleted_topics(cluster)
+                raise _not_deleted(name, [each.name for each in deleted]) from error
 
     found, changed = invocation.run(work())
     if invocation.output.as_json:
@@ -108,6 +115,15 @@ def undelete(invocation: Invocation, name: str) -> None:
     else:
         said = "is back" if changed else "is there, and was not deleted"
         invocation.output.remark(f"{name} {said}")
+
+
+def _not_deleted(name: str, deleted: Sequence[str]) -> UnknownTopic:
+    """Return the refusal to bring back what is not deleted, or gone for good."""
+    near = "".join(f"did you mean {each!r}? " for each in get_close_matches(name, deleted, n=1))
+    return UnknownTopic(
+        f"there is no topic {name!r} that could be brought back",
+        hint=f"{near}`vq topic list --deleted` shows those that can",
+    )
 
 
 _COLUMNS = ("topic", "partitions", "deleted", "deleted_by", "left", "gone")

@@ -92,10 +92,17 @@ def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> Consum
     for topic, wanted_filter in wanted.topics.items():
         if present.topics.get(topic, wanted_filter) != wanted_filter:
             raise InvalidArgument(
-                f"group {group!r} reads topic {topic!r} with filter {present.topics[topic]!r}, "
-                f"this member wants {wanted_filter!r}; use another group name"
+                f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
+                f"{_what(topic, wanted_filter)}; use another group name"
             )
     return replace(present, topics={**present.topics, **wanted.topics})
+
+
+def _what(topic: str, message_filter: str) -> str:
+    """Return which messages a filter lets through, for people."""
+    if not message_filter:
+        return f"all of topic {topic!r}"
+    return f"{message_filter!r} of topic {topic!r}"
 
 
 async def list_groups(coordinator: Coordinator) -> list[str]:

@@ -14,7 +14,7 @@ from vq.admin import archives as admin_archives
 from vq.admin.archives import ArchivedBlock, VerifiedArchive
 from vq.admin.streams import Begin, End, messages
 from vq.broker import archives as broker_archives
-from vq.errors import InvalidArgument, InvalidRequest, MemberRequired
+from vq.errors import InvalidArgument, InvalidRequest, MemberRequired, UnknownTopic
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchiveRequest
 
@@ -61,7 +61,8 @@ async def test_archives_are_listed_by_topic_partition_and_time(cluster, node) ->
         assert first.first_ms <= first.last_ms <= second.first_ms
         only, _ = await factory.admin.list_archives("t", partitions=[1])
         assert only == [each for each in found if (each.topic, each.partition) == ("t", 1)]
-        assert (await factory.admin.list_archives("nothing"))[0] == []
+        with pytest.raises(UnknownTopic):
+            await factory.admin.list_archives("nothing")
         late = found[-1].last_ms + 1
         assert (await factory.admin.list_archives(since_ms=late))[0] == []
         assert (await factory.admin.list_archives(until_ms=first.first_ms))[0] == []
@@ -100,6 +101,16 @@ async def test_a_node_that_does_not_answer_is_told(cluster, node) -> None:
     assert len(found) == 8
     assert len(silent) == 1
     assert silent[0].startswith("b2/n1 at ")
+
+
+async def test_a_node_that_does_not_run_is_told_because_it_may_have_archives(cluster, node) -> None:
+    await cluster.start("b2")
+    await cluster.nodes["b2"].stop()
+    async with factory_of(cluster) as factory:
+        found, silent = await factory.admin.list_archives()
+        assert (len(found), silent) == (8, ["b2/n1 is not registered"])
+        # It has nothing of this topic.
+        assert (await factory.admin.list_archives("t"))[1] == []
 
 
 async def test_damage_of_a_zip_is_found_by_verifying(cluster, node) -> None:

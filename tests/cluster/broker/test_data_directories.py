@@ -97,7 +97,9 @@ async def test_a_full_disk_refuses_only_messages_of_its_partitions(cluster, two,
     disks, homes = Disks(node, cluster.disks["b1"]), by_home(node)
     other = D2 if full == D1 else D1
     disks.fill(full, 50)
-    with pytest.raises(DiskFull, match=r"95\.0% full"):
+    with pytest.raises(
+        DiskFull, match=rf"the disk {full} of broker b1/n1 is 95\.0% full; messages"
+    ):
         await client.put("t", homes[full][0], [message(b"x")])
     await client.put("t", homes[other][0], [message(b"x")])
     told = await client.status()

@@ -112,6 +112,13 @@ def test_the_json_of_a_run_is_as_its_schema_says(run: Any) -> None:
     assert document["state"] == "running"
 
 
+def test_a_dry_run_says_that_nothing_was_changed(run: Any) -> None:
+    """Its table is that of a run that was made."""
+    said = "3 block(s), 2.9 MiB: would be archived; nothing was changed\n"
+    assert run(RUN, "run", "--dry-run")[2].endswith(said)
+    assert "nothing was changed" not in run(RUN, "run")[2]
+
+
 def test_the_history_has_a_row_for_each_run(run: Any) -> None:
     by_hand = replace(RUN, number=6, due_ms=None, topic="t", by="me@here", nodes=(NODE, WAITS))
     dry = replace(RUN, number=5, dry_run=True)

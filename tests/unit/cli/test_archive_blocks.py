@@ -124,7 +124,7 @@ def test_a_broker_that_does_not_answer_ends_with_1(cluster: Cluster, run: Any) -
     code, out, err = run("list")
     assert code == 1
     assert len(cells(out)) == 2
-    assert "1 broker(s) do not answer: b2/n1" in err
+    assert "1 broker(s) do not answer, so their archives are not among these: b2/n1" in err
     cluster.blocks, cluster.silent = [], []
     code, _, err = run("list")
     assert code == 0
@@ -162,6 +162,12 @@ def test_restoring_is_shown_first_and_done_with_yes(cluster: Cluster, run: Any) 
     document = json.loads(out)
     assert not list(wrong(document, schema_of(["archive", "restore"])))
     assert (document["done"], document["blocks"][1]["error"]) == (True, None)
+    assert "1 block(s), 3.9 KiB: restored" in run("restore", "t", "--yes")[2]
+    cluster.blocks = []
+    code, _, err = run("restore", "t")
+    assert code == 0
+    assert "nothing is archived" in err
+    assert "--yes" not in err
 
 
 def test_an_export_writes_what_is_read(
@@ -190,3 +196,33 @@ def test_an_export_writes_what_is_read(
     assert code == errors.EXIT_USAGE
     assert "--force" in err
     assert run(*given, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["verify", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["restore", "t", "--since", "1h", "--until", "2h"], "is not before --until"),
+        (["export", "t", "--output", "x.jsonl", "--since", "1h", "--until", "2h"], "--until"),
+        (
+            ["export", "t", "--output", "x.jsonl", "--from-offset", "9", "--to-offset", "5"],
+            "--from-offset 9 is not before --to-offset 5",
+        ),
+        (["export", "t", "--output", "-", "--format", "jsonl"], "`vq consume t --json`"),
+        (["export", "t", "--output", "none/x.jsonl"], "there is no directory none"),
+    ],
+)
+def test_what_can_find_nothing_or_be_written_nowhere_is_wrong_usage(
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    """An empty file, or one called `-`, looked like an export that was done."""
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*arguments)
+    assert code == errors.EXIT_USAGE
+    assert said in err
+    assert list(tmp_path.iterdir()) == []

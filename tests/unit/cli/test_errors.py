@@ -45,6 +45,14 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int) -> None:
     assert ended_with(error)[0] == code
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_of_this_machine_is_not_taken_for_one_of_a_broker(as_json: bool) -> None:
+    _, said = ended_with(OSError(28, "No space left on device"), as_json=as_json)
+    assert "standard output, or a file of this process, cannot be written: No space" in said
+    _, said = ended_with(OSError(28, "No space left on device", "x.jsonl"), as_json=as_json)
+    assert "x.jsonl" in said
+
+
 def test_an_interruption_is_json_too() -> None:
     told = json.loads(ended_with(KeyboardInterrupt(), as_json=True)[1])
     assert (told["error"], told["outcome"], told["retriable"]) == ("Interrupted", "unknown", False)
@@ -69,6 +77,13 @@ def test_a_misspelt_topic_is_told_the_nearest_one(known: list[str], hint: str) -
     error = UnknownTopic("there is no topic 'oders'", hint="finish it")
     errors.name_nearest_topic(error, "oders", known)
     assert error.hint == hint
+
+
+def test_a_hint_that_names_a_list_of_its_own_stays() -> None:
+    """Among all topics is not where a deleted one is to be looked for."""
+    error = UnknownTopic("x", hint="`vq topic list --deleted` shows those that can")
+    errors.name_nearest_topic(error, "oders", ["orders"])
+    assert error.hint == "`vq topic list --deleted` shows those that can"
 
 
 def test_a_refusal_shows_message_and_what_to_do() -> None:

@@ -5,7 +5,7 @@ import time
 import click
 import pytest
 
-from vq.cli.moments import Moment
+from vq.cli.moments import Moment, check_span
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_a_time_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch, text: str, a
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time like 2026"):
         Moment().convert(text, None, None)
+
+
+def test_a_span_without_a_time_in_it_is_refused_with_both_times() -> None:
+    """`--since 1h --until 2h` means from one hour ago until two hours ago."""
+    said = "--since, 1970-01-01T00:00:05.000Z, is not before --until, 1970-01-01T00:00:02.000Z"
+    with pytest.raises(click.UsageError, match=said):
+        check_span(5_000, 2_000)
+    for since, until in ((2_000, 5_000), (None, 2_000), (5_000, None), (None, None)):
+        check_span(since, until)

@@ -11,6 +11,8 @@ import pytest
 from vq.cli import errors
 from vq.cli.lines import LongLine
 from vq.cli.outcomes import FailureFiles, Tally, failure_files
+from vq.cli.output import Output
+from vq.cli.produce import _list_failures
 from vq.errors import DiskFull, InvalidArgument, TimedOut
 from vq.model import DivertedResult, SendResult
 
@@ -44,6 +46,15 @@ def test_lines_whose_outcome_nobody_waits_for_are_unknown() -> None:
     tally.ended(2, SendResult(0, 99, 2), None)  # too late: the summary is made
     assert (tally.count, tally.acknowledged, tally.unknown) == (3, 1, 2)
     assert tally.failures == {"Interrupted": 2}
+
+
+def test_lines_without_an_outcome_are_told_also_when_no_line_was_refused() -> None:
+    """They have no error of their own, so none is listed before them."""
+    tally, stderr = Tally(), io.StringIO()
+    tally.begun = 2
+    tally.give_up()
+    _list_failures(Output(stderr=stderr), tally, None, None)
+    assert stderr.getvalue().startswith("2 line(s) without an outcome; with --unacknowledged FILE")
 
 
 @pytest.mark.parametrize(

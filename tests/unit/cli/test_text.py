@@ -113,3 +113,16 @@ def test_what_others_sent_forges_no_line_of_a_log() -> None:
 
 def test_birth_time_comes_from_the_id() -> None:
     assert text.as_fields(message(b""))["sent_s"] == 1_735_689_600.005
+
+
+def test_people_get_times_and_a_dash_for_what_a_message_does_not_have() -> None:
+    """A message without a key has no type of a key, rather than one that nobody knows."""
+    shown = text.as_record(message(b"a")._replace(append_time_ms=1_735_689_600_006))
+    assert (shown["stored"], shown["sent"]) == (
+        "2025-01-01T00:00:00.006Z",
+        "2025-01-01T00:00:00.005Z",
+    )
+    assert (shown["tag"], shown["key"], shown["key_type"]) == ("-", "-", "-")
+    assert "sent_s" not in shown
+    keyed = text.as_record(message(b"a")._replace(key=b"\x01"))
+    assert (keyed["stored"], keyed["key_hex"], keyed["key_type"]) == (None, "01", "bytes")

@@ -44,6 +44,10 @@ async def test_members_that_disagree_are_refused(client) -> None:
         await groups.ensure_group(client, "g", ConsumerGroup(model="broadcasting"))
     with pytest.raises(InvalidArgument, match=r"'red'.*'blue'"):
         await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": "blue"}))
+    with pytest.raises(
+        InvalidArgument, match=r"reads 'red' of topic 't', .* wants all of topic 't'"
+    ):
+        await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
 
 
 async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:

@@ -1,0 +1,23 @@
+"""``vq broker``: what its settings become."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vq.broker import main as broker_main
+from vq.cli import broker
+from vq.cli.logs import Logs
+
+
+def test_data_directories_are_known_by_their_whole_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`../2/d` says nothing in `vq cluster status` of another machine, or at a later start."""
+    ran: list[Any] = []
+    monkeypatch.setattr(broker_main, "run_broker", ran.append)
+    monkeypatch.setattr(Logs, "start", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    given = ["--data", "1", "--data", "/2", "--group", "b1", "--node", "n1"]
+    broker.broker.main(given, standalone_mode=False)
+    assert ran[0].directories == (tmp_path / "1", Path("/2"))

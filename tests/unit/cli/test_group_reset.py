@@ -1,0 +1,41 @@
+"""``vq group reset``: the plan, and what it says when it is carried out."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from vq.admin import resets
+from vq.admin.resets import Reset
+from vq.cli import group_reset
+from vq.coordination.paths import CommittedOffset
+from vq.model import TopicPartition
+
+
+def test_a_plan_that_is_carried_out_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--yes` the last line was the plan, as if nothing had been done."""
+    after = CommittedOffset(offset=9)
+    carried: list[Any] = []
+
+    @asynccontextmanager
+    async def client(_: object) -> AsyncIterator[None]:
+        yield
+
+    async def plan(*_: Any, **__: Any) -> list[Reset]:
+        return [Reset(TopicPartition("t", 0), None, after, repeats=5)]
+
+    async def carry_out(_: object, name: str, planned: Any, *, fence: bool) -> None:
+        carried.append((name, planned[0].after, fence))
+
+    monkeypatch.setattr(group_reset, "cluster_client", client)
+    monkeypatch.setattr(resets, "plan_reset", plan)
+    monkeypatch.setattr(resets, "carry_out", carry_out)
+    group_reset.reset.main(["g", "--to-earliest"], standalone_mode=False)
+    assert carried == []
+    assert capsys.readouterr().err.endswith("nothing was changed; add --yes to do it\n")
+    group_reset.reset.main(["g", "--to-earliest", "--yes"], standalone_mode=False)
+    assert carried == [("g", after, False)]
+    assert capsys.readouterr().err.endswith("done: g goes on there\n")
