@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vq.admin.checks import Finding, Level
     from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.columns import StoredColumns
     from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
@@ -72,6 +73,7 @@ _HOMES = {
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.admin.columns": ("StoredColumns",),
     "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
@@ -159,6 +161,7 @@ __all__ = [
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
+    "StoredColumns",
     "StoredRange",
     "Switched",
     "Target",

@@ -1,6 +1,6 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vq.admin import (
@@ -31,6 +31,8 @@ from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
+from vq.admin.columns import FETCH_BYTES, StoredColumns, read_columns
+from vq.admin.columns import TIMEOUT_S as READ_TIMEOUT_S
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
@@ -49,6 +51,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings
 from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.store.columns import ALL, COLUMNS, Selection
 
 
 class Admin:
@@ -79,6 +82,10 @@ class Admin:
     async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return await topics.list_topics(self._client)
+
+    async def get_topic(self, topic: str) -> Topic:
+        """Return a topic as ZooKeeper knows it; see ``vq.Admin.get_topic``."""
+        return await topics.get_topic(self._client, topic)
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic with what brokers say of it; see ``vq.Admin.describe_topic``."""
@@ -208,6 +215,10 @@ class Admin:
         """Return the offsets of a time, by number; see ``vq.Admin.offsets_at_time``."""
         return await offsets.offsets_at_time(self._client, topic, time_ms)
 
+    async def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Return where messages begin behind offsets; see ``vq.Admin.boundaries``."""
+        return await stored.boundaries_of(self._client, topic, wanted)
+
     async def read_range(
         self,
         topic: str,
@@ -220,6 +231,33 @@ class Admin:
         """Return stored bytes of a partition between two offsets; see ``vq.Admin.read_range``."""
         return await stored.read_range(
             self._client, topic, partition, start, end, max_bytes=max_bytes
+        )
+
+    def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        columns: Collection[str] = COLUMNS,
+        selection: Selection = ALL,
+        topic_id: str = "",
+        max_bytes: int = FETCH_BYTES,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> AsyncGenerator[StoredColumns, None]:
+        """Yield a range of a partition as columns; see ``vq.Admin.read_columns``."""
+        return read_columns(
+            self._client,
+            topic,
+            partition,
+            start,
+            end,
+            columns=columns,
+            selection=selection,
+            topic_id=topic_id,
+            max_bytes=max_bytes,
+            timeout=timeout,
         )
 
     async def find_messages(

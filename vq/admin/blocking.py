@@ -1,7 +1,7 @@
 """``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
@@ -9,6 +9,8 @@ from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
+from vq.admin.columns import FETCH_BYTES, StoredColumns
+from vq.admin.columns import TIMEOUT_S as READ_TIMEOUT_S
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
@@ -27,6 +29,9 @@ from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings
 from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.store.columns import ALL, COLUMNS, Selection
+
+_T = TypeVar("_T")
 
 
 class Admin:
@@ -61,6 +66,14 @@ class Admin:
     def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return self._run(self._admin.list_topics())
+
+    def get_topic(self, topic: str) -> Topic:
+        """Return a topic as ZooKeeper knows it; asks no broker.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.get_topic(topic))
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic with the state, the offsets and the damage of every partition.
@@ -334,6 +347,22 @@ class Admin:
         """
         return self._run(self._admin.offsets_at_time(topic, time_ms))
 
+    def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Return, by partition, the first place at or behind an offset where a message begins.
+
+        The end of a partition is such a place, too.
+
+        Args:
+            topic: Its name.
+            wanted: By partition an offset that it holds.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            OffsetOutOfRange: An offset is not kept; the valid range is in ``details``.
+            PartitionQuarantined: It lies in damage.
+        """
+        return self._run(self._admin.boundaries(topic, wanted))
+
     def read_range(
         self,
         topic: str,
@@ -363,6 +392,68 @@ class Admin:
                 does.
         """
         return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
+
+    def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        columns: Collection[str] = COLUMNS,
+        selection: Selection = ALL,
+        topic_id: str = "",
+        max_bytes: int = FETCH_BYTES,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> Iterator[StoredColumns]:
+        """Yield the messages that begin in ``[start, end)`` as columns, some at a time.
+
+        For programs that analyse many messages: no Python object is made for one. The next bytes
+        are asked for meanwhile. Checksums are verified, and damaged bytes are read again, also from
+        copies. Memory: about three times ``max_bytes``, and what is decompressed, 5 MiB at a time.
+
+        Args:
+            topic: The partition's topic.
+            partition: Its number.
+            start: A place inside a message means the start of the next one.
+            end: An offset up to the partition's end.
+            columns: Of ``vq.columns.COLUMNS``; the others stay None.
+            selection: Which messages are wanted; the others are read and left out.
+            topic_id: The topic must be this one; "": the one that has the name at the first read.
+            max_bytes: Of one request, 1 KiB to 8 MiB.
+            timeout: How long a broker is asked again while it is away, in seconds.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none; or it was deleted meanwhile, also if
+                another one has its name now.
+            InvalidArgument: A number is out of range, or a column is unknown.
+            OffsetOutOfRange: Some of it is not kept any more; ``details`` have the valid range.
+            CorruptData, PartitionQuarantined: Some is damaged; what is before it was yielded.
+        """
+        found = self._admin.read_columns(
+            topic,
+            partition,
+            start,
+            end,
+            columns=columns,
+            selection=selection,
+            topic_id=topic_id,
+            max_bytes=max_bytes,
+            timeout=timeout,
+        )
+        return self._each(found)
+
+    def _each(self, found: AsyncGenerator[_T, None]) -> Iterator[_T]:
+        """Yield what a generator of the loop yields; it is closed at the end."""
+
+        async def following() -> _T | None:
+            return await anext(found, None)
+
+        try:
+            while (each := self._run(following())) is not None:
+                yield each
+        finally:
+            self._run(found.aclose())
 
     def find_messages(
         self,

@@ -1,0 +1,35 @@
+"""``format("vq")``: what Spark makes a reader or a writer of."""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from pyspark_vq.options import ReadOptions
+
+__all__ = ["VqSource"]
+
+
+class VqSource(DataSource):
+    """Topics of vq as DataFrames; docs/reference/spark.md has its options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq"
+
+    def schema(self) -> StructType:
+        """Return the columns of a query that does not name its own."""
+        from pyspark_vq.columns import SCHEMA
+
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        from pyspark_vq.reader import BatchReader
+
+        return BatchReader(ReadOptions.parsed(self.options, stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of a stream."""
+        from pyspark_vq.stream import StreamReader
+
+        return StreamReader(ReadOptions.parsed(self.options, stream=True), schema)
