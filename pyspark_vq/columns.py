@@ -57,9 +57,7 @@ def checked(schema: StructType) -> StructType:
     for field in schema.fields:
         kind = _FIELDS.get(field.name)
         if kind is None:
-            raise InvalidArgument(
-                f"there is no column {field.name!r}; known: {', '.join(_FIELDS)}"
-            )
+            raise InvalidArgument(f"there is no column {field.name!r}; known: {', '.join(_FIELDS)}")
         if _shown(field.dataType) != _shown(kind):
             raise InvalidArgument(
                 f"column {field.name} is {_shown(kind)}, not {_shown(field.dataType)}; read it as "

@@ -75,7 +75,8 @@ def narrowed_by(filters: Iterable[Filter], begin: Narrowed) -> tuple[Narrowed, l
 
 def _narrow(each: Filter, left: Narrowed) -> Narrowed | None:
     """Return what one filter leaves; None: it is not handled."""
-    if len(path := getattr(each, "attribute", ())) != 1:
+    path: tuple[str, ...] = getattr(each, "attribute", ())
+    if len(path) != 1:
         return None
     name = path[0]
     if isinstance(each, IsNotNull):
@@ -116,12 +117,12 @@ def _one_of(name: str, values: Sequence[Any], left: Narrowed) -> Narrowed | None
             tags = {str(value).encode() for value in values}
             kept = left.selection.tags
             tags &= tags if kept is None else set(kept)
-            return replace(
-                left, selection=replace(left.selection, tags=tuple(sorted(tags)))
-            )
-        old = left.topics if name == "topic" else left.partitions
-        both = frozenset(values) if old is None else old & frozenset(values)
-        return replace(left, **{f"{name}s": both})
+            return replace(left, selection=replace(left.selection, tags=tuple(sorted(tags))))
+        wanted = frozenset(values)
+        if name == "topic":
+            return replace(left, topics=wanted & (wanted if left.topics is None else left.topics))
+        kept_numbers = wanted if left.partitions is None else left.partitions
+        return replace(left, partitions=wanted & kept_numbers)
     if len(values) != 1:
         return None
     return _within(name, values[0], False, values[0], True, left)

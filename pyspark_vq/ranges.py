@@ -5,6 +5,7 @@ Pure: what brokers say comes in as values.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 __all__ = ["Range", "narrowed", "shares", "split"]
@@ -54,18 +55,13 @@ def split(ranges: Iterable[Range], least: int | None) -> list[Range]:
         count = -(-least * each.size // total)  # rounded up, so that the sum is enough
         count = max(1, min(count, each.size // _SPLIT_BYTES_MIN))
         cuts = [each.start + each.size * number // count for number in range(count + 1)]
-        pieces += [
-            replace(each, start=start, end=end)
-            for start, end in zip(cuts[:-1], cuts[1:], strict=True)
-        ]
+        pieces += [replace(each, start=start, end=end) for start, end in pairwise(cuts)]
     return pieces
 
 
 def narrowed(ranges: Iterable[Range], low: int, high: int) -> list[Range]:
     """Return the parts of ranges in ``[low, high)``; those that are empty are left out."""
-    found = (
-        replace(each, start=max(each.start, low), end=min(each.end, high)) for each in ranges
-    )
+    found = (replace(each, start=max(each.start, low), end=min(each.end, high)) for each in ranges)
     return [each for each in found if each.size > 0]
 
 

@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         self._left = EVERYTHING
 
     @property
-    def pushFilters(self) -> "_PushFilters":  # type: ignore[override]  # noqa: N802
+    def pushFilters(self) -> "_PushFilters":  # type: ignore[override]
         """What Spark calls with filters; see ``_PushFilters``."""
         return _PushFilters(self)
 
@@ -101,9 +101,7 @@ def selected(left: Narrowed, options: ReadOptions) -> Selection:
     return Selection(kept.low, kept.high, kept.id_low, kept.id_high, tuple(sorted(tags)))
 
 
-def read_split(
-    options: ReadOptions, schema: StructType, task: Split
-) -> Iterator[pa.RecordBatch]:
+def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one task as Arrow batches.
 
     Raises:

@@ -28,7 +28,7 @@ class VqSource(DataSource):
 
         return BatchReader(ReadOptions.parsed(self.options, stream=False), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         from pyspark_vq.stream import StreamReader
 

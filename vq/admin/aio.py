@@ -1,5 +1,6 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -233,7 +234,7 @@ class Admin:
             self._client, topic, partition, start, end, max_bytes=max_bytes
         )
 
-    def read_columns(
+    async def read_columns(
         self,
         topic: str,
         partition: int,
@@ -247,7 +248,7 @@ class Admin:
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[StoredColumns, None]:
         """Yield a range of a partition as columns; see ``vq.Admin.read_columns``."""
-        return read_columns(
+        found = read_columns(
             self._client,
             topic,
             partition,
@@ -259,6 +260,9 @@ class Admin:
             max_bytes=max_bytes,
             timeout=timeout,
         )
+        async with contextlib.aclosing(found):
+            async for each in found:
+                yield each
 
     async def find_messages(
         self,

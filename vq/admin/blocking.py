@@ -441,7 +441,7 @@ class Admin:
             max_bytes=max_bytes,
             timeout=timeout,
         )
-        return self._each(found)
+        yield from self._each(found)
 
     def _each(self, found: AsyncGenerator[_T, None]) -> Iterator[_T]:
         """Yield what a generator of the loop yields; it is closed at the end."""

@@ -123,9 +123,7 @@ async def _decoded(
                 position, more = decode_columns(data, base, table, wanted, start=here)
                 if position > here:
                     damaged.reads = ahead.damaged = 0
-                    yield StoredColumns(
-                        table, base + here, base + position, answer.high_watermark
-                    )
+                    yield StoredColumns(table, base + here, base + position, answer.high_watermark)
             rest = data[position:]
             _check_end(rest, base + position, answer)
         except CorruptData as error:

@@ -44,7 +44,16 @@ try:
 except ImportError:  # nothing compiled it
     _columns = None  # type: ignore[assignment]
 
-__all__ = ["ALL", "COLUMNS", "KEY_TYPES", "Headers", "Selection", "Table", "Texts", "decode_columns"]
+__all__ = [
+    "ALL",
+    "COLUMNS",
+    "KEY_TYPES",
+    "Headers",
+    "Selection",
+    "Table",
+    "Texts",
+    "decode_columns",
+]
 
 #: What a table can have.
 COLUMNS: Final = ("offset", "id", "timestamp", "tag", "key", "key_type", "headers", "value")
