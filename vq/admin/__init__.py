@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from vq.admin.unclean import Unclean
     from vq.admin.verification import Verified, VerifyProgress
+    from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
     from vq.coordination.paths import ClusterSettings, CommittedOffset
     from vq.coordination.reading import TopicView
@@ -105,6 +106,7 @@ _HOMES = {
     ),
     "vq.admin.unclean": ("Unclean",),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
+    "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
     "vq.coordination.reading": ("TopicView",),
@@ -180,6 +182,8 @@ __all__ = [
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
+    "WriteAttempt",
+    "WrittenRange",
 ]
 
 
