@@ -46,7 +46,7 @@ class VqSource(DataSource):
 
         return batch_sink(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream's micro-batches."""
         from pyspark_vq.sink import stream_sink
 

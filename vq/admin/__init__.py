@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vq.admin.verification import Verified, VerifyProgress
     from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import ClusterSettings, CommittedOffset
+    from vq.coordination.paths import ClusterSettings, CommittedOffset, UncleanElection
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
@@ -108,7 +108,7 @@ _HOMES = {
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
+    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset", "UncleanElection"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
@@ -176,6 +176,7 @@ __all__ = [
     "TopicSummary",
     "TopicView",
     "Unclean",
+    "UncleanElection",
     "UnknownGroup",
     "Unsafe",
     "UnsafeKind",

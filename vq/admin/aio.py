@@ -52,7 +52,7 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 from vq.store.columns import ALL, COLUMNS, Selection
 
@@ -432,6 +432,10 @@ class Admin:
     async def elect_uncleanly(self, group: str, node: str, topics: Collection[str]) -> Unclean:
         """Have a node lead that may lack messages; see ``vq.Admin.elect_uncleanly``."""
         return await unclean.elect_uncleanly(self._client, group, node, topics, do=True)
+
+    async def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections, by broker group; see ``vq.Admin.unclean_elections``."""
+        return await unclean.unclean_elections(self._client)
 
     async def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the messages that nodes had to cut, by file; see ``vq.Admin.list_cut``."""

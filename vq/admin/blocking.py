@@ -28,7 +28,7 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 from vq.store.columns import ALL, COLUMNS, Selection
 
@@ -803,6 +803,13 @@ class Admin:
             MastershipRefused: A node in sync leads, or will.
         """
         return self._run(self._admin.elect_uncleanly(group, node, topics))
+
+    def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections that were decided, the oldest first, by broker group.
+
+        The last 20 of each group are kept.
+        """
+        return self._run(self._admin.unclean_elections())
 
     def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the files of messages that nodes had to cut, and which nodes did not answer."""
