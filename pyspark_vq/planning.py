@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from vq import Admin
 from vq.admin import PartitionEnds
 from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
 
-__all__ = ["TopicNow", "batch_ranges", "known_ends", "offsets_of", "topics_now"]
+__all__ = ["TopicNow", "batch_ranges", "known_ends", "names_now", "offsets_of", "topic_now"]
 
 logger = logging.getLogger("pyspark_vq")
 _LOOK_AGAIN_S: Final = 0.5
@@ -38,27 +38,31 @@ class TopicNow:
     ends: Mapping[int, PartitionEnds | None]
 
 
-def topics_now(admin: Admin, options: ReadOptions, left: Narrowed = EVERYTHING) -> list[TopicNow]:
-    """Return the topics of a query, sorted by name.
+def names_now(admin: Admin, options: ReadOptions) -> list[str]:
+    """Return the names of a query's topics, sorted.
 
     Raises:
-        UnknownTopic: There is none of a name that the query gives.
         InvalidArgument: No topic has a name of the pattern.
     """
-    names: Iterable[str] = options.topics
-    if options.topic_pattern is not None:
-        pattern = re.compile(options.topic_pattern)
-        names = [each.name for each in admin.list_topics() if pattern.fullmatch(each.name)]
-        if not names:
-            raise InvalidArgument(
-                f"no topic has a name like topicPattern = {options.topic_pattern!r}; "
-                "`vq topic list` shows all"
-            )
-    return [
-        TopicNow(name, admin.get_topic(name).id, admin.bounds(name))
-        for name in sorted(names)
-        if left.topics is None or name in left.topics
-    ]
+    if options.topic_pattern is None:
+        return sorted(options.topics)
+    pattern = re.compile(options.topic_pattern)
+    names = [each.name for each in admin.list_topics() if pattern.fullmatch(each.name)]
+    if not names:
+        raise InvalidArgument(
+            f"no topic has a name like topicPattern = {options.topic_pattern!r}; "
+            "`vq topic list` shows all"
+        )
+    return sorted(names)
+
+
+def topic_now(admin: Admin, name: str) -> TopicNow:
+    """Return a topic as it is now.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    return TopicNow(name, admin.get_topic(name).id, admin.bounds(name))
 
 
 def known_ends(
@@ -90,10 +94,13 @@ def batch_ranges(admin: Admin, options: ReadOptions, left: Narrowed) -> list[Ran
     """Return the ranges of a batch query, by topic and partition; some may be empty.
 
     Raises:
-        VqError: See ``topics_now``, ``known_ends`` and ``offsets_of``.
+        VqError: See ``names_now``, ``topic_now``, ``known_ends`` and ``offsets_of``.
     """
     found = []
-    for topic in topics_now(admin, options, left):
+    for name in names_now(admin, options):
+        if left.topics is not None and name not in left.topics:
+            continue
+        topic = topic_now(admin, name)
         ends = known_ends(admin, topic, options.timeout_s, left)
         starts = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
         stops = offsets_of(admin, topic, ends, "endingOffsets", options.ending, options)

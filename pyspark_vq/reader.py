@@ -16,7 +16,7 @@ from pyspark_vq.planning import batch_ranges
 from pyspark_vq.ranges import Range, narrowed, split
 from vq import Admin
 from vq.columns import Selection
-from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
+from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, UnknownTopic, VqError
 
 __all__ = ["BatchReader", "DataLost", "Split", "read_split", "selected"]
 
@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         self._left = EVERYTHING
 
     @property
-    def pushFilters(self) -> "_PushFilters":  # type: ignore[override]
+    def pushFilters(self) -> "_PushFilters":
         """What Spark calls with filters; see ``_PushFilters``."""
         return _PushFilters(self)
 
@@ -125,6 +125,12 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 at = each.next_offset
                 if each.table.rows:
                     yield record_batch(each.table, found.topic, found.partition, schema)
+            return
+        except UnknownTopic as error:
+            text = f"[{at}, {found.end}) of {found.topic}-{found.partition} is gone: {error}"
+            if options.fail_on_data_loss:
+                raise DataLost(text) from error
+            logger.warning("%s", text)
             return
         except (OffsetOutOfRange, CorruptData, PartitionQuarantined) as error:
             behind = min(_behind(admin, found, at, error), found.end)

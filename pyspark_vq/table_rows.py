@@ -73,8 +73,8 @@ def verdict_of(found: GroupProgress, *, has_members: bool, now_ms: int) -> str:
 
     ``stopped``: it cannot go on by itself; ``unknown``: a broker is silent; ``ok``: nothing lies
     behind its place; ``stopped``: there is no consumer; ``stalled``: neither the oldest message nor
-    the last commit is younger than 5 minutes; ``warning``: it has no owner, or the oldest message is
-    5 minutes old.
+    the last commit is younger than 5 minutes; ``warning``: it has no owner, or the oldest message
+    is 5 minutes old.
     """
     if found.needs_reset or found.beyond_end or found.stopped is not None:
         return "stopped"
@@ -85,9 +85,9 @@ def verdict_of(found: GroupProgress, *, has_members: bool, now_ms: int) -> str:
     if not has_members:
         return "stopped"
     age_s, committed_ms = found.lag_s, found.committed_ms
-    if age_s is not None and committed_ms is not None and age_s >= STALLED_AFTER_S:
-        if now_ms - committed_ms >= STALLED_AFTER_S * 1000:
-            return "stalled"
+    unmoved_s = 0.0 if committed_ms is None else (now_ms - committed_ms) / 1000
+    if age_s is not None and min(age_s, unmoved_s) >= STALLED_AFTER_S:
+        return "stalled"
     if found.owner is None:
         return "warning"
     if age_s is None:

@@ -1,7 +1,8 @@
 """The formats ``vq.lag``, ``vq.topics``, ``vq.brokers`` and ``vq.audit``: a cluster as tables.
 
 Each read is one look at the cluster through ``vq.admin``. What cannot be read gives rows with nulls
-and an ``error``, such as those of a broker that does not answer. Without ZooKeeper the read fails. ``table_rows`` has the columns.
+and an ``error``, such as those of a broker that does not answer. Without ZooKeeper the read fails.
+``table_rows`` has the columns.
 """
 
 import time

@@ -17,6 +17,7 @@ from vq.admin import (
     groups,
     offsets,
     placements,
+    progress,
     removing,
     resets,
     settings,
@@ -53,7 +54,15 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings, UncleanElection
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import (
+    Address,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
 from vq.store.columns import ALL, COLUMNS, Selection
 
 
@@ -208,6 +217,17 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Delete a consumer group without live members; see ``vq.Admin.delete_group``."""
         await groups.delete_group(self._client, group)
+
+    async def commit_progress(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str],
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Write how far a group without members is; see ``vq.Admin.commit_progress``."""
+        await progress.commit_progress(self._client, group, offsets, topic_ids=topic_ids, tags=tags)
 
     # Offsets and stored messages
     async def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:

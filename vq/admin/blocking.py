@@ -29,7 +29,15 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings, UncleanElection
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import (
+    Address,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
 from vq.store.columns import ALL, COLUMNS, Selection
 
 _T = TypeVar("_T")
@@ -328,6 +336,32 @@ class Admin:
             InvalidState: It has members; nothing was deleted.
         """
         self._run(self._admin.delete_group(group))
+
+    def commit_progress(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str],
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Write how far a group is whose readers are no members, such as a Spark query.
+
+        So its lag is seen. The first commit makes the group. An offset that is lower than the
+        committed one changes nothing, unless that one is of a topic that was deleted since. May be
+        repeated.
+
+        Args:
+            group: Its name; nobody else may read with it.
+            offsets: Where the next messages to read begin.
+            topic_ids: By topic its id, as ``get_topic`` tells it.
+            tags: Only messages with these are read; none: all.
+
+        Raises:
+            InvalidState: The group has members; nothing was written.
+            InvalidArgument: The group reads a topic with other tags, or an offset is negative.
+        """
+        self._run(self._admin.commit_progress(group, offsets, topic_ids=topic_ids, tags=tags))
 
     # Offsets and stored messages
     def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
