@@ -1,7 +1,6 @@
 """Repeatable writes over a cluster in memory: who writes, what is stored, and what is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from support.broker import MemoryCluster
@@ -17,10 +16,10 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def admin(factory: aio.MessageFactory) -> AsyncIterator[aio.Admin]:
+async def admin(factory: aio.MessageFactory) -> aio.Admin:
     """Of a cluster with the write ``w``."""
     await factory.admin.begin_write("w")
-    yield factory.admin
+    return factory.admin
 
 
 async def producer_of(factory: aio.MessageFactory, attempt: WriteAttempt) -> aio.MessageProducer:
