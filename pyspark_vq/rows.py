@@ -28,6 +28,7 @@ _TEXT_OR_BYTES: Final = (BinaryType, StringType)
 _ALLOWED: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "value": (_TEXT_OR_BYTES, "binary or string"),
     "key": ((*_TEXT_OR_BYTES, *_INTEGERS), "string, binary or an integer"),
+    "key_type": ((StringType,), "string"),
     "tag": ((StringType,), "string"),
     "headers": ((MapType,), "map<string,string>"),
     "topic": ((StringType,), "string"),
@@ -62,6 +63,8 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         types, words = _ALLOWED[name]
         if not isinstance(kind, types) or (isinstance(kind, MapType) and not _is_text(kind)):
             raise InvalidArgument(f"column {name!r} is {kind.simpleString()}; it must be {words}")
+    if "key_type" in names and not _is_binary(schema, "key"):
+        raise InvalidArgument("column 'key_type' needs a column 'key' that is binary")
     if "value" not in names:
         shown = ", ".join(names) or "none"
         raise InvalidArgument(
@@ -69,6 +72,10 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         )
     if "topic" not in names and topic is None:
         raise InvalidArgument("give the topic: option topic, or a column 'topic' (string)")
+
+
+def _is_binary(schema: StructType, name: str) -> bool:
+    return any(each.name == name and isinstance(each.dataType, BinaryType) for each in schema)
 
 
 def _is_text(kind: MapType) -> bool:
@@ -97,7 +104,7 @@ def messages_of(batch: pa.RecordBatch, names: list[str], topic: str | None) -> I
         _topics(columns.get("topic"), topic),
         values.to_pylist(),
         _cells(columns.get("tag")),
-        _keys(columns.get("key")),
+        _keys(columns.get("key"), columns.get("key_type")),
         _headers(columns.get("headers")),
         _partitions(columns.get("partition")),
     )
@@ -115,11 +122,28 @@ def _cells(column: pa.Array | None) -> Any:
     return repeat(None) if column is None else column.to_pylist()
 
 
-def _keys(column: pa.Array | None) -> Any:
+def _keys(column: pa.Array | None, types: pa.Array | None) -> Any:
     if column is None:
         return repeat(None)
+    keys = column.to_pylist()
+    if types is not None:
+        keys = [_typed(key, kind) for key, kind in zip(keys, types.to_pylist(), strict=True)]
     # An empty text is no key: a reader gets none.
-    return [None if each == "" else each for each in column.to_pylist()]
+    return [None if each == "" else each for each in keys]
+
+
+def _typed(key: bytes | None, kind: str | None) -> Any:
+    """Return the key that the source gives as these bytes."""
+    try:
+        if key is None or kind is None or kind == "bytes":
+            return key
+        if kind == "text":
+            return key.decode()
+        if kind == "int":
+            return int(key)
+    except ValueError as error:
+        raise InvalidArgument(f"key {key!r:.60} is none of key_type {kind!r}") from error
+    raise InvalidArgument(f"key_type {kind!r:.60} is none of text, bytes and int")
 
 
 def _headers(column: pa.Array | None) -> Any:
