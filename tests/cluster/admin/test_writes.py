@@ -159,7 +159,7 @@ async def test_readers_go_over_empty_batches(factory: aio.MessageFactory, admin:
 
         async def read() -> None:
             async for message in consumer:
-                got.append(message.content)
+                got.extend([message.content])  # now, not at the end of the loop
 
         async def lag() -> list[int | None]:
             described = await admin.describe_group("g")
