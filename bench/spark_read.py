@@ -213,7 +213,7 @@ def kafka_server(directory: Path) -> Iterator[tuple[int, int]]:
     """Run a node of Kafka; yield its port and the id of its process."""
     directory.mkdir()
     before = _children()
-    with kafka.running(directory, durability=PAGE_CACHE) as values:
+    with kafka.running(directory, durability=PAGE_CACHE, partitions=PARTITIONS) as values:
         [pid] = _children() - before
         _NOT_OWN.add(pid)
         yield values["port"], pid
