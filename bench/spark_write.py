@@ -38,10 +38,10 @@ def send(config: vq.MessageFactoryConfig, topic: str, number: int, size: int, **
             failed.append(error)
 
     content = b"x" * size
-    with vq.MessageFactory(config) as factory:
-        with factory.create_producer(vq.ProducerConfig(**more)) as producer:
-            for key in range(number):
-                producer.send_async(vq.Message(topic, content, key=key), ended)
+    settings = vq.ProducerConfig(**more)
+    with vq.MessageFactory(config) as factory, factory.create_producer(settings) as producer:
+        for key in range(number):
+            producer.send_async(vq.Message(topic, content, key=key), ended)
     assert not failed, failed[0]
 
 

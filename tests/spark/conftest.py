@@ -1,11 +1,15 @@
-"""One Spark session for all Spark tests of a process."""
+"""One Spark session for all Spark tests of a process, and a cluster for those of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.cluster import ProcessCluster, process_cluster
+from support.faults import broker_settings, client_of
+from support.zookeeper import ZooKeeperService
 
+import vq
 from pyspark_vq.session import session
 
 
@@ -25,3 +29,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made = session("vq-tests", master="local[2,2]", conf=conf)
     yield made
     made.stop()
+
+
+#: The smallest blocks, so that a topic has several; retention is looked at all the time.
+BROKER = {"block_bytes": 8 << 20, "session_timeout_s": 4.0, "retention_interval_s": 0.2}
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two broker groups for all tests of a module; a test that hurts one heals it."""
+    directory = tmp_path_factory.mktemp("brokers")
+    settings = broker_settings(directory / "broker.toml", **BROKER)
+    with process_cluster(directory, zookeeper.hosts) as made:
+        made.add("b1", *settings)
+        made.add("b2", *settings)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
+    """A client of that cluster."""
+    with client_of(cluster) as made:
+        yield made

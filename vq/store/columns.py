@@ -128,7 +128,7 @@ class Table:
         )
 
     def buffers(self) -> tuple[bytearray | None, ...]:
-        """Return the buffers in the order in which ``_columns.c`` takes them."""
+        """Return the buffers in the order in which ``_columns.c`` takes them. For vq only."""
         none = (None,) * 6
         return (
             self.offset,
@@ -150,7 +150,7 @@ class Table:
         headers: dict[str, str] | None,
         value: bytes,
     ) -> None:
-        """Append one row."""
+        """Append one row. For vq only."""
         row, self.rows = self.rows, self.rows + 1
         if self.offset is not None:
             self.offset += _u64(offset)
@@ -218,7 +218,7 @@ class Selection:
 
     Attributes:
         low, high: Offsets.
-        id_low, id_high: Message ids, and with them the times in them; see ``ids_of``.
+        id_low, id_high: Message ids, and with them the times in them; see ``id_at``.
         tags: In UTF-8; a message has one of them. None: it may have any tag, or none.
     """
 
