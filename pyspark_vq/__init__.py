@@ -20,8 +20,10 @@ __all__ = ["DefaultSource", "register"]
 def register(spark: "SparkSession") -> None:
     """Let a session know the formats of this package."""
     from pyspark_vq.source import VqSource
+    from pyspark_vq.tables import TABLES
 
-    spark.dataSource.register(VqSource)
+    for source in (VqSource, *TABLES):
+        spark.dataSource.register(source)
 
 
 if not TYPE_CHECKING:

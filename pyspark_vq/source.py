@@ -1,6 +1,12 @@
 """``format("vq")``: what Spark makes a reader or a writer of."""
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_vq.options import ReadOptions
@@ -33,3 +39,15 @@ class VqSource(DataSource):
         from pyspark_vq.stream import StreamReader
 
         return StreamReader(ReadOptions.parsed(self.options, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a DataFrame."""
+        from pyspark_vq.sink import batch_sink
+
+        return batch_sink(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream's micro-batches."""
+        from pyspark_vq.sink import stream_sink
+
+        return stream_sink(self.options, schema, overwrite=overwrite)

@@ -16,7 +16,7 @@ from pyspark_vq.session import session
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two threads; do not stop it."""
+    """A local session with two threads, which tries a task twice; do not stop it."""
     scratch: Path = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.local.dir": str(scratch / "local"),
@@ -27,7 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -XX:+UseSerialGC",
         "spark.jars.ivy": str(scratch / "ivy"),
     }
-    made = session("vq-tests", master="local[2]", conf=conf)
+    made = session("vq-tests", master="local[2,2]", conf=conf)
     yield made
     made.stop()
 

@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     )
     from vq.admin.unclean import Unclean
     from vq.admin.verification import Verified, VerifyProgress
+    from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import ClusterSettings, CommittedOffset
+    from vq.coordination.paths import ClusterSettings, CommittedOffset, UncleanElection
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
@@ -105,8 +106,9 @@ _HOMES = {
     ),
     "vq.admin.unclean": ("Unclean",),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
+    "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
+    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset", "UncleanElection"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
@@ -174,12 +176,15 @@ __all__ = [
     "TopicSummary",
     "TopicView",
     "Unclean",
+    "UncleanElection",
     "UnknownGroup",
     "Unsafe",
     "UnsafeKind",
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
+    "WriteAttempt",
+    "WrittenRange",
 ]
 
 

@@ -26,6 +26,7 @@ from vq.admin import (
     topics,
     unclean,
     verification,
+    writes,
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
@@ -49,9 +50,10 @@ from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
+from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
     Address,
     Key,
@@ -315,6 +317,48 @@ class Admin:
             timeout=timeout,
         )
 
+    # Repeatable writes
+    async def begin_write(self, write: str) -> None:
+        """Begin a repeatable write; see ``vq.Admin.begin_write``."""
+        await writes.begin_write(self._client, write)
+
+    async def end_write(self, write: str) -> None:
+        """Forget a repeatable write; see ``vq.Admin.end_write``."""
+        await writes.end_write(self._client, write)
+
+    async def list_writes(self) -> list[str]:
+        """Return the names of all repeatable writes, sorted."""
+        return await writes.list_writes(self._client)
+
+    async def begin_attempt(self, write: str, batch: int, task: int) -> WriteAttempt:
+        """Begin an attempt of a task; see ``vq.Admin.begin_attempt``."""
+        return await writes.begin_attempt(self._client, write, batch, task)
+
+    async def tasks_begun(self, write: str, batch: int) -> list[int]:
+        """Return the tasks of a batch that have begun; see ``vq.Admin.tasks_begun``."""
+        return await writes.tasks_begun(self._client, write, batch)
+
+    async def enter_topic(
+        self, attempt: WriteAttempt, topic: str, *, timeout: float = WAIT_S
+    ) -> dict[int, tuple[int, int]]:
+        """Make a topic ready for an attempt; see ``vq.Admin.enter_topic``."""
+        return await writes.enter_topic(self._client, attempt, topic, timeout=timeout)
+
+    async def read_written(
+        self,
+        attempt: WriteAttempt,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> WrittenRange:
+        """Return what earlier attempts have stored; see ``vq.Admin.read_written``."""
+        return await writes.read_written(
+            self._client, attempt, topic, partition, start, end, max_bytes=max_bytes
+        )
+
     # The archive
     async def start_archive_run(
         self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
@@ -408,6 +452,10 @@ class Admin:
     async def elect_uncleanly(self, group: str, node: str, topics: Collection[str]) -> Unclean:
         """Have a node lead that may lack messages; see ``vq.Admin.elect_uncleanly``."""
         return await unclean.elect_uncleanly(self._client, group, node, topics, do=True)
+
+    async def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections, by broker group; see ``vq.Admin.unclean_elections``."""
+        return await unclean.unclean_elections(self._client)
 
     async def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the messages that nodes had to cut, by file; see ``vq.Admin.list_cut``."""

@@ -25,9 +25,10 @@ from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
+from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
     Address,
     Key,
@@ -546,6 +547,103 @@ class Admin:
             )
         )
 
+    # Repeatable writes
+    def begin_write(self, write: str) -> None:
+        """Begin a repeatable write: one whose tasks may be tried again, and store nothing twice.
+
+        For programs such as a sink of Spark. A write has batches with rising numbers, each with
+        tasks. An attempt of a task calls ``begin_attempt``, ``enter_topic`` before its first
+        message to a topic, and sends with a producer of the attempt's identity. If it repeats
+        another attempt, it leaves out what ``read_written`` gives. Beginning a write again changes
+        nothing. It is in ZooKeeper until ``end_write``.
+
+        Raises:
+            InvalidArgument: That is no name.
+        """
+        self._run(self._admin.begin_write(write))
+
+    def end_write(self, write: str) -> None:
+        """Forget a repeatable write: no attempt of it can begin any more. May be repeated."""
+        self._run(self._admin.end_write(write))
+
+    def list_writes(self) -> list[str]:
+        """Return the names of all repeatable writes, sorted."""
+        return self._run(self._admin.list_writes())
+
+    def begin_attempt(self, write: str, batch: int, task: int) -> WriteAttempt:
+        """Begin an attempt of a task: it has an epoch that is higher than those of earlier ones.
+
+        Give its ``identity`` to the producer, see ``vq.ProducerConfig``.
+
+        Args:
+            write: A write that was begun.
+            batch: The batch's number; all tasks of earlier batches have ended.
+            task: The task's number within the batch.
+
+        Raises:
+            InvalidState: A later batch has begun, or the write is not there.
+        """
+        return self._run(self._admin.begin_attempt(write, batch, task))
+
+    def tasks_begun(self, write: str, batch: int) -> list[int]:
+        """Return the tasks of a batch of which attempts have begun, sorted."""
+        return self._run(self._admin.tasks_begun(write, batch))
+
+    def enter_topic(
+        self, attempt: WriteAttempt, topic: str, *, timeout: float = WAIT_S
+    ) -> dict[int, tuple[int, int]]:
+        """Make a topic ready for an attempt, before its first message to the topic.
+
+        A repeated attempt so has all partitions refuse what earlier attempts still send.
+
+        Args:
+            attempt: The attempt.
+            topic: The topic. A missing one is created if producers may do so.
+            timeout: How long to wait for the brokers of all partitions, in seconds.
+
+        Returns:
+            By partition, the range of offsets in which earlier attempts may have stored messages;
+            nothing for a first attempt. Read all of it with ``read_written`` before sending.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidState: A later batch has begun, or the write is not there.
+            ProducerFenced: A later attempt of the task has begun.
+            VqError: A partition gave no answer in time, or takes no messages.
+        """
+        return self._run(self._admin.enter_topic(attempt, topic, timeout=timeout))
+
+    def read_written(
+        self,
+        attempt: WriteAttempt,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> WrittenRange:
+        """Return the messages that earlier attempts have stored in a part of ``[start, end)``.
+
+        Read on at the ``next_offset`` of the result until that is ``end``.
+
+        Args:
+            attempt: A repeated attempt.
+            topic: A topic that it has entered.
+            partition: The partition's number.
+            start: As ``enter_topic`` says, or the ``next_offset`` of the reading before.
+            end: As ``enter_topic`` says.
+            max_bytes: Stored bytes to look at, those of others included, 1 to 8 MiB; more only if
+                a batch is larger.
+
+        Raises:
+            OffsetOutOfRange: Retention has deleted a part of it, so that it cannot be told.
+            CorruptData: A record is damaged.
+        """
+        return self._run(
+            self._admin.read_written(attempt, topic, partition, start, end, max_bytes=max_bytes)
+        )
+
     # The archive
     def start_archive_run(
         self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
@@ -739,6 +837,13 @@ class Admin:
             MastershipRefused: A node in sync leads, or will.
         """
         return self._run(self._admin.elect_uncleanly(group, node, topics))
+
+    def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections that were decided, the oldest first, by broker group.
+
+        The last 20 of each group are kept.
+        """
+        return self._run(self._admin.unclean_elections())
 
     def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the files of messages that nodes had to cut, and which nodes did not answer."""
