@@ -41,6 +41,7 @@ _FIELDS: Final[dict[str, DataType]] = {
 }
 #: Columns that a query gets only if its schema names them.
 ON_DEMAND: Final = frozenset({"key_type"})
+_MAY_BE_NULL: Final = frozenset({"tag", "key", "headers", "key_type"})
 SCHEMA: Final = StructType(
     [StructField(name, kind) for name, kind in _FIELDS.items() if name not in ON_DEMAND]
 )
@@ -63,6 +64,8 @@ def checked(schema: StructType) -> StructType:
                 f"column {field.name} is {_shown(kind)}, not {_shown(field.dataType)}; read it as "
                 "it is and cast it"
             )
+        if not field.nullable and field.name in _MAY_BE_NULL:
+            raise InvalidArgument(f"column {field.name} may be null; leave NOT NULL out")
     if not schema.fields:
         raise InvalidArgument("the schema has no column; name one, such as offset LONG")
     return schema

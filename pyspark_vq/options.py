@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
@@ -261,6 +261,7 @@ class ReadOptions:
         group: The consumer group to which a stream commits its progress; None: to none.
         include_archive: Whether archived blocks are read.
         tags: Only messages with one of these; none: all.
+        read_from: ``master``, or ``any`` of the nodes in sync.
         timeout_s: A partition that could not be read for so long fails the task.
     """
 
@@ -275,6 +276,7 @@ class ReadOptions:
     group: str | None
     include_archive: bool
     tags: tuple[str, ...]
+    read_from: Literal["master", "any"]
     timeout_s: float
 
     NAMES = (
@@ -289,6 +291,7 @@ class ReadOptions:
         "group",
         "includeArchive",
         "tag",
+        "readFrom",
         "timeout",
     )
 
@@ -316,6 +319,7 @@ class ReadOptions:
             group=given.text("group"),
             include_archive=given.flag("includeArchive", default=True),
             tags=_tags(given.text("tag")),
+            read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
         )
         given.end()
@@ -342,6 +346,14 @@ def _pattern(text: str | None) -> str | None:
                 f"topicPattern = {text!r} is no regular expression: {error}"
             ) from error
     return text
+
+
+def _nodes(text: str | None) -> Literal["master", "any"]:
+    if text is None or text == "master":
+        return "master"
+    if text == "any":
+        return "any"
+    raise InvalidArgument(f"readFrom = {text!r} is neither master nor any")
 
 
 def _tags(text: str | None) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 columns=wanted_columns(schema),
                 selection=task.selection,
                 topic_id=found.topic_id,
+                read_from=options.read_from,
                 timeout=options.timeout_s,
             ):
                 at = each.next_offset

@@ -34,8 +34,9 @@ package may change at any time.
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
 `factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
-`vq.serializers` makes contents of objects, `vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`). Errors are on
-[a page of their own](errors.md), and the numbers of a producer, too
+`vq.serializers` makes contents of objects, `vq.opentelemetry` traces messages (it needs the extra
+`vq[opentelemetry]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
+too
 ([producer-metrics.md](producer-metrics.md)).
 
 A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the

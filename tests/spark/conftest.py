@@ -10,6 +10,7 @@ from support.faults import broker_settings, client_of
 from support.zookeeper import ZooKeeperService
 
 import vq
+from pyspark_vq.connection import close_all
 from pyspark_vq.session import session
 
 
@@ -46,6 +47,7 @@ def cluster(
         made.add("b1", *settings)
         made.add("b2", *settings)
         yield made
+        close_all()  # clients of this process, which a test may have used instead of Spark's
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"timeout": "0"}, "(0, 3600]"),
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "no list of 1 to 64 tags"),
+        ({"readFrom": "nearest"}, "neither master nor any"),
         ({"topics": "a,,b"}, "empty name"),
         ({"topics": "[1]"}, "no list like a,b"),
         ({"topics": " "}, "is empty"),

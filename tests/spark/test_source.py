@@ -4,6 +4,7 @@ One topic of two million messages is for all tests of the module: several blocks
 messages with tags, headers, keys of three types, and compressed ones.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from support.faults import kill
 
 import vq
 from pyspark_vq import register
+from pyspark_vq.columns import SCHEMA
+from pyspark_vq.options import ReadOptions
+from pyspark_vq.reader import BatchReader, DataLost
 
 pytestmark = pytest.mark.slow
 
@@ -292,3 +296,43 @@ def test_what_cannot_be_read_is_said(
     ):
         with pytest.raises(PySparkException, match=said.replace("?", r"\?")):
             frame().collect()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_damage_fails_a_query_or_is_told(
+    cluster: ProcessCluster,
+    factory: vq.MessageFactory,
+    fails: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What lies before and behind it is read. (In this process: its log is looked at.)"""
+    topic = f"hurt-{fails}"
+    factory.admin.create_topic(topic, vq.TopicSettings())
+    contents = [[b"%d-%d-" % (batch, n) + bytes(200) for n in range(100)] for batch in range(4)]
+    with factory.create_producer() as producer:
+        for batch in contents:
+            producer.send_batch([vq.Message(topic, content) for content in batch])
+    [block] = [
+        path
+        for broker in cluster.brokers.values()
+        for path in (broker.spec.data / topic).rglob("*.block")
+    ]
+    with block.open("r+b") as file:
+        at = file.read().index(b"2-50-")
+        file.seek(at)
+        file.write(b"X")
+    options = {"zookeeper": cluster.zookeeper, "cluster": cluster.name, "topics": topic}
+    parsed = ReadOptions.parsed({**options, "failOnDataLoss": fails}, stream=False)
+    reader = BatchReader(parsed, SCHEMA)
+    [task] = reader.partitions()
+    found: list[bytes] = []
+    before = [*contents[0], *contents[1], *contents[2][:50]]
+    with pytest.raises(DataLost) if fails == "true" else contextlib.nullcontext() as error:
+        for some in reader.read(task):
+            found += some.column("value").to_pylist()
+    if error is not None:
+        assert error.value.details["offset"] == at - 20
+        assert found == before
+    else:
+        assert "the query goes on behind it" in caplog.text
+        assert found == before + contents[3]

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from vq.admin import (
     archive_runs,
@@ -52,6 +52,7 @@ from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
@@ -266,6 +267,7 @@ class Admin:
         columns: Collection[str] = COLUMNS,
         selection: Selection = ALL,
         topic_id: str = "",
+        read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[StoredColumns, None]:
@@ -279,6 +281,7 @@ class Admin:
             columns=columns,
             selection=selection,
             topic_id=topic_id,
+            read_from=read_from,
             max_bytes=max_bytes,
             timeout=timeout,
         )

@@ -1,7 +1,7 @@
 """``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
@@ -27,6 +27,7 @@ from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
 from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
@@ -438,6 +439,7 @@ class Admin:
         columns: Collection[str] = COLUMNS,
         selection: Selection = ALL,
         topic_id: str = "",
+        read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> Iterator[StoredColumns]:
@@ -455,6 +457,8 @@ class Admin:
             columns: Of ``vq.columns.COLUMNS``; the others stay None.
             selection: Which messages are wanted; the others are read and left out.
             topic_id: The topic must be this one; "": the one that has the name at the first read.
+            read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
+                to do.
             max_bytes: Of one request, 1 KiB to 8 MiB.
             timeout: How long a broker is asked again while it is away, in seconds.
 
@@ -473,6 +477,7 @@ class Admin:
             columns=columns,
             selection=selection,
             topic_id=topic_id,
+            read_from=read_from,
             max_bytes=max_bytes,
             timeout=timeout,
         )

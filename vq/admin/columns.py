@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from vq import limits
 from vq.admin.damaged import Damaged
 from vq.admin.stored import Source
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole
 from vq.errors import (
     ConnectionCut,
@@ -28,7 +29,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import TopicPartition, check_timeout
+from vq.model import TopicPartition, check_timeout, choice_of
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.columns import ALL, COLUMNS, Selection, Table, decode_columns
 from vq.store.record import bytes_needed
@@ -73,6 +74,7 @@ async def read_columns(
     columns: Collection[str] = COLUMNS,
     selection: Selection = ALL,
     topic_id: str = "",
+    read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
     max_bytes: int = FETCH_BYTES,
     timeout: float = TIMEOUT_S,
 ) -> AsyncGenerator[StoredColumns, None]:
@@ -91,7 +93,10 @@ async def read_columns(
     if unknown:
         raise InvalidArgument(f"columns {unknown} are unknown; known: {', '.join(COLUMNS)}")
     wanted = replace(selection, low=max(start, selection.low), high=end)
-    source = Source(cluster, TopicPartition(topic, partition), topic_id)
+    nodes = choice_of(ReadFrom, "read_from", read_from)
+    if nodes is ReadFrom.NEAREST:
+        raise InvalidArgument("read_from = 'nearest' needs a consumer's rack; give master or any")
+    source = Source(cluster, TopicPartition(topic, partition), topic_id, nodes)
     ahead = _Ahead(source, start, end, max_bytes, check_timeout(timeout))
     try:
         async for each in _decoded(ahead, columns, wanted):

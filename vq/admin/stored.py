@@ -11,7 +11,9 @@ from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.consumer.decode import decode_messages
+from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
@@ -125,16 +127,21 @@ async def boundaries_of(
 class Source:
     """One partition, to be read by position: of the topic that has the name at the first read.
 
-    ``topic_id``: of the topic that it must be; "": see above.
+    ``topic_id``: of the topic that it must be; "": see above. ``read_from``: which nodes are asked.
     """
 
     def __init__(
-        self, cluster: ClusterClient, partition: TopicPartition, topic_id: str = ""
+        self,
+        cluster: ClusterClient,
+        partition: TopicPartition,
+        topic_id: str = "",
+        read_from: ReadFrom = ReadFrom.MASTER,
     ) -> None:
         self.partition = partition
         self.clock = cluster.clock
         self._cluster = cluster
-        self._reader = Reader(cluster, Troubles("", "", cluster.clock))
+        nodes = Nodes(cluster, read_from)
+        self._reader = Reader(cluster, Troubles("", "", cluster.clock), nodes)
         self._topic_id = topic_id  # offsets mean nothing in another topic
 
     async def get(
