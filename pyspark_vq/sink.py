@@ -8,7 +8,7 @@ commit message goes to the driver.
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,14 +34,16 @@ __all__ = ["batch_sink", "stream_sink"]
 #: Local properties of a task, which Spark sets for each micro-batch.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
+#: Of a query's jobs: the run, which another start of the query does not have.
+RUN_ID: Final = "spark.jobGroup.id"
 #: Names of writes: of a stream, of a batch with and without a name of its own.
 _STREAM: Final = "spark-stream-"
 _NAMED: Final = "spark-write-"
 _ONCE: Final = "spark-once-"
 #: A batch write of which no driver has said in this time that it ended is forgotten.
 ONCE_KEPT_S: Final = 30 * 24 * 3_600
-#: The writes of streams that this process has begun.
-_begun: Final[set[tuple[Connect, str]]] = set()
+#: The writes of streams that this process has begun, with the run of the query.
+_begun: Final[set[tuple[Connect, str, str]]] = set()
 #: Rows between two looks at whether a message has failed.
 _LOOK_ROWS: Final = 1_000
 
@@ -56,6 +58,8 @@ class Written(WriterCommitMessage):
         rows: Its rows.
         repeated: Those of them that an earlier attempt had stored.
         is_repeated: Whether there was an earlier attempt.
+        is_first: Whether its process knew nothing yet of this run of the query, which may repeat a
+            micro-batch.
     """
 
     write: str
@@ -63,6 +67,7 @@ class Written(WriterCommitMessage):
     rows: int = 0
     repeated: int = 0
     is_repeated: bool = False
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +127,14 @@ class _Sink:
     def _messages(self, batch: pa.RecordBatch) -> Iterator[Message]:
         return messages_of(batch, self._names, self._options.topic)
 
-    def _check_tasks(self, batch: int, done: Sequence[Any]) -> None:
-        """Check that a batch that was repeated has the tasks that it had.
+    def _check_tasks(self, write: str, batch: int, done: Sequence[Written]) -> None:
+        """Check that every task of which an attempt has begun has rows now.
 
         Raises:
-            InvalidState: It has fewer rows or tasks now.
+            InvalidState: Some have none: the batch was repeated with other tasks.
         """
-        found = [each for each in done if isinstance(each, Written)]
-        if not any(each.is_repeated for each in found):
-            return
-        write = found[0].write
         begun = factory_of(self._options.connect).admin.tasks_begun(write, batch)
-        missing = sorted(set(begun) - {each.task for each in found if each.rows})
+        missing = sorted(set(begun) - {each.task for each in done if each.rows})
         if missing:
             raise _changed(f"tasks {missing[:5]} had rows before and have none now", write, batch)
 
@@ -268,6 +269,11 @@ def _changed(what: str, write: str, batch: int) -> InvalidState:
     )
 
 
+def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Return what the tasks of a job have done."""
+    return [each for each in messages if isinstance(each, Written)]
+
+
 def is_forgotten(write: str, now_s: float) -> bool:
     """Return whether a write is one without a name that its driver has not ended in 30 days."""
     begun = write.removeprefix(_ONCE).partition("-")[0]
@@ -335,7 +341,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         if self._once:
             self._end()
         else:
-            self._check_tasks(self._options.batch_id, messages)
+            self._check_tasks(self._write_name, self._options.batch_id, written(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the write: what is stored stays, and no attempt begins any more."""
@@ -361,20 +367,26 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         if context is None or query is None or batch is None:
             raise InvalidState(f"Spark names no query and micro-batch here: {query!r}, {batch!r}")
         write = f"{_STREAM}{query}"
-        if self._options.idempotent:
-            self._begin(write)
-        return self._write(iterator, Place(write, int(batch), context.partitionId()))
+        is_first = self._options.idempotent and self._begin(
+            write, context.getLocalProperty(RUN_ID) or ""
+        )
+        done = self._write(iterator, Place(write, int(batch), context.partitionId()))
+        return replace(done, is_first=is_first)
 
-    def _begin(self, write: str) -> None:
-        """Begin the write of a query, once in each worker process."""
-        connect = self._options.connect
-        if (connect, write) not in _begun:
-            factory_of(connect).admin.begin_write(write)
-            _begun.add((connect, write))
+    def _begin(self, write: str, run: str) -> bool:
+        """Begin the write of a query, once in each worker process and run; return if it is new."""
+        begun = self._options.connect, write, run
+        is_first = begun not in _begun
+        if is_first:
+            factory_of(self._options.connect).admin.begin_write(write)
+            _begun.add(begun)
+        return is_first
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Check a repeated micro-batch; all its rows are stored."""
-        self._check_tasks(batchId, messages)
+        """Check a micro-batch that may have been repeated; all its rows are stored."""
+        done = written(messages)
+        if any(each.is_repeated or each.is_first for each in done):
+            self._check_tasks(done[0].write, batchId, done)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: the micro-batch will be repeated."""
