@@ -53,7 +53,10 @@ def contents(factory: vq.MessageFactory, topic: str) -> Counter[bytes]:
 def test_a_dataframe_is_written_with_all_its_columns(
     spark: SparkSession, processes: ProcessCluster, factory: vq.MessageFactory
 ) -> None:
-    """Each row is the message that it describes; what is null is absent."""
+    """Each row is the message that it describes; what is null is absent.
+
+    A copy made by reading and writing has the same messages, keys with their types.
+    """
     frame = spark.range(300, numPartitions=2).select(
         expr("cast(concat('v', id) as binary) as value"),
         expr("case id % 3 when 0 then null else concat('k', id) end as key"),
@@ -74,6 +77,29 @@ def test_a_dataframe_is_written_with_all_its_columns(
             assert message.tag == (f"t{number % 5}" if number % 2 == 0 else None)
             assert message.headers == ({"n": str(number), "m": ""} if number % 4 == 0 else None)
     assert factory.admin.list_writes() == []
+
+    with factory.create_producer() as producer:
+        producer.send_batch(
+            [vq.Message("a", b"typed", key=key) for key in ("text", b"\xff\x00", -7, "", None)]
+        )
+    columns = (
+        "topic string, partition int, key binary, key_type string, tag string, "
+        "headers map<string,string>, value binary"
+    )
+    read = spark.read.format("vq").options(**options_of(processes, topics="a,b")).schema(columns)
+    copied = read.load().selectExpr(
+        "'copy' as topic", "partition", "key", "key_type", "tag", "headers", "value"
+    )
+    factory.admin.create_topic("copy", vq.TopicSettings(partitions=3))
+    copied.write.format("vq").options(**options_of(processes)).mode("append").save()
+
+    def what_is_in(topic: str) -> list[str]:
+        return [
+            repr((each.partition, each.key, each.tag, each.headers, each.content))
+            for each in stored(factory, topic)
+        ]
+
+    assert sorted(what_is_in("copy")) == sorted(what_is_in("a") + what_is_in("b"))
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_sent(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
-from vq.admin.offsets import offset_bounds
+from vq.admin.offsets import Inspector
 from vq.admin.stored import RANGE_BYTES, read_range
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -149,8 +149,11 @@ async def _noted_ends(
     tries = 0
     while True:
         tries += 1
-        bounds = await offset_bounds(cluster, topic)
-        silent = [number for number, ends in bounds.items() if ends is None]
+        # A placement that is out of date gives an earlier end, and so only more to look at.
+        inspector = Inspector(cluster)
+        placements = cluster.routes.topic(topic).partitions
+        bounds = await gather_all(inspector.ends(each) for each in placements)
+        silent = [number for number, ends in enumerate(bounds) if ends is None]
         if not silent:
             break
         pause = _PAUSE.pause_s(tries)
@@ -160,8 +163,9 @@ async def _noted_ends(
                 f"{TopicPartition(topic, silent[0])} first: their brokers do not answer; nothing "
                 "was sent"
             )
+        cluster.refresh(topic)
         await asyncio.sleep(pause)
-    ends = tuple(found.latest for _, found in sorted(bounds.items()) if found is not None)
+    ends = tuple(found.latest for found in bounds if found is not None)
     wanted = WriteTopic(batch=batch, topic_id=topic_id, ends=ends)
     return await writes.note_ends(coordinator, write, topic, wanted)
 

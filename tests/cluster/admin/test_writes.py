@@ -195,3 +195,32 @@ async def test_wrong_arguments_are_refused(admin: aio.Admin) -> None:
         await admin.begin_attempt("w", -1, 0)
     with pytest.raises(InvalidArgument, match="write name 'a/b'"):
         await admin.begin_write("a/b")
+
+
+async def test_every_way_to_look_at_a_partition_takes_empty_batches(
+    factory: aio.MessageFactory, admin: aio.Admin
+) -> None:
+    """At the start, in the middle and at the end: they hide nothing and count as nothing."""
+
+    async def repeat() -> WriteAttempt:
+        attempt = await admin.begin_attempt("w", 0, 0)
+        await admin.enter_topic(attempt, "t")
+        return attempt
+
+    for key in (0, 2):
+        await repeat()
+        async with await producer_of(factory, await repeat()) as producer:
+            await send(producer, key)
+    await repeat()
+    bounds = (await admin.bounds("t"))[0]
+    assert bounds is not None
+    assert (await admin.find_messages("t", key=2)).messages[0].content == b"2"
+    assert not (await admin.find_messages("t", key=4)).messages
+    table = [each async for each in admin.read_columns("t", 0, 0, bounds.latest)]
+    assert sum(each.table.rows for each in table) == 2
+    assert not any(each.damage for each in await admin.verify(["t"]))
+    assert (await admin.offsets_at_time("t", 0))[0] == 0
+    async with await factory.create_consumer() as consumer:
+        assert [each.content for each in await consumer.get_last("t", 5)] == [b"0", b"2"]
+        offset = (await consumer.get_last("t", 1, partition=0))[0].next_offset
+        assert await consumer.get("t", 0, offset, 1000) == []
