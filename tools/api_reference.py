@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio, opentelemetry, serializers
+from vq import admin, aio, columns, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.admin import archive_runs, changes, connect, draining, settings
 from vq.coordination import coordinator, groups, paths, registry, slots, topics
@@ -33,9 +33,10 @@ package may change at any time.
 
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
-`factory.admin` of both takes and returns, `vq.serializers` makes contents of objects,
-`vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`). Errors are on
-[a page of their own](errors.md), and the numbers of a producer, too
+`factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
+`vq.serializers` makes contents of objects, `vq.opentelemetry` traces messages (it needs the extra
+`vq[opentelemetry]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
+too
 ([producer-metrics.md](producer-metrics.md)).
 
 A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the
@@ -73,6 +74,7 @@ PUBLIC = (
     ("vq", vq),
     ("vq.aio", aio),
     ("vq.admin", admin),
+    ("vq.columns", columns),
     ("vq.serializers", serializers),
     ("vq.opentelemetry", opentelemetry),
 )
@@ -200,6 +202,10 @@ def section_of(module: str, name: str, subject: Any) -> str:
     title = f"### `{module}.{name}`"
     if name in ALIASES:
         return f"{title}\n\n{ALIASES[name]}\n\n`{name} = {_shown_alias(subject)}`\n"
+    if inspect.isfunction(subject):
+        return f"{title}\n\n`{signature_of(name, subject)}`\n\n{text_of(subject)}\n"
+    if not inspect.isclass(subject) and not isinstance(subject, str):
+        return f"{title}\n\n`{subject!r}`\n"
     if not inspect.isclass(subject):
         return f"{title}\n\nThe version of the package, a text.\n"
     if issubclass(subject, VqError):

@@ -51,7 +51,8 @@ print(json.dumps([".".join(platform.python_version_tuple()[:2]), platform.machin
 COMPILED = """
 import importlib.util
 print(*[importlib.util.find_spec(name) is not None
-        for name in ("vq._message", "vq.store._codec", "vq.client.producer._accumulator")])
+        for name in ("vq._message", "vq.store._codec", "vq.store._columns",
+                     "vq.client.producer._accumulator")])
 """
 
 

@@ -13,6 +13,7 @@ from vq.version import __version__
 if TYPE_CHECKING:
     from vq import admin as admin
     from vq import aio as aio
+    from vq import columns as columns
     from vq import errors as errors
     from vq import serializers as serializers
     from vq.admin.blocking import Admin
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         PartitionPlacement,
         PartitionState,
         PartitionTrouble,
+        ProducerIdentity,
         Replication,
         RetentionPolicy,
         SendResult,
@@ -120,6 +122,7 @@ _HOMES = {
         "PartitionPlacement",
         "PartitionState",
         "PartitionTrouble",
+        "ProducerIdentity",
         "Replication",
         "RetentionPolicy",
         "SendResult",
@@ -130,7 +133,7 @@ _HOMES = {
     ),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "errors", "serializers"})
+_MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -162,6 +165,7 @@ __all__ = [
     "Partitioner",
     "Position",
     "ProducerConfig",
+    "ProducerIdentity",
     "ProducerInterceptor",
     "ProducerMetrics",
     "ReadFrom",

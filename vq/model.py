@@ -126,6 +126,21 @@ class ProducerStamp(NamedTuple):
     sequence: int
 
 
+class ProducerIdentity(NamedTuple):
+    """Who writes, for a producer that an application wants to replace by a later one.
+
+    Of producers with the same id, the one with the highest epoch writes: once a partition has a
+    batch of an epoch, it takes no more of earlier epochs.
+
+    Attributes:
+        producer_id: From 1 to 2**63 - 1; no other writer of the cluster may have the same.
+        epoch: From 0 to 65,535. Each producer needs an epoch of its own.
+    """
+
+    producer_id: int
+    epoch: int
+
+
 def choice_of(kind: type[_Choice], name: str, value: str) -> _Choice:
     """Return the choice that a setting names as text; it is compared by identity later.
 

@@ -99,8 +99,8 @@ def format_storage(settings: Path, cluster_id: str) -> None:
 
 
 @contextlib.contextmanager
-def running(directory: Path, *, durability: str) -> Iterator[Values]:
-    """See ``Peer.running``."""
+def running(directory: Path, *, durability: str, partitions: int = 1) -> Iterator[Values]:
+    """See ``Peer.running``; a topic that is made on first use has so many partitions."""
     port, control = free_port(), free_port()
     settings = directory / "server.properties"
     settings.write_text(
@@ -109,7 +109,7 @@ def running(directory: Path, *, durability: str) -> Iterator[Values]:
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{control}\n"
         "controller.listener.names=CONTROLLER\n"
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-        f"log.dirs={directory / 'data'}\nnum.partitions=1\n"
+        f"log.dirs={directory / 'data'}\nnum.partitions={partitions}\n"
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
         "group.initial.rebalance.delay.ms=0\n"
         + ("log.flush.interval.messages=1\n" if durability == FSYNC else "")

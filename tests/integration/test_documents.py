@@ -18,6 +18,7 @@ from support.zookeeper import ZooKeeperService
 README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+SPARK = ROOT / "docs" / "spark-tutorial.md"
 STOP = ROOT / "docs" / "howto" / "stop-a-producer.md"  # it freezes a broker
 BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 BACK_UP = ROOT / "docs" / "howto" / "back-up.md"
@@ -42,7 +43,7 @@ def run(document: Path, machine: Machine, directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "document", [README, TUTORIAL, STOP, BROKERS, BACK_UP], ids=lambda path: path.stem
+    "document", [README, TUTORIAL, SPARK, STOP, BROKERS, BACK_UP], ids=lambda path: path.stem
 )
 def test_a_document_that_starts_with_nothing_works(
     document: Path, tmp_path: Path, zookeeper: ZooKeeperService

@@ -1,17 +1,22 @@
-"""One Spark session for all Spark tests of a process."""
+"""One Spark session for all Spark tests of a process, and a cluster for those of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.cluster import ProcessCluster, process_cluster
+from support.faults import broker_settings, client_of
+from support.zookeeper import ZooKeeperService
 
+import vq
+from pyspark_vq.connection import close_all
 from pyspark_vq.session import session
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two threads; do not stop it."""
+    """A local session with two threads, which tries a task twice; do not stop it."""
     scratch: Path = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.local.dir": str(scratch / "local"),
@@ -22,6 +27,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -XX:+UseSerialGC",
         "spark.jars.ivy": str(scratch / "ivy"),
     }
-    made = session("vq-tests", master="local[2]", conf=conf)
+    made = session("vq-tests", master="local[2,2]", conf=conf)
     yield made
     made.stop()
+
+
+#: The smallest blocks, so that a topic has several; retention is looked at all the time.
+BROKER = {"block_bytes": 8 << 20, "session_timeout_s": 4.0, "retention_interval_s": 0.2}
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two broker groups for all tests of a module; a test that hurts one heals it."""
+    directory = tmp_path_factory.mktemp("brokers")
+    settings = broker_settings(directory / "broker.toml", **BROKER)
+    with process_cluster(directory, zookeeper.hosts) as made:
+        made.add("b1", *settings)
+        made.add("b2", *settings)
+        yield made
+        close_all()  # clients of this process, which a test may have used instead of Spark's
+
+
+@pytest.fixture(scope="module")
+def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
+    """A client of that cluster."""
+    with client_of(cluster) as made:
+        yield made

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import vq
-from vq import admin, aio, errors, opentelemetry, serializers
+from vq import admin, aio, columns, errors, opentelemetry, serializers
 
-PUBLIC = (vq, aio, admin, serializers, opentelemetry)
+PUBLIC = (vq, aio, admin, columns, serializers, opentelemetry)
 
 
 def public_classes() -> dict[type, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vq.admin.checks import Finding, Level
     from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.columns import StoredColumns
     from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
     )
     from vq.admin.unclean import Unclean
     from vq.admin.verification import Verified, VerifyProgress
+    from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import ClusterSettings, CommittedOffset
+    from vq.coordination.paths import ClusterSettings, CommittedOffset, UncleanElection
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
@@ -72,6 +74,7 @@ _HOMES = {
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.admin.columns": ("StoredColumns",),
     "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
@@ -103,8 +106,9 @@ _HOMES = {
     ),
     "vq.admin.unclean": ("Unclean",),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
+    "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
+    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset", "UncleanElection"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
@@ -159,6 +163,7 @@ __all__ = [
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
+    "StoredColumns",
     "StoredRange",
     "Switched",
     "Target",
@@ -171,12 +176,15 @@ __all__ = [
     "TopicSummary",
     "TopicView",
     "Unclean",
+    "UncleanElection",
     "UnknownGroup",
     "Unsafe",
     "UnsafeKind",
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
+    "WriteAttempt",
+    "WrittenRange",
 ]
 
 

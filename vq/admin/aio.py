@@ -1,7 +1,8 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from vq.admin import (
     archive_runs,
@@ -16,6 +17,7 @@ from vq.admin import (
     groups,
     offsets,
     placements,
+    progress,
     removing,
     resets,
     settings,
@@ -24,6 +26,7 @@ from vq.admin import (
     topics,
     unclean,
     verification,
+    writes,
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
@@ -31,6 +34,8 @@ from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
+from vq.admin.columns import FETCH_BYTES, StoredColumns, read_columns
+from vq.admin.columns import TIMEOUT_S as READ_TIMEOUT_S
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
@@ -46,10 +51,21 @@ from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
+from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.paths import ClusterSettings
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.model import (
+    Address,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
+from vq.store.columns import ALL, COLUMNS, Selection
 
 
 class Admin:
@@ -80,6 +96,10 @@ class Admin:
     async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return await topics.list_topics(self._client)
+
+    async def get_topic(self, topic: str) -> Topic:
+        """Return a topic as ZooKeeper knows it; see ``vq.Admin.get_topic``."""
+        return await topics.get_topic(self._client, topic)
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic with what brokers say of it; see ``vq.Admin.describe_topic``."""
@@ -200,14 +220,31 @@ class Admin:
         """Delete a consumer group without live members; see ``vq.Admin.delete_group``."""
         await groups.delete_group(self._client, group)
 
+    async def commit_progress(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str],
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Write how far a group without members is; see ``vq.Admin.commit_progress``."""
+        await progress.commit_progress(self._client, group, offsets, topic_ids=topic_ids, tags=tags)
+
     # Offsets and stored messages
-    async def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+    async def bounds(self, topic: str | Topic) -> dict[int, PartitionEnds | None]:
         """Return the offsets that partitions hold, by number; see ``vq.Admin.bounds``."""
+        if isinstance(topic, Topic):
+            return await offsets.ends_of(self._client, topic.partitions, topic.id)
         return await offsets.offset_bounds(self._client, topic)
 
     async def offsets_at_time(self, topic: str, time_ms: int) -> dict[int, int | None]:
         """Return the offsets of a time, by number; see ``vq.Admin.offsets_at_time``."""
         return await offsets.offsets_at_time(self._client, topic, time_ms)
+
+    async def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Return where messages begin behind offsets; see ``vq.Admin.boundaries``."""
+        return await stored.boundaries_of(self._client, topic, wanted)
 
     async def read_range(
         self,
@@ -222,6 +259,38 @@ class Admin:
         return await stored.read_range(
             self._client, topic, partition, start, end, max_bytes=max_bytes
         )
+
+    async def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        columns: Collection[str] = COLUMNS,
+        selection: Selection = ALL,
+        topic_id: str = "",
+        read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        max_bytes: int = FETCH_BYTES,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> AsyncGenerator[StoredColumns, None]:
+        """Yield a range of a partition as columns; see ``vq.Admin.read_columns``."""
+        found = read_columns(
+            self._client,
+            topic,
+            partition,
+            start,
+            end,
+            columns=columns,
+            selection=selection,
+            topic_id=topic_id,
+            read_from=read_from,
+            max_bytes=max_bytes,
+            timeout=timeout,
+        )
+        async with contextlib.aclosing(found):
+            async for each in found:
+                yield each
 
     async def find_messages(
         self,
@@ -252,6 +321,48 @@ class Admin:
             limit=limit,
             max_bytes=max_bytes,
             timeout=timeout,
+        )
+
+    # Repeatable writes
+    async def begin_write(self, write: str) -> None:
+        """Begin a repeatable write; see ``vq.Admin.begin_write``."""
+        await writes.begin_write(self._client, write)
+
+    async def end_write(self, write: str) -> None:
+        """Forget a repeatable write; see ``vq.Admin.end_write``."""
+        await writes.end_write(self._client, write)
+
+    async def list_writes(self) -> list[str]:
+        """Return the names of all repeatable writes, sorted."""
+        return await writes.list_writes(self._client)
+
+    async def begin_attempt(self, write: str, batch: int, task: int) -> WriteAttempt:
+        """Begin an attempt of a task; see ``vq.Admin.begin_attempt``."""
+        return await writes.begin_attempt(self._client, write, batch, task)
+
+    async def tasks_begun(self, write: str, batch: int) -> list[int]:
+        """Return the tasks of a batch that have begun; see ``vq.Admin.tasks_begun``."""
+        return await writes.tasks_begun(self._client, write, batch)
+
+    async def enter_topic(
+        self, attempt: WriteAttempt, topic: str, *, timeout: float = WAIT_S
+    ) -> dict[int, tuple[int, int]]:
+        """Make a topic ready for an attempt; see ``vq.Admin.enter_topic``."""
+        return await writes.enter_topic(self._client, attempt, topic, timeout=timeout)
+
+    async def read_written(
+        self,
+        attempt: WriteAttempt,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> WrittenRange:
+        """Return what earlier attempts have stored; see ``vq.Admin.read_written``."""
+        return await writes.read_written(
+            self._client, attempt, topic, partition, start, end, max_bytes=max_bytes
         )
 
     # The archive
@@ -351,6 +462,10 @@ class Admin:
     async def elect_uncleanly(self, group: str, node: str, topics: Collection[str]) -> Unclean:
         """Have a node lead that may lack messages; see ``vq.Admin.elect_uncleanly``."""
         return await unclean.elect_uncleanly(self._client, group, node, topics, do=True)
+
+    async def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections, by broker group; see ``vq.Admin.unclean_elections``."""
+        return await unclean.unclean_elections(self._client)
 
     async def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the messages that nodes had to cut, by file; see ``vq.Admin.list_cut``."""

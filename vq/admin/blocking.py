@@ -1,7 +1,7 @@
 """``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
@@ -9,6 +9,8 @@ from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
+from vq.admin.columns import FETCH_BYTES, StoredColumns
+from vq.admin.columns import TIMEOUT_S as READ_TIMEOUT_S
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
@@ -24,10 +26,23 @@ from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
 from vq.admin.verification import ProgressListener, Verified
+from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.runtime import LoopThread
-from vq.coordination.paths import ClusterSettings
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.model import (
+    Address,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
+from vq.store.columns import ALL, COLUMNS, Selection
+
+_T = TypeVar("_T")
 
 
 class Admin:
@@ -62,6 +77,14 @@ class Admin:
     def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return self._run(self._admin.list_topics())
+
+    def get_topic(self, topic: str) -> Topic:
+        """Return a topic as ZooKeeper knows it; asks no broker.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.get_topic(topic))
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic with the state, the offsets and the damage of every partition.
@@ -316,9 +339,38 @@ class Admin:
         """
         self._run(self._admin.delete_group(group))
 
+    def commit_progress(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str],
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Write how far a group is whose readers are no members, such as a Spark query.
+
+        So its lag is seen. The first commit makes the group. An offset that is lower than the
+        committed one changes nothing, unless that one is of a topic that was deleted since. May be
+        repeated.
+
+        Args:
+            group: Its name; nobody else may read with it.
+            offsets: Where the next messages to read begin.
+            topic_ids: By topic its id, as ``get_topic`` tells it.
+            tags: Only messages with these are read; none: all.
+
+        Raises:
+            InvalidState: The group has members; nothing was written.
+            InvalidArgument: The group reads a topic with other tags, or an offset is negative.
+        """
+        self._run(self._admin.commit_progress(group, offsets, topic_ids=topic_ids, tags=tags))
+
     # Offsets and stored messages
-    def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+    def bounds(self, topic: str | Topic) -> dict[int, PartitionEnds | None]:
         """Return the offsets that each partition holds, by number; None: a broker is silent.
+
+        ``topic``: its name; or what ``get_topic`` has returned just now, which saves the reads of
+        its partitions in ZooKeeper. Then another topic that has the name now counts as silent.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -334,6 +386,22 @@ class Admin:
             UnknownTopic: There is no such topic.
         """
         return self._run(self._admin.offsets_at_time(topic, time_ms))
+
+    def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Return, by partition, the first place at or behind an offset where a message begins.
+
+        The end of a partition is such a place, too.
+
+        Args:
+            topic: Its name.
+            wanted: By partition an offset that it holds.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            OffsetOutOfRange: An offset is not kept; the valid range is in ``details``.
+            PartitionQuarantined: It lies in damage.
+        """
+        return self._run(self._admin.boundaries(topic, wanted))
 
     def read_range(
         self,
@@ -364,6 +432,72 @@ class Admin:
                 does.
         """
         return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
+
+    def read_columns(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        columns: Collection[str] = COLUMNS,
+        selection: Selection = ALL,
+        topic_id: str = "",
+        read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        max_bytes: int = FETCH_BYTES,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> Iterator[StoredColumns]:
+        """Yield the messages that begin in ``[start, end)`` as columns, some at a time.
+
+        For programs that analyse many messages: no Python object is made for one. The next bytes
+        are asked for meanwhile. Checksums are verified, and damaged bytes are read again, also from
+        copies. Memory: about three times ``max_bytes``, and what is decompressed, 5 MiB at a time.
+
+        Args:
+            topic: The partition's topic.
+            partition: Its number.
+            start: A place inside a message means the start of the next one.
+            end: An offset up to the partition's end.
+            columns: Of ``vq.columns.COLUMNS``; the others stay None.
+            selection: Which messages are wanted; the others are read and left out.
+            topic_id: The topic must be this one; "": the one that has the name at the first read.
+            read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
+                to do.
+            max_bytes: Of one request, 1 KiB to 8 MiB.
+            timeout: How long a broker is asked again while it is away, in seconds.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none; or it was deleted meanwhile, also if
+                another one has its name now.
+            InvalidArgument: A number is out of range, or a column is unknown.
+            OffsetOutOfRange: Some of it is not kept any more; ``details`` have the valid range.
+            CorruptData, PartitionQuarantined: Some is damaged; what is before it was yielded.
+        """
+        found = self._admin.read_columns(
+            topic,
+            partition,
+            start,
+            end,
+            columns=columns,
+            selection=selection,
+            topic_id=topic_id,
+            read_from=read_from,
+            max_bytes=max_bytes,
+            timeout=timeout,
+        )
+        yield from self._each(found)
+
+    def _each(self, found: AsyncGenerator[_T, None]) -> Iterator[_T]:
+        """Yield what a generator of the loop yields; it is closed at the end."""
+
+        async def following() -> _T | None:
+            return await anext(found, None)
+
+        try:
+            while (each := self._run(following())) is not None:
+                yield each
+        finally:
+            self._run(found.aclose())
 
     def find_messages(
         self,
@@ -420,6 +554,103 @@ class Admin:
                 max_bytes=max_bytes,
                 timeout=timeout,
             )
+        )
+
+    # Repeatable writes
+    def begin_write(self, write: str) -> None:
+        """Begin a repeatable write: one whose tasks may be tried again, and store nothing twice.
+
+        For programs such as a sink of Spark. A write has batches with rising numbers, each with
+        tasks. An attempt of a task calls ``begin_attempt``, ``enter_topic`` before its first
+        message to a topic, and sends with a producer of the attempt's identity. If it repeats
+        another attempt, it leaves out what ``read_written`` gives. Beginning a write again changes
+        nothing. It is in ZooKeeper until ``end_write``.
+
+        Raises:
+            InvalidArgument: That is no name.
+        """
+        self._run(self._admin.begin_write(write))
+
+    def end_write(self, write: str) -> None:
+        """Forget a repeatable write: no attempt of it can begin any more. May be repeated."""
+        self._run(self._admin.end_write(write))
+
+    def list_writes(self) -> list[str]:
+        """Return the names of all repeatable writes, sorted."""
+        return self._run(self._admin.list_writes())
+
+    def begin_attempt(self, write: str, batch: int, task: int) -> WriteAttempt:
+        """Begin an attempt of a task: it has an epoch that is higher than those of earlier ones.
+
+        Give its ``identity`` to the producer, see ``vq.ProducerConfig``.
+
+        Args:
+            write: A write that was begun.
+            batch: The batch's number; all tasks of earlier batches have ended.
+            task: The task's number within the batch.
+
+        Raises:
+            InvalidState: A later batch has begun, or the write is not there.
+        """
+        return self._run(self._admin.begin_attempt(write, batch, task))
+
+    def tasks_begun(self, write: str, batch: int) -> list[int]:
+        """Return the tasks of a batch of which attempts have begun, sorted."""
+        return self._run(self._admin.tasks_begun(write, batch))
+
+    def enter_topic(
+        self, attempt: WriteAttempt, topic: str, *, timeout: float = WAIT_S
+    ) -> dict[int, tuple[int, int]]:
+        """Make a topic ready for an attempt, before its first message to the topic.
+
+        A repeated attempt so has all partitions refuse what earlier attempts still send.
+
+        Args:
+            attempt: The attempt.
+            topic: The topic. A missing one is created if producers may do so.
+            timeout: How long to wait for the brokers of all partitions, in seconds.
+
+        Returns:
+            By partition, the range of offsets in which earlier attempts may have stored messages;
+            nothing for a first attempt. Read all of it with ``read_written`` before sending.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidState: A later batch has begun, or the write is not there.
+            ProducerFenced: A later attempt of the task has begun.
+            VqError: A partition gave no answer in time, or takes no messages.
+        """
+        return self._run(self._admin.enter_topic(attempt, topic, timeout=timeout))
+
+    def read_written(
+        self,
+        attempt: WriteAttempt,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+    ) -> WrittenRange:
+        """Return the messages that earlier attempts have stored in a part of ``[start, end)``.
+
+        Read on at the ``next_offset`` of the result until that is ``end``.
+
+        Args:
+            attempt: A repeated attempt.
+            topic: A topic that it has entered.
+            partition: The partition's number.
+            start: As ``enter_topic`` says, or the ``next_offset`` of the reading before.
+            end: As ``enter_topic`` says.
+            max_bytes: Stored bytes to look at, those of others included, 1 to 8 MiB; more only if
+                a batch is larger.
+
+        Raises:
+            OffsetOutOfRange: Retention has deleted a part of it, so that it cannot be told.
+            CorruptData: A record is damaged.
+        """
+        return self._run(
+            self._admin.read_written(attempt, topic, partition, start, end, max_bytes=max_bytes)
         )
 
     # The archive
@@ -627,6 +858,13 @@ class Admin:
             MastershipRefused: A node in sync leads, or will.
         """
         return self._run(self._admin.elect_uncleanly(group, node, topics))
+
+    def unclean_elections(self) -> dict[str, tuple[UncleanElection, ...]]:
+        """Return the unclean elections that were decided, the oldest first, by broker group.
+
+        The last 20 of each group are kept.
+        """
+        return self._run(self._admin.unclean_elections())
 
     def list_cut(self) -> tuple[list[CutFile], list[str]]:
         """Return the files of messages that nodes had to cut, and which nodes did not answer."""

@@ -5,16 +5,19 @@ groups that hold its ranges, one after the other.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
 from vq.client.consumer.decode import decode_messages
+from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
+from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, OffsetNotBoundary
 from vq.model import Message, TopicPartition
 from vq.remoting.format import Command
@@ -105,14 +108,41 @@ async def read_range(
     return await source.read(start, end, max_bytes)
 
 
-class Source:
-    """One partition, to be read by position: of the topic that has the name at the first read."""
+async def boundaries_of(
+    cluster: ClusterClient, topic: str, wanted: Mapping[int, int]
+) -> dict[int, int]:
+    """Return where messages begin at or behind offsets; see ``vq.Admin.boundaries``."""
+    for number, offset in wanted.items():
+        check_whole("partition", number)
+        check_whole("offset", offset)
+        if not 0 <= offset <= _OFFSET_MAX:
+            raise InvalidArgument(f"offset {offset} is outside [0, {_OFFSET_MAX}]")
+    sources = [Source(cluster, TopicPartition(topic, number)) for number in wanted]
+    found = await gather_all(
+        each.boundary(offset) for each, offset in zip(sources, wanted.values(), strict=True)
+    )
+    return dict(zip(wanted, found, strict=True))
 
-    def __init__(self, cluster: ClusterClient, partition: TopicPartition) -> None:
+
+class Source:
+    """One partition, to be read by position: of the topic that has the name at the first read.
+
+    ``topic_id``: of the topic that it must be; "": see above. ``read_from``: which nodes are asked.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        partition: TopicPartition,
+        topic_id: str = "",
+        read_from: ReadFrom = ReadFrom.MASTER,
+    ) -> None:
         self.partition = partition
+        self.clock = cluster.clock
         self._cluster = cluster
-        self._reader = Reader(cluster, Troubles("", "", cluster.clock))
-        self._topic_id = ""  # offsets mean nothing in another topic
+        nodes = Nodes(cluster, read_from)
+        self._reader = Reader(cluster, Troubles("", "", cluster.clock), nodes)
+        self._topic_id = topic_id  # offsets mean nothing in another topic
 
     async def get(
         self, request: GetRequest, wait_s: float = 0.0, *, damaged: int = 0
@@ -139,6 +169,17 @@ class Source:
         )
         assert isinstance(answer, GetResponse)
         return answer, bytes(body)
+
+    async def boundary(self, offset: int) -> int:
+        """Return the first place at or behind ``offset`` where a record begins, or the end."""
+        try:
+            await self.get(GetRequest(offset=offset, max_bytes=1, validate=True))
+        except OffsetNotBoundary as error:
+            following = error.details.get("next")
+            if not isinstance(following, int):
+                raise
+            return following
+        return offset
 
     async def report(self, offset: int) -> None:
         """Tell the master that its bytes fail a check; see ``Reader.report``."""

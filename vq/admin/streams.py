@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
+from vq.admin.damaged import Damaged
 from vq.admin.offsets import Inspector, PartitionEnds, check_time
 from vq.admin.stored import COUNT_MAX, Source
 from vq.backoff import Backoff
@@ -24,7 +25,6 @@ from vq.coordination import topics
 from vq.errors import (
     Busy,
     ConnectionCut,
-    CorruptData,
     InvalidArgument,
     NotMaster,
     OffsetOutOfRange,
@@ -49,14 +49,6 @@ _AGAIN: Final = Backoff(first_s=0.1, most_s=2.0)
 #: A master that has just taken over serves less than the one before it, until the nodes in sync
 #: told it what they have. So long it is asked again.
 _BEHIND_S: Final = 15.0
-#: So many damaged readings of one place end the reading.
-_READS_OF_DAMAGE: Final = 4
-#: Damage is reported after so many: the first one may have met a bad network.
-_REPORT_AFTER_READS: Final = 2
-_HINT_OF_DAMAGE: Final = (
-    "the broker was told; `vq topic describe` shows the damaged range. Read on behind it with "
-    "--offset; docs/operations.md (Damage in a partition) says how to repair it"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +228,7 @@ async def _read(
     """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
     at, decoder = part.end if follow else part.start, Decoder(part.source.partition)
     tries, validate = 0, True
-    damaged, behind = _Damaged(part.source), _Behind(part)
+    damaged, behind = Damaged(part.source), _Behind(part)
     while follow or at < part.end:
         request = GetRequest(offset=at, max_bytes=size, tags=tags, validate=validate)
         wait_s = limits.LONG_POLL_S_MAX if follow else 0.0
@@ -301,39 +293,6 @@ class _Behind:
                 "in a take-over, or its nodes do not have it yet",
                 hint="try again; `vq cluster status` tells of the nodes, and of what was lost",
             )
-
-
-class _Damaged:
-    """A place of one partition whose bytes fail a check.
-
-    The second reading is reported, so that the broker verifies what it has and repairs it from
-    another node. From then on the nodes are asked in turn: one of them may have the right bytes.
-
-    Attributes:
-        reads: How many readings of this place were damaged.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.reads = 0
-
-    async def note(self, offset: int, error: VqError) -> None:
-        """Note a damaged reading, and wait for a while.
-
-        Raises:
-            CorruptData: There were too many.
-        """
-        offset = int(error.details.get("offset", offset))
-        self.reads += 1
-        if self.reads == _REPORT_AFTER_READS:
-            await self._source.report(offset)
-        if self.reads >= _READS_OF_DAMAGE:
-            raise CorruptData(
-                f"{self._source.partition}: {error}",
-                details={**error.details, "offset": offset},
-                hint=_HINT_OF_DAMAGE,
-            ) from error
-        await asyncio.sleep(_AGAIN.pause_s(self.reads))
 
 
 # Several --------------------------------------------------------------------------------------

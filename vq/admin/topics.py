@@ -474,6 +474,15 @@ class TopicDescription:
     refusing: tuple[str, ...]
 
 
+async def get_topic(cluster: ClusterClient, name: str) -> Topic:
+    """Return a topic as ZooKeeper knows it.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    return _topic(await topics.describe_topic(cluster.coordinator, name))
+
+
 async def describe_topic(cluster: ClusterClient, name: str) -> TopicDescription:
     """Return a topic with the state, the offsets and the damage of every partition.
 

@@ -14,7 +14,7 @@ from vq.coordination.coordinator import Check, Create, NodeExists, NoNode, Opera
 from vq.coordination.grace import describe_stored
 from vq.coordination.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
 from vq.coordination.paths import BrokerNode, GroupState, UncleanElection, UncleanElections
-from vq.coordination.reading import gather_all
+from vq.coordination.reading import children_or_none, gather_all
 from vq.coordination.topics import list_topics
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
@@ -117,6 +117,22 @@ def _check_topics(group: str, concerned: Collection[str], named: Collection[str]
         )
     if others:
         raise InvalidArgument(f"group {group!r} has nothing of topic {', '.join(others)}")
+
+
+async def unclean_elections(cluster: ClusterClient) -> dict[str, tuple[UncleanElection, ...]]:
+    """Return the unclean elections that were decided, the oldest first, by broker group.
+
+    Raises:
+        Unreadable: A list of them has something else.
+    """
+    parent = parent_of(UncleanElections.path("b"))
+    found: dict[str, tuple[UncleanElection, ...]] = {}
+    for group in sorted(await children_or_none(cluster.coordinator, parent)):
+        path = UncleanElections.path(group)
+        with contextlib.suppress(NoNode):
+            node = await cluster.coordinator.get(path)
+            found[group] = UncleanElections.decode(path, node.data).elections
+    return found
 
 
 async def _look(

@@ -57,6 +57,21 @@ def check_batch(body: bytes, *, record_count: int, crc: int, max_message_bytes: 
         raise _what_is_wrong(body, record_count, found, end, max_message_bytes)
 
 
+def check_empty(producer_id: int, sequence: int) -> None:
+    """Return if a batch without records may be appended: the first one of a producer's epoch.
+
+    It begins the epoch, so that the broker refuses what earlier epochs still send.
+
+    Raises:
+        InvalidRequest: It is no such batch.
+    """
+    if not producer_id or sequence:
+        raise InvalidRequest(
+            f"a batch without records from producer {producer_id} with sequence {sequence}: only "
+            "the first batch of a producer's epoch may have none"
+        )
+
+
 def _what_is_wrong(
     body: bytes, record_count: int, found: int, position: int, max_message_bytes: int
 ) -> VqError:

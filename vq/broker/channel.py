@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from vq.broker.batch_check import check_batch
+from vq.broker.batch_check import check_batch, check_empty
 from vq.broker.context import Context, Role
 from vq.broker.copies import Copies, Woken
 from vq.broker.flush_due import FlushDue
@@ -471,14 +471,18 @@ class Channel:
             if settings.min_insync > self.role.named:
                 raise self._too_few()
             count, crc = header.record_count, header.crc
-            check_batch(
-                body,
-                record_count=count,
-                crc=crc,
-                max_message_bytes=settings.max_message_bytes,
-            )
-            stamp = None
             producer_id = header.producer_id
+            if count or body:
+                check_batch(
+                    body,
+                    record_count=count,
+                    crc=crc,
+                    max_message_bytes=settings.max_message_bytes,
+                )
+            else:
+                check_empty(producer_id, header.sequence)
+                crc = 0
+            stamp = None
             if producer_id:
                 producer_epoch = header.producer_epoch
                 if producer_epoch > PRODUCER_EPOCH_MAX:

@@ -12,7 +12,7 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.servers import checked_servers
 from vq.errors import InvalidArgument
-from vq.model import Compression, check_compression, check_name, choice_of
+from vq.model import Compression, ProducerIdentity, check_compression, check_name, choice_of
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -167,6 +167,10 @@ class ProducerConfig:
             contents are bytes.
         interceptors: Code of the application around each send: their ``before_send`` runs in this
             order, their ``after_send`` in the reverse order.
+        identity: Who writes, so that a later producer can take over from this one, see
+            ``ProducerIdentity``. At the first message of a partition that is not stored, or whose
+            outcome is unknown, the producer ends there: all further messages to the partition fail.
+            None: nobody takes over. Needs ``ordered = True`` and ``on_unavailable = "wait"``.
         exit_flush_s: If the program ends and the producer was not closed, how long its end waits
             for messages that are not sent; 0: not at all. What is not stored then is counted in a
             log line at ERROR.
@@ -189,6 +193,7 @@ class ProducerConfig:
     ordered: bool = False
     serializer: Serializer | None = None
     interceptors: Sequence[ProducerInterceptor] = ()
+    identity: ProducerIdentity | None = None
     exit_flush_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -224,6 +229,7 @@ class ProducerConfig:
         unavailable = choice_of(OnUnavailable, "on_unavailable", self.on_unavailable)
         object.__setattr__(self, "on_unavailable", unavailable)
         _check_ordered(self, strategy)
+        _check_identity(self)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             raise InvalidArgument(
                 f"retry_backoff_max_s = {self.retry_backoff_max_s} is below "
@@ -247,6 +253,25 @@ def _check_ordered(config: ProducerConfig, strategy: Strategy | None) -> None:
         raise InvalidArgument(
             "ordered = True and on_unavailable = 'any' exclude one another: a diverted message "
             "has no order; give 'wait' or 'fail'"
+        )
+
+
+def _check_identity(config: ProducerConfig) -> None:
+    identity = config.identity
+    if identity is None:
+        return
+    if not isinstance(identity, ProducerIdentity):
+        raise InvalidArgument(
+            f"identity = {shown(identity)} is {type(identity).__name__}; give vq.ProducerIdentity"
+        )
+    _number("identity.producer_id", identity.producer_id, int)
+    _number("identity.epoch", identity.epoch, int)
+    _between("identity.producer_id", identity.producer_id, 1, 2**63 - 1)
+    _between("identity.epoch", identity.epoch, 0, limits.PRODUCER_EPOCH_MAX)
+    if not config.ordered or config.on_unavailable is not OnUnavailable.WAIT:
+        raise InvalidArgument(
+            f"identity needs ordered = True and on_unavailable = 'wait', not {config.ordered} and "
+            f"{str(config.on_unavailable)!r}: the producer ends at its first failure"
         )
 
 

@@ -261,3 +261,46 @@ async def reset_offset(
         return Plan([Set(fence_path, fence, version), write], None)
 
     await apply_plan(coordinator, plan, what=f"the offset of {partition}")
+
+
+async def record_progress(
+    coordinator: Coordinator, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> None:
+    """Write the progress of a group that has no members, such as that of a Spark query.
+
+    There is no claim that would fence another writer: the offset's own version does, and an offset
+    is never lowered within the same topic. May be repeated.
+
+    Raises:
+        CoordinationError: See ``update``; some may have been written.
+    """
+    for topic in sorted({partition.topic for partition in offsets}):
+        await make_parents(coordinator, group, topic)
+    wanted = sorted(offsets)
+    for start in range(0, len(wanted), COMMITS_PER_MULTI):
+        step = wanted[start : start + COMMITS_PER_MULTI]
+
+        async def plan(
+            _: CoordinationError | None, step: Sequence[TopicPartition] = step
+        ) -> Plan[None]:
+            found = await gather_all(
+                _progress(coordinator, group, partition, offsets[partition]) for partition in step
+            )
+            return Plan([each for each in found if each is not None], None)
+
+        await apply_plan(coordinator, plan, what=f"the progress of group {group!r}")
+
+
+async def _progress(
+    coordinator: Coordinator, group: str, partition: TopicPartition, offset: CommittedOffset
+) -> Operation | None:
+    """Return what writes an offset; None: it, or a higher one, is written."""
+    path = CommittedOffset.path(group, *partition)
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return Create(path, offset.encode())
+    before = CommittedOffset.decode(path, node.data)
+    if before.topic_id == offset.topic_id and before.offset >= offset.offset:
+        return None
+    return Set(path, offset.encode(), node.stat.version)

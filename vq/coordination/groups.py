@@ -231,7 +231,7 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
         ) from None
     for name in await children_or_none(coordinator, path):
         if f"{path}/{name}" != parent:
-            await _delete_below(coordinator, f"{path}/{name}")
+            await delete_below(coordinator, f"{path}/{name}")
     try:
         with contextlib.suppress(NoNode):
             await coordinator.delete(path)
@@ -242,8 +242,9 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
         ) from None
 
 
-async def _delete_below(coordinator: Coordinator, path: str) -> None:
+async def delete_below(coordinator: Coordinator, path: str) -> None:
+    """Delete a node and all below it."""
     for name in await children_or_none(coordinator, path):
-        await _delete_below(coordinator, f"{path}/{name}")
+        await delete_below(coordinator, f"{path}/{name}")
     with contextlib.suppress(NoNode):
         await coordinator.delete(path)

@@ -28,6 +28,7 @@ version) and refuses a higher ``v``. This module does no I/O.
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
     archive/runs/…                                        the runs of the archive: ``run_values``
+    writes/<write>/…                                      who writes repeatable writes: ``writes``
 """
 
 import json

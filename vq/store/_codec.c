@@ -2,10 +2,7 @@
  *
  * vq/store/codec.py has the same functions in Python: they are the reference and what runs where
  * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
- * here. Layout of a record (see vq/store/format.py), all numbers big-endian:
- *
- *   length u32 | checksum 4 bytes | id u64 | flag u32
- *     | [tag length u32 | tag] | [properties length u32 | properties] | payload
+ * here. _records.h shows the layout of a record.
  *
  * The checksum of a message is the first four bytes of the MD5 (RFC 1321) of everything behind it, id
  * and flag included; that of a control record covers what is behind the header. MD5 of one message is a chain in which every step waits for the one before it; sixteen messages side by
@@ -19,17 +16,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines; elsewhere the Python functions do the work"
-#endif
+#include "_records.h"
 
-enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, PROPERTIES = 2 };
 enum { MESSAGE_FIELDS = 10 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
-/* Keys; see vq/store/record.py. */
-enum { KEY_FIELD = 0x0a, KEY_BYTES_FIELD = 0x32, KEY_INT_FIELD = 0x38 };
-enum { KEY_BYTES_SHORT = 127, VARINT_BYTES_MAX = 10 };
+enum { KEY_BYTES_SHORT = 127 };
 
 /* MD5 ------------------------------------------------------------------------------------------ */
 
@@ -43,11 +35,6 @@ typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
 #else
 #define FOR_THIS_PROCESSOR
 #endif
-
-typedef struct {
-    const uint8_t *data;
-    size_t size;
-} text_t;
 
 #define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
 #define F(x, y, z) ((z) ^ ((x) & ((y) ^ (z))))
@@ -186,34 +173,6 @@ static void digest_all(const text_t *texts, Py_ssize_t count, uint32_t *digests)
 {
     for (Py_ssize_t i = 0; i < count; i += LANES)
         digest_some(texts + i, count - i < LANES ? count - i : LANES, digests + i);
-}
-
-/* Numbers -------------------------------------------------------------------------------------- */
-
-static inline uint32_t load_u32(const uint8_t *at)
-{
-    uint32_t value;
-    memcpy(&value, at, 4);
-    return __builtin_bswap32(value);
-}
-
-static inline uint64_t load_u64(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return __builtin_bswap64(value);
-}
-
-static inline void store_u32(uint8_t *at, uint32_t value)
-{
-    value = __builtin_bswap32(value);
-    memcpy(at, &value, 4);
-}
-
-static inline void store_u64(uint8_t *at, uint64_t value)
-{
-    value = __builtin_bswap64(value);
-    memcpy(at, &value, 8);
 }
 
 /* Encoding ------------------------------------------------------------------------------------- */
@@ -460,17 +419,6 @@ static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t s
     }
     Py_DECREF(key);
     return text;
-}
-
-/* Cut a field with its length before it off the front of a body. Returns 0 if it is longer than that. */
-static int cut_field(text_t *body, text_t *field)
-{
-    if (body->size < 4 || load_u32(body->data) > body->size - 4)
-        return 0;
-    *field = (text_t){body->data + 4, load_u32(body->data)};
-    body->data += 4 + field->size;
-    body->size -= 4 + field->size;
-    return 1;
 }
 
 /* Return the integer (a new reference) whose zigzag varint is the whole text, or NULL: with an
@@ -780,39 +728,6 @@ typedef struct {
     unsigned long long payload_max, tag_max, properties_max;
     uint32_t flags_mask;
 } bounds_t;
-
-/* Whether Python's strict decoder takes these bytes: no overlong forms, no surrogates. */
-static int is_utf8(const uint8_t *text, size_t size)
-{
-    for (size_t i = 0; i < size;) {
-        uint8_t first = text[i], low = 0x80, high = 0xbf;
-        size_t more;
-        if (first < 0x80) {
-            i++;
-            continue;
-        }
-        if (first >= 0xc2 && first <= 0xdf) {
-            more = 1;
-        } else if (first >= 0xe0 && first <= 0xef) {
-            more = 2;
-            low = first == 0xe0 ? 0xa0 : low;
-            high = first == 0xed ? 0x9f : high;
-        } else if (first >= 0xf0 && first <= 0xf4) {
-            more = 3;
-            low = first == 0xf0 ? 0x90 : low;
-            high = first == 0xf4 ? 0x8f : high;
-        } else {
-            return 0;
-        }
-        if (size - i <= more || text[i + 1] < low || text[i + 1] > high)
-            return 0;
-        for (size_t k = 2; k <= more; k++)
-            if ((text[i + k] & 0xc0) != 0x80)
-                return 0;
-        i += more + 1;
-    }
-    return 1;
-}
 
 /* Whether the record whose header is at head, with size bytes of data from there on, is well-formed. */
 static int is_well_formed(const uint8_t *head, size_t size, const bounds_t *bounds)

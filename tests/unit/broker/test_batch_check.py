@@ -6,7 +6,7 @@ from support.broker import message
 
 from vq import limits
 from vq.broker import batch_check
-from vq.broker.batch_check import check_batch
+from vq.broker.batch_check import check_batch, check_empty
 from vq.errors import BadChecksum, BatchTooLarge, InvalidRequest, MessageTooLarge, VqError
 from vq.store import codec
 from vq.store.format import RECORD_HEADER, BatchHeader, encode_control
@@ -161,3 +161,10 @@ def test_every_bad_record_is_named_by_its_place():
     """The sender learns where to look."""
     with pytest.raises(VqError, match="the record at byte 840"):
         _check(message(b"x") * 40 + record(b"", 1 << 12), 41)
+
+
+def test_only_the_first_batch_of_an_epoch_may_be_empty() -> None:
+    check_empty(7, 0)
+    for producer_id, sequence in ((0, 0), (7, 1), (0, 1)):
+        with pytest.raises(InvalidRequest, match="only the first batch of a producer's epoch"):
+            check_empty(producer_id, sequence)

@@ -19,7 +19,7 @@ from vq.client.config import (
 )
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.errors import InvalidArgument
-from vq.model import Compression
+from vq.model import Compression, ProducerIdentity
 from vq.serializers import Hessian2, Json, Serializer
 
 TIMES = {
@@ -252,3 +252,24 @@ def test_a_factory_is_where_the_variables_say(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("VQ_ZOOKEEPER", "nowhere")
     with pytest.raises(InvalidArgument, match="'nowhere' has no port"):
         MessageFactoryConfig()
+
+
+@pytest.mark.parametrize(
+    ("identity", "more", "told"),
+    [
+        ((7, 0), {"ordered": True}, "give vq.ProducerIdentity"),
+        (ProducerIdentity(0, 0), {"ordered": True}, "identity.producer_id = 0 is outside"),
+        (ProducerIdentity(2**63, 0), {"ordered": True}, "identity.producer_id = 9223372036854775"),
+        (ProducerIdentity(7, 65_536), {"ordered": True}, "identity.epoch = 65536 is outside"),
+        (ProducerIdentity(7, -1), {"ordered": True}, "identity.epoch = -1 is outside"),
+        (ProducerIdentity(7, 0), {}, "identity needs ordered = True"),
+        (ProducerIdentity(7, 0), {"ordered": True, "on_unavailable": "fail"}, "identity needs"),
+    ],
+)
+def test_an_identity_has_bounds_and_needs_an_ordered_producer(
+    identity: Any, more: dict[str, Any], told: str
+) -> None:
+    ProducerConfig(identity=ProducerIdentity(2**63 - 1, 65_535), ordered=True)
+    with pytest.raises(InvalidArgument) as raised:
+        ProducerConfig(identity=identity, **more)
+    assert told in str(raised.value)

@@ -37,6 +37,7 @@ from vq.coordination.paths import (
 )
 from vq.coordination.rebalance import assign
 from vq.coordination.slots import SlotLease
+from vq.coordination.writes import WriteTask, WriteTopic
 from vq.model import TopicPartition, time_ms_of
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text("utf-8")
@@ -51,6 +52,8 @@ VALUES: dict[str, type[Value]] = {
     "slot_marks/N": SlotMark,
     "brokers/b1/load/n1": BrokerLoad,
     "brokers/b1/nodes/n1": BrokerNode,
+    "writes/nightly/tasks/N": WriteTask,
+    "writes/nightly/topics/T": WriteTopic,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
 }

@@ -151,6 +151,15 @@ class Decoder:
         size = len(self._rest)
         return Rest(size, bytes_needed(self._rest) - size) if size else NO_REST
 
+    @property
+    def read_to(self) -> int:
+        """Where the next record begins, once the chunk has no more messages.
+
+        That is behind the last message, and also behind batches without any.
+        """
+        assert self._chunk is not None
+        return self._chunk.next_offset - len(self._rest)
+
     def decode(self, chunk: Chunk) -> list[Message]:
         """Return the first messages that ``chunk`` completes, verified; see also ``has_more``."""
         self.begin(chunk)

@@ -321,8 +321,7 @@ class ThreadDelivery:
             return None
         with self._lock:
             self._forget_chunk()
-            if chunk.offsets is not None:
-                self._begin = chunk.next_offset
+            self._begin = self._decoder.read_to
         self._decoder.end_chunk()
         if self.error is not None and self.position > self._stuck_at:
             self._went_on()

@@ -414,8 +414,8 @@ class InboxDelivery:
         if self._decoder.error is not None and not self._stopped:
             self._begin_anew(self._decoder.error)
             return
-        if chunk.offsets is not None and not self._stopped:
-            self.position = chunk.next_offset
+        if not self._stopped:
+            self.position = self._decoder.read_to
         self._forget_chunk()
         self._hooks.consumed(chunk.size, self._decoder.rest)
         self._maybe_went_on()

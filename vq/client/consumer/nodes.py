@@ -124,6 +124,14 @@ class Nodes:
             del self._avoided[key]
         return False
 
+    def is_copy(self, partition: TopicPartition, offset: int, address: Address) -> bool:
+        """Return whether an answer came from a copy that was chosen, and not from the master."""
+        if not self.from_copy:
+            return False
+        with contextlib.suppress(VqError):
+            return self._cluster.master_at(partition, offset)[0] != address
+        return False
+
     def avoid(self, address: Address, partition: TopicPartition | None = None) -> None:
         """Read from other nodes for a while, if there are any; None: all partitions."""
         if self.from_copy:

@@ -85,11 +85,16 @@ class LastRead:
 
 
 class Reader:
-    """What one consumer reads by position; bytes that fail a check are counted in ``troubles``."""
+    """What one consumer reads by position; bytes that fail a check are counted in ``troubles``.
 
-    def __init__(self, cluster: ClusterClient, troubles: Troubles) -> None:
+    ``nodes``: where stored bytes are read from; None: from masters.
+    """
+
+    def __init__(
+        self, cluster: ClusterClient, troubles: Troubles, nodes: Nodes | None = None
+    ) -> None:
         self._cluster = cluster
-        self._nodes = Nodes(cluster)
+        self._nodes = nodes or Nodes(cluster)
         self._troubles = troubles
         self._last_read = LastRead()
 
@@ -196,6 +201,9 @@ class Reader:
                 if damaged:
                     turn = damaged + tries - 1
                     address, message.epoch = self._nodes.another(partition, offset, turn)
+                elif isinstance(message, GetRequest) and self._nodes.from_copy:
+                    address, message.epoch = self._nodes.at(partition, offset)
+                    message.from_copy = True
                 else:
                     address, message.epoch = self._cluster.master_at(partition, offset)
                 message.topic_id = self._cluster.routes.topic(partition.topic).id
@@ -205,12 +213,16 @@ class Reader:
                         f"id was {topic_id} and is {message.topic_id}"
                     )
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
-                return await self._cluster.request(
+                found = await self._cluster.request(
                     address, command, message, timeout=left + extra_s, anew=damaged > 0
                 )
+                if not found[1] and self._nodes.is_copy(partition, offset, address):
+                    self._nodes.avoid(address, partition)  # it is behind
+                    continue
+                return found
             except VqError as raised:
                 error = raised
-                if damaged and address is not None:
+                if (damaged or self._nodes.from_copy) and address is not None:
                     error = self._nodes.refused(partition, offset, address, raised)
                 late = self._cluster.clock.monotonic() + pause >= deadline
                 cut = isinstance(error, ConnectionCut)  # asking twice does no harm

@@ -117,6 +117,7 @@ class ProducerCore:
         self._follower = (
             LoadFollower(cluster, sense, self._accumulator.topics.values) if follows else None
         )
+        self._known_topics: set[str] = set()  # ids of those that were opened, with an identity
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)
 
@@ -187,6 +188,8 @@ class ProducerCore:
         queues = self._accumulator.topics.get(topic)
         if queues is None:
             topic_id = routes.topic(topic).id
+            if self.config.identity is not None:
+                self._check_new(topic, topic_id)
             queues = self._make_queues(
                 topic, topic_id, self._make_queue, self._make_spread, self._meter.topic(topic)
             )
@@ -194,6 +197,18 @@ class ProducerCore:
             self._accumulator.open(queues)
             if self._follower is not None:
                 self._follower.look_soon()
+
+    def _check_new(self, topic: str, topic_id: str) -> None:
+        """Check that a producer with an identity has not written to a topic before.
+
+        New queues begin with sequence 0, which the broker would take for resends.
+        """
+        if topic_id in self._known_topics:
+            raise InvalidState(
+                f"topic {topic} was deleted and brought back meanwhile; this producer has an "
+                "identity and cannot go on there: replace it by one with the next epoch"
+            )
+        self._known_topics.add(topic_id)
 
     def _make_queues(
         self,

@@ -15,7 +15,8 @@ So:
 * Long before the last epoch the queue takes a new producer id, see ``stamps``.
 
 With ``config.ordered``, a message that fails takes along what was accepted behind it: messages that
-are certainly not stored are refused, the others are reported as unknown.
+are certainly not stored are refused, the others are reported as unknown. With ``config.identity``,
+nothing is renumbered: everything that comes after a failure fails, too.
 
 In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not sent] | pending
 """
@@ -80,7 +81,8 @@ class PartitionQueue:
         epoch: The master's epoch at the last look-up; 0: no look-up yet.
         master: Its address then, for errors.
         has_diverted: Some of ``pending`` may be directed to another partition.
-        has_failed: Messages of an ordered producer failed; ``fail_rest`` comes next.
+        has_failed: Messages of an ordered producer failed; ``fail_rest`` comes next. It stays with
+            an identity.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class PartitionQueue:
         self.has_diverted = False
         self.has_failed = False
         self._config = config
-        self._stamps = Stamps(new_producer_id)
+        self._stamps = Stamps(new_producer_id, config.identity)
         self._meter = meter
         self._why_waiting = why_waiting
         self._on_ended = on_ended
@@ -254,6 +256,8 @@ class PartitionQueue:
         under_way = len(self.in_flight)
         if not self.pending or under_way >= self._config.window:
             return False
+        if self.has_failed and self._stamps.fixed:
+            return False  # ``fail_rest`` comes next
         if any(batch.done and not batch.stored for batch in self.in_flight):
             return False  # its messages have an outcome, but its bytes still use memory uncounted
         if under_way and self._stamps.is_renewal_due:
@@ -366,7 +370,7 @@ class PartitionQueue:
             batch.last_refusal = error
         if gap and self.in_flight and self.in_flight[0] is not batch:
             self._pause(now)  # earlier batches have no answer yet, or are sent again
-        elif gap and not batch.unknown:
+        elif gap and not batch.unknown and not self._stamps.fixed:
             if batch.attempts > 1:
                 self._pause(now)  # a new epoch did not help: do not try all of them at once
             self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
@@ -457,7 +461,7 @@ class PartitionQueue:
         failure had its outcome stays.
         """
         self.fail_pending(self._behind())
-        self.has_failed = False
+        self.has_failed = self._stamps.fixed
 
     def refuse(self, items: Sequence[SendFuture], error: errors.VqError) -> None:
         """Remove these messages from ``pending`` and fail them; the sender owns the queue."""
@@ -619,6 +623,8 @@ class PartitionQueue:
 
     def _close_gap(self, gone: Batch) -> None:
         """Renumber the batches behind one that left without being stored."""
+        if self._stamps.fixed:
+            return  # they have failed with it
         if gone.unknown or any(batch.sent or batch.unknown for batch in self.in_flight):
             self._renumber(in_doubt=gone.unknown)
         else:  # no copy with this number or a later one exists: use the numbers again

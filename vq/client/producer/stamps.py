@@ -4,12 +4,15 @@ The broker appends a batch only if its sequence follows the last one of the same
 epoch. A new epoch begins its sequences at 0, and the broker then refuses copies of earlier epochs.
 Epochs are 16 bits. Long before the last one the queue takes a new producer id, which it may do only
 while no batch is in flight and the broker refuses all copies of earlier ones.
+
+With an identity of the application (``ProducerConfig.identity``), id and epoch are fixed: other
+epochs of the id belong to other producers. The queue then ends where it would change them.
 """
 
 from collections.abc import Callable
 
 from vq.limits import PRODUCER_EPOCH_MAX
-from vq.model import ProducerStamp
+from vq.model import ProducerIdentity, ProducerStamp
 
 #: From this epoch on the queue takes a new producer id as soon as it is safe.
 RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
@@ -21,21 +24,24 @@ class Stamps:
     Attributes:
         sequence: Of the next new batch.
         may_be_copied: The broker may still store a copy of an earlier epoch's batch.
+        fixed: The application chose id and epoch, which stay.
     """
 
-    __slots__ = ("_epoch", "_new_id", "_producer_id", "may_be_copied", "sequence")
+    __slots__ = ("_epoch", "_new_id", "_producer_id", "fixed", "may_be_copied", "sequence")
 
-    def __init__(self, new_producer_id: Callable[[], int]) -> None:
+    def __init__(
+        self, new_producer_id: Callable[[], int], identity: ProducerIdentity | None = None
+    ) -> None:
         self._new_id = new_producer_id
-        self._producer_id = new_producer_id()
-        self._epoch = 0
+        self.fixed = identity is not None
+        self._producer_id, self._epoch = identity or (new_producer_id(), 0)
         self.sequence = 0
         self.may_be_copied = False
 
     @property
     def is_renewal_due(self) -> bool:
         """Whether epochs are to end soon: the queue shall take a new producer id."""
-        return self._epoch >= RENEW_EPOCH
+        return self._epoch >= RENEW_EPOCH and not self.fixed
 
     def stamp(self, sequence: int) -> ProducerStamp:
         """Return the stamp of a batch under the present id and epoch."""
@@ -53,6 +59,7 @@ class Stamps:
         Args:
             in_doubt: The broker may still store a copy of a batch of an earlier epoch.
         """
+        assert not self.fixed
         self.may_be_copied = self.may_be_copied or in_doubt
         if self._epoch < PRODUCER_EPOCH_MAX:
             self._epoch += 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support.broker import MemoryCluster
 from support.client import HOST
+from support.columns import rows_of
 from support.consumers import consumer_of
 from support.producers import producer_of
 from support.waiting import WAIT_S, until
@@ -31,7 +32,7 @@ class Group:
         self.sent = 0
         self.got: dict[int, list[int]] = defaultdict(list)
         self.producer: aio.MessageProducer
-        self.consumer: aio.MessageConsumer
+        self.consumer: aio.MessageConsumer | None = None
 
     def read_from(self, node: str) -> int:
         """Return how many bytes readers got from a node."""
@@ -59,6 +60,7 @@ class Group:
 
     async def receive(self) -> None:
         """Take what was sent until now."""
+        assert self.consumer is not None
         async with asyncio.timeout(WAIT_S):
             while sum(map(len, self.got.values())) < self.sent:
                 message = await anext(aiter(self.consumer))
@@ -95,7 +97,8 @@ async def group(
     await group.send()
     await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
     yield group
-    await asyncio.wait_for(group.consumer.close(), WAIT_S)
+    if group.consumer is not None:
+        await asyncio.wait_for(group.consumer.close(), WAIT_S)
     await asyncio.wait_for(group.producer.close(), WAIT_S)
 
 
@@ -249,3 +252,33 @@ async def test_bytes_that_are_damaged_on_a_copy_are_read_from_the_master(group: 
     repairer = group.cluster.nodes["b1-n2"]._dispatcher.repairs
     assert isinstance(repairer, Repairer)
     await until(repairer.damaged)
+
+
+async def columns_of(group: Group) -> None:
+    """Take what was sent until now, as a program does that analyses ranges."""
+    group.got.clear()
+    for number, ends in (await group.factory.admin.bounds("many")).items():
+        assert ends is not None
+        found = group.factory.admin.read_columns("many", number, 0, ends.latest, read_from="any")
+        async for each in found:
+            group.got[number] += [int(row[-1]) for row in rows_of(each.table)]
+
+
+async def test_ranges_are_read_from_copies_and_from_the_master_if_those_fail(group: Group) -> None:
+    """Also when a copy is behind, damaged, or gone."""
+    await until(group.copied_all)
+    for _ in range(6):  # the first node is drawn for each range
+        await columns_of(group)
+        group.check()
+    assert group.read_from("b1-n2") > 0
+    group.cluster.flushers["b1-n2"].held = True
+    sending = asyncio.create_task(group.send(4))
+    await columns_of(group)
+    group.cluster.flushers["b1-n2"].release()
+    await sending
+    damage(group, "b1-n2")
+    await columns_of(group)
+    group.check()
+    group.cluster.network.kill("b1-n2")
+    await columns_of(group)
+    group.check()

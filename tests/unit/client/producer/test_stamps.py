@@ -7,7 +7,7 @@ import pytest
 from vq.client.producer import stamps as module
 from vq.client.producer.stamps import Stamps
 from vq.limits import PRODUCER_EPOCH_MAX
-from vq.model import ProducerStamp
+from vq.model import ProducerIdentity, ProducerStamp
 
 
 def stamps_of() -> Stamps:
@@ -55,3 +55,13 @@ def test_after_the_last_epoch_comes_a_new_id() -> None:
     made.sequence = 5
     made.next_epoch(in_doubt=True)
     assert made.stamp(made.sequence) == ProducerStamp(8, 0, 0)
+
+
+def test_an_identity_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other epochs of the id belong to other producers, so no renewal is ever due."""
+    monkeypatch.setattr(module, "RENEW_EPOCH", 1)
+    made = Stamps(lambda: 8, ProducerIdentity(7, 3))
+    assert made.fixed
+    assert made.stamp(2) == ProducerStamp(7, 3, 2)
+    assert not made.is_renewal_due
+    assert not stamps_of().fixed

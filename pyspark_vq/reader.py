@@ -1,0 +1,165 @@
+"""Batch queries: ranges are planned on the driver, and tasks read them from the brokers."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_vq.columns import checked, record_batch, wanted_columns
+from pyspark_vq.connection import factory_of
+from pyspark_vq.filters import EVERYTHING, Narrowed, narrowed_by
+from pyspark_vq.options import ReadOptions
+from pyspark_vq.planning import batch_ranges
+from pyspark_vq.ranges import Range, narrowed, split
+from vq import Admin
+from vq.columns import Selection
+from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, UnknownTopic, VqError
+
+__all__ = ["BatchReader", "DataLost", "Split", "read_split", "selected"]
+
+logger = logging.getLogger("pyspark_vq")
+
+
+class DataLost(VqError):
+    """Messages that a query should read are not there, or damaged."""
+
+    hint = "failOnDataLoss=false reads on behind them, and tells the range in the executor's log"
+
+
+class Split(InputPartition):
+    """One task: a range, and which of its messages are wanted."""
+
+    def __init__(self, range_: Range, selection: Selection) -> None:
+        self.range = range_
+        self.selection = selection
+
+
+class BatchReader(DataSourceReader):
+    """The reader of a batch query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = checked(schema)
+        self._left = EVERYTHING
+
+    @property
+    def pushFilters(self) -> "_PushFilters":
+        """What Spark calls with filters; see ``_PushFilters``."""
+        return _PushFilters(self)
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        """Keep what filters leave; return those that Spark has to check."""
+        self._left, others = narrowed_by(filters, self._left)
+        return others
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks of the query; one without a range if there is nothing to read."""
+        left, options = self._left, self._options
+        admin = factory_of(options.connect).admin
+        ranges = [
+            each
+            for each in batch_ranges(admin, options, left)
+            if left.takes(each.topic, each.partition)
+        ]
+        wanted = selected(left, options)
+        found = split(narrowed(ranges, wanted.low, wanted.high), options.min_partitions)
+        return [Split(each, wanted) for each in found] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task."""
+        if isinstance(partition, Split):
+            yield from read_split(self._options, self._schema, partition)
+
+
+class _PushFilters:
+    """``BatchReader.push``, as Spark calls it.
+
+    Spark refuses a reader that overrides ``pushFilters`` while
+    ``spark.sql.python.filterPushdown.enabled`` is false, which it is by default. Then it calls
+    nothing and checks all filters itself, which is right for this reader. It tells an override by
+    the function of the bound method: so this has that of the base class.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return self._reader.push(filters)
+
+
+def selected(left: Narrowed, options: ReadOptions) -> Selection:
+    """Return which messages the filters and the option ``tag`` leave."""
+    kept = left.selection
+    if not options.tags:
+        return kept
+    tags = {each.encode() for each in options.tags}
+    tags &= tags if kept.tags is None else set(kept.tags)
+    return Selection(kept.low, kept.high, kept.id_low, kept.id_high, tuple(sorted(tags)))
+
+
+def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of one task as Arrow batches.
+
+    Raises:
+        DataLost: Some are not there, and data loss fails the query.
+        VqError: A broker does not answer in time; or the topic was deleted.
+    """
+    found, admin = task.range, factory_of(options.connect).admin
+    at = found.start
+    while at < found.end:
+        try:
+            for each in admin.read_columns(
+                found.topic,
+                found.partition,
+                at,
+                found.end,
+                columns=wanted_columns(schema),
+                selection=task.selection,
+                topic_id=found.topic_id,
+                read_from=options.read_from,
+                timeout=options.timeout_s,
+            ):
+                at = each.next_offset
+                if each.table.rows:
+                    yield record_batch(each.table, found.topic, found.partition, schema)
+            return
+        except UnknownTopic as error:
+            text = f"[{at}, {found.end}) of {found.topic}-{found.partition} is gone: {error}"
+            if options.fail_on_data_loss:
+                raise DataLost(text) from error
+            logger.warning("%s", text)
+            return
+        except (OffsetOutOfRange, CorruptData, PartitionQuarantined) as error:
+            behind = min(_behind(admin, found, at, error), found.end)
+            text = f"[{at}, {behind}) of {found.topic}-{found.partition} cannot be read: {error}"
+            if options.fail_on_data_loss or behind <= at:
+                raise DataLost(text, details=_details(error)) from error
+            logger.warning("%s; the query goes on behind it", text)
+            at = behind
+
+
+def _details(error: VqError) -> dict[str, Any]:
+    return dict(error.details)
+
+
+def _behind(admin: Admin, found: Range, at: int, error: VqError) -> int:
+    """Return where messages can be read again behind a loss; ``at`` if that is not known."""
+    if isinstance(error, OffsetOutOfRange):
+        earliest = error.details.get("earliest")
+        return earliest if isinstance(earliest, int) and earliest > at else found.end
+    where = error.details.get("offset", at)
+    where = max(at, where) if isinstance(where, int) else at
+    try:
+        described = admin.describe_topic(found.topic).partitions[found.partition]
+        ends = [each.end for each in described.damage if each.start <= where < each.end]
+        if ends:
+            return max(ends)
+        following = admin.boundaries(found.topic, {found.partition: where + 1})
+        return following[found.partition]
+    except VqError as failed:
+        logger.warning("what lies behind the damage cannot be found: %s", failed)
+        return at

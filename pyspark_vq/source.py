@@ -1,0 +1,53 @@
+"""``format("vq")``: what Spark makes a reader or a writer of."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_vq.options import ReadOptions
+
+__all__ = ["VqSource"]
+
+
+class VqSource(DataSource):
+    """Topics of vq as DataFrames; docs/reference/spark.md has its options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq"
+
+    def schema(self) -> StructType:
+        """Return the columns of a query that does not name its own."""
+        from pyspark_vq.columns import SCHEMA
+
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        from pyspark_vq.reader import BatchReader
+
+        return BatchReader(ReadOptions.parsed(self.options, stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        from pyspark_vq.stream import StreamReader
+
+        return StreamReader(ReadOptions.parsed(self.options, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a DataFrame."""
+        from pyspark_vq.sink import batch_sink
+
+        return batch_sink(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream's micro-batches."""
+        from pyspark_vq.sink import stream_sink
+
+        return stream_sink(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,176 @@
+"""Streams: what a micro-batch has, and what of it is committed to a group."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_vq.columns import checked
+from pyspark_vq.connection import close_all, factory_of
+from pyspark_vq.filters import EVERYTHING
+from pyspark_vq.group import GroupProgress
+from pyspark_vq.options import ReadOptions
+from pyspark_vq.planning import TopicNow, known_ends, names_now, offsets_of, topic_now
+from pyspark_vq.positions import (
+    Positions,
+    TopicPositions,
+    available,
+    capped,
+    limited,
+    moved,
+    ranges_between,
+)
+from pyspark_vq.ranges import split
+from pyspark_vq.reader import DataLost, Split, read_split, selected
+from vq import Admin
+from vq.errors import UnknownTopic, VqError
+
+__all__ = ["StreamReader"]
+
+logger = logging.getLogger("pyspark_vq")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream; one lives beside the driver as long as the query runs."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = checked(schema)
+        self._stop_at: Positions | None = None  # of a query that ends by itself
+        self._seen: Positions | None = None  # what was there when Spark asked last
+        self._told: set[str] = set()  # losses that are in the log already
+        self._progress = GroupProgress(options)
+
+    @property
+    def _admin(self) -> Admin:
+        return factory_of(self._options.connect).admin
+
+    def _now(self) -> list[TopicNow]:
+        """Return the topics that are there."""
+        admin, found = self._admin, []
+        for name in names_now(admin, self._options):
+            try:
+                found.append(topic_now(admin, name))
+            except UnknownTopic:  # the caller knows whether it was there before
+                continue
+        return found
+
+    # Places -------------------------------------------------------------------------------------
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+        options, admin, topics = self._options, self._admin, {}
+        for name in names_now(admin, options):
+            topic = topic_now(admin, name)
+            ends = known_ends(admin, topic, options.timeout_s)
+            at = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
+            topics[name] = TopicPositions(topic.id, tuple(at[n] for n in sorted(at)))
+        return Positions(topics).encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a micro-batch has at most."""
+        limit = self._options.bytes_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next micro-batch ends; ``start`` if there is nothing to read.
+
+        Raises:
+            DataLost: Something was lost, and data loss fails the query.
+        """
+        begin, now = Positions.decode(start), self._now()
+        end, losses = available(begin, now)
+        self._tell(losses)
+        self._seen = end
+        if self._stop_at is not None:
+            end = capped(end, self._stop_at, begin)
+        if isinstance(limit, ReadMaxBytes):
+            end, places = limited(begin, end, now, limit.max_bytes)
+            end = moved(end, self._aligned(places, begin))
+        # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
+        # once it has another one: of a stream that waits, the group would lag for ever.
+        self._progress.note(begin, at_once=end == begin)
+        return end.encode()
+
+    def _tell(self, losses: Sequence[str]) -> None:
+        """Raise what was lost, or have it in the log once."""
+        if losses and self._options.fail_on_data_loss:
+            raise DataLost("; ".join(losses[:10]))
+        for loss in losses:
+            if loss not in self._told:
+                self._told.add(loss)
+                logger.warning("%s; the query goes on behind it", loss)
+
+    def _aligned(
+        self, places: dict[str, dict[int, int]], begin: Positions
+    ) -> dict[str, dict[int, int]]:
+        """Return the starts of the next messages; a partition whose broker is silent waits."""
+        found: dict[str, dict[int, int]] = {}
+        for topic, wanted in places.items():
+            try:
+                found[topic] = self._admin.boundaries(topic, wanted)
+            except VqError as error:
+                logger.warning("%s: %s; only its other partitions are read now", topic, error)
+                found[topic] = self._each_aligned(topic, wanted, begin)
+        return found
+
+    def _each_aligned(self, topic: str, wanted: dict[int, int], begin: Positions) -> dict[int, int]:
+        found = {}
+        for number, offset in wanted.items():
+            try:
+                found.update(self._admin.boundaries(topic, {number: offset}))
+            except VqError as error:
+                passes = error.retriable or error.refresh_routes
+                before = begin.topics.get(topic)
+                at = 0 if before is None else before.of(number)
+                # In damage no message begins: reading says what is lost.
+                found[number] = at if passes else offset
+        return found
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return what was there when Spark asked last."""
+        return None if self._seen is None else self._seen.encode()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note what there is now: the query ends there.
+
+        Raises:
+            NotMaster: A broker is silent, so this is not known.
+        """
+        options, admin, topics = self._options, self._admin, {}
+        for topic in self._now():
+            ends = known_ends(admin, topic, options.timeout_s)
+            latest = tuple(ends[number].latest for number in sorted(ends))
+            topics[topic.name] = TopicPositions(topic.id, latest)
+        self._stop_at = Positions(topics)
+
+    # A micro-batch ------------------------------------------------------------------------------
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a micro-batch: the same for the same places."""
+        ranges = ranges_between(Positions.decode(start), Positions.decode(end))
+        wanted = selected(EVERYTHING, self._options)
+        return [Split(each, wanted) for each in split(ranges, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task."""
+        assert isinstance(partition, Split)
+        return read_split(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the progress to the group: Spark will not ask for what is before it again."""
+        self._progress.note(Positions.decode(end))
+
+    def stop(self) -> None:
+        """Commit what is done; close the connections of this process, which serves one query."""
+        try:
+            self._progress.commit()
+        finally:
+            close_all()

@@ -1,0 +1,199 @@
+"""The formats ``vq.lag``, ``vq.topics``, ``vq.brokers`` and ``vq.audit``: a cluster as tables.
+
+Each read is one look at the cluster through ``vq.admin``. What cannot be read gives rows with nulls
+and an ``error``, such as those of a broker that does not answer. Without ZooKeeper the read fails.
+``table_rows`` has the columns.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_vq import table_rows
+from pyspark_vq.connection import factory_of
+from pyspark_vq.options import Connect, Given
+from pyspark_vq.table_rows import Row
+from vq import Admin
+from vq.errors import UnknownTopic, VqError
+
+__all__ = ["TABLES"]
+
+T = TypeVar("T")
+
+#: Tasks that one read of a table has at most: each has a session with ZooKeeper.
+TASKS_MAX: Final = 8
+
+
+class _Part(InputPartition):
+    """The groups or topics that one task looks at."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+
+class _Reader(DataSourceReader):
+    """Reads a table: the names on the driver, all else in tasks."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        names: Callable[[Admin], Sequence[str]] | None,
+        rows: Callable[[Admin, Sequence[str]], Iterator[Row]],
+    ) -> None:
+        self._connect = connect
+        self._names = names
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        """Deal the names out to tasks."""
+        if self._names is None:
+            return [_Part(())]
+        names = self._names(factory_of(self._connect).admin)
+        tasks = max(1, min(TASKS_MAX, len(names)))
+        return [_Part(names[number::tasks]) for number in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        """Return the rows of one task."""
+        assert isinstance(partition, _Part)
+        yield from self._rows(factory_of(self._connect).admin, partition.names)
+
+
+class _Table(DataSource):
+    """A table; the options are those that say where the cluster is."""
+
+    columns: ClassVar[str]
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return self.columns
+
+    def _connect(self) -> Connect:
+        given = Given(self.options, Connect.NAMES)
+        connect = Connect.taken(given)
+        given.end()
+        return connect
+
+
+class LagTable(_Table):
+    """How far each consumer group is behind in each partition."""
+
+    columns = table_rows.LAG_SCHEMA
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq.lag"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        return _Reader(self._connect(), _groups, _lags)
+
+
+class TopicsTable(_Table):
+    """All topics, with those that are deleted and can be brought back."""
+
+    columns = table_rows.TOPICS_SCHEMA
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq.topics"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        return _Reader(self._connect(), _topic_names, _topics)
+
+
+class BrokersTable(_Table):
+    """The nodes of all broker groups."""
+
+    columns = table_rows.BROKERS_SCHEMA
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq.brokers"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        return _Reader(self._connect(), None, _brokers)
+
+
+class AuditTable(_Table):
+    """What ZooKeeper remembers of acts that changed something."""
+
+    columns = table_rows.AUDIT_SCHEMA
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "vq.audit"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        return _Reader(self._connect(), None, _audit)
+
+
+TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)
+
+
+def _groups(admin: Admin) -> list[str]:
+    return [each.group for each in admin.list_groups()]
+
+
+def _lags(admin: Admin, groups: Sequence[str]) -> Iterator[Row]:
+    for group in groups:
+        try:
+            found = admin.describe_group(group)
+        except VqError as error:
+            yield table_rows.group_error_row(group, str(error))
+        else:
+            yield from table_rows.lag_rows(found, time.time_ns() // 1_000_000)
+
+
+def _topic_names(admin: Admin) -> list[str]:
+    return [each.name for each in admin.list_topics()] + [
+        each.name for each in admin.deleted_topics()
+    ]
+
+
+def _topics(admin: Admin, names: Sequence[str]) -> Iterator[Row]:
+    summaries = {each.name: each for each in admin.list_topics()}
+    deleted = {each.name: each for each in admin.deleted_topics()}
+    for name in names:
+        if name in deleted:
+            yield table_rows.deleted_topic_row(deleted[name])
+        elif name in summaries:
+            try:
+                yield table_rows.topic_row(summaries[name], admin.bounds(name), None)
+            except UnknownTopic:
+                pass  # it was deleted a moment ago
+            except VqError as error:
+                yield table_rows.topic_row(summaries[name], None, str(error))
+
+
+def _brokers(admin: Admin, _: Sequence[str]) -> Iterator[Row]:
+    yield from map(table_rows.broker_row, admin.cluster_status().brokers)
+
+
+def _audit(admin: Admin, _: Sequence[str]) -> Iterator[Row]:
+    problems: list[Row] = []
+    yield from table_rows.audit_rows(
+        _told(admin.list_topics, [], "topic_created", problems),
+        _told(admin.deleted_topics, [], "topic_deleted", problems),
+        _told(admin.archive_history, [], "archive_run", problems),
+        _told(admin.unclean_elections, {}, "unclean_election", problems),
+    )
+    yield from problems
+
+
+def _told(read: Callable[[], T], otherwise: T, kind: str, problems: list[Row]) -> T:
+    """Return what is read; note a row with the error if it cannot be."""
+    try:
+        return read()
+    except VqError as error:
+        problems.append(table_rows.audit_error_row(kind, str(error)))
+        return otherwise

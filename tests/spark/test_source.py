@@ -1,0 +1,338 @@
+"""Batch queries on a real cluster give exactly what was produced.
+
+One topic of two million messages is for all tests of the module: several blocks, archived ones,
+messages with tags, headers, keys of three types, and compressed ones.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zlib import crc32
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from support.cluster import ProcessCluster
+from support.faults import kill
+
+import vq
+from pyspark_vq import register
+from pyspark_vq.columns import SCHEMA
+from pyspark_vq.options import ReadOptions
+from pyspark_vq.reader import BatchReader, DataLost
+
+pytestmark = pytest.mark.slow
+
+COUNT = 2_000_000
+#: So many messages come after the others were archived.
+NEWEST = 100_000
+TOPIC = "big"
+#: What is asked of a DataFrame, and counted while messages are produced.
+SUMS = (
+    "count(*)",
+    "count(distinct partition)",
+    "sum(crc32(value))",
+    "sum(length(value))",
+    "sum(crc32(key))",
+    "sum(crc32(tag))",
+    "sum(size(headers))",
+    "sum(crc32(headers['n']))",
+)
+
+
+@dataclass
+class Sent:
+    """What was produced, as ``SUMS`` count it."""
+
+    rows: int = 0
+    values: int = 0
+    bytes: int = 0
+    keys: int = 0
+    tags: int = 0
+    headers: int = 0
+    texts: int = 0
+
+    def add(self, message: vq.Message) -> None:
+        key = message.key if isinstance(message.key, bytes) else str(message.key).encode()
+        self.rows += 1
+        self.values += crc32(message.content)
+        self.bytes += len(message.content)
+        self.keys += crc32(key)
+        self.tags += crc32((message.tag or "").encode())
+        if message.headers:
+            self.headers += len(message.headers)
+            self.texts += crc32(message.headers["n"].encode())
+
+    def add_plain(self, contents: list[bytes]) -> None:
+        """Add messages whose key is the integer that their content shows."""
+        sums = sum(map(crc32, contents))
+        self.rows += len(contents)
+        self.values += sums
+        self.keys += sums
+        self.bytes += sum(map(len, contents))
+
+    def expected(self) -> list[int | None]:
+        found = [self.rows, 2, self.values, self.bytes, self.keys]
+        return [*found, self.tags or None, self.headers or None, self.texts or None]
+
+
+def special(number: int) -> vq.Message:
+    """Return a message with a tag, and perhaps headers; every tenth one is compressed."""
+    content = b"%d" % number
+    tag = "even" if not number % 200 else "odd"
+    headers = {"n": str(number), "é": ""} if number % 300 else None
+    key = (f"k{number}", b"\xff%d" % number, number)[number // 100 % 3]
+    return vq.Message(TOPIC, content * (300 if not number % 1_000 else 1), tag, key, headers)
+
+
+@dataclass
+class Produced:
+    """The topic: what all messages have, what those with a tag have, and the archive's ends."""
+
+    all: Sent = field(default_factory=Sent)
+    even: Sent = field(default_factory=Sent)
+    archived: dict[int, int] = field(default_factory=dict)
+
+    def produce(self, producer: vq.MessageProducer, numbers: range) -> None:
+        send, message = producer.send_async, vq.Message
+        for start in numbers[::100]:
+            first = special(start)
+            send(first)
+            self.all.add(first)
+            if first.tag == "even":
+                self.even.add(first)
+            contents = [b"%d" % number for number in range(start + 1, start + 100)]
+            self.all.add_plain(contents)
+            for number, content in enumerate(contents, start + 1):
+                send(message(TOPIC, content, None, number))
+        producer.flush()
+
+
+@pytest.fixture(scope="module")
+def produced(factory: vq.MessageFactory) -> Produced:
+    """Make the topic, and archive most of its blocks."""
+    settings = vq.TopicSettings(
+        partitions=2,
+        retention_policy="archive",
+        compression="zstd",
+        compression_threshold=1_000,
+        flush="async",
+    )
+    factory.admin.create_topic(TOPIC, settings)
+    found = Produced()
+    with factory.create_producer() as producer:
+        found.produce(producer, range(COUNT - NEWEST))
+        as_of = datetime.now(UTC) + timedelta(hours=30)
+        run = factory.admin.start_archive_run(TOPIC, as_of_ms=int(as_of.timestamp() * 1000))
+        factory.admin.wait_for_archive_run(run)
+        found.produce(producer, range(COUNT - NEWEST, COUNT))
+    blocks, _ = factory.admin.list_archives(TOPIC)
+    assert {each.partition for each in blocks} == {0, 1}
+    assert len(blocks) > 4, "several blocks of each partition"
+    for block in blocks:
+        found.archived[block.partition] = max(found.archived.get(block.partition, 0), block.end)
+    return found
+
+
+@pytest.fixture
+def read(spark: SparkSession, cluster: ProcessCluster) -> Callable[..., DataFrame]:
+    """Return a DataFrame of topics: ``read("orders", startingOffsets="latest")``."""
+
+    def read(topics: str = TOPIC, schema: str = "", **options: Any) -> DataFrame:
+        reader = spark.read.format("vq").option("zookeeper", cluster.zookeeper)
+        reader = reader.option("cluster", cluster.name).option("topics", topics).options(**options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    return read
+
+
+def sums(frame: DataFrame) -> list[int | None]:
+    return list(frame.selectExpr(*SUMS).collect()[0])
+
+
+def test_two_million_messages_come_as_they_were_produced(
+    read: Callable[..., DataFrame], produced: Produced
+) -> None:
+    assert sums(read(minPartitions=5)) == produced.all.expected()
+
+
+def test_only_messages_with_a_tag_are_given(
+    read: Callable[..., DataFrame], produced: Produced
+) -> None:
+    assert sums(read(tag="even || none")) == produced.even.expected()
+
+
+def test_all_columns_are_those_of_a_consumer(
+    read: Callable[..., DataFrame], produced: Produced, factory: vq.MessageFactory
+) -> None:
+    """In an archived range that begins inside a message; also a column that is given on demand."""
+    start, end = 1_000_001, 1_100_000
+    assert produced.archived[0] > end
+    options = {
+        "startingOffsets": f'{{"{TOPIC}": {{"0": {start}, "1": "latest"}}}}',
+        "endingOffsets": f'{{"{TOPIC}": {{"0": {end}, "1": "latest"}}}}',
+    }
+    schema = (
+        "key_type STRING, topic STRING, partition INT, offset LONG, id LONG, timestamp TIMESTAMP, "
+        "tag STRING, key BINARY, headers MAP<STRING, STRING>, value BINARY"
+    )
+    frame = read(schema=schema, **options).selectExpr("*", "unix_millis(timestamp) AS ms")
+    rows = frame.drop("timestamp").collect()
+    with factory.create_consumer() as consumer:
+        with pytest.raises(vq.errors.OffsetNotBoundary) as inside:
+            consumer.get(TOPIC, 0, start, 1)
+        at = int(inside.value.details["next"])
+        expected: list[vq.Message] = []
+        while at < end:
+            some = consumer.get(TOPIC, 0, at, 1 << 20)
+            expected += [each for each in some if each.offset < end]
+            at = some[-1].next_offset
+    assert len(rows) == len(expected) > 1_000
+    types = {str: "text", bytes: "bytes", int: "int"}
+    for row, each in zip(rows, expected, strict=True):
+        assert each.timestamp is not None
+        assert each.key is not None
+        key = each.key if isinstance(each.key, bytes) else str(each.key).encode()
+        assert tuple(row) == (
+            types[type(each.key)],
+            TOPIC,
+            0,
+            each.offset,
+            each.id,
+            each.tag,
+            key,
+            each.headers,
+            each.content,
+            round(each.timestamp.timestamp() * 1000),
+        )
+
+
+def test_archived_blocks_are_left_out_if_they_are_not_wanted(
+    read: Callable[..., DataFrame], produced: Produced
+) -> None:
+    schema = "partition INT, offset LONG, timestamp TIMESTAMP"
+    [newest] = read(schema=schema, includeArchive="false").selectExpr("count(*)").collect()
+    behind = " OR ".join(
+        f"(partition = {number} AND offset >= {end})" for number, end in produced.archived.items()
+    )
+    [same] = read(schema=schema).where(behind).selectExpr("count(*)").collect()
+    assert 0 < newest[0] < COUNT
+    assert newest == same
+
+
+def test_filters_give_the_same_with_push_down_and_without(
+    read: Callable[..., DataFrame], produced: Produced, spark: SparkSession
+) -> None:
+    frame = read(schema="partition INT, offset LONG, tag STRING, timestamp TIMESTAMP").where(
+        "partition = 1 AND offset >= 777 AND offset < 3000000 AND tag IN ('even', 'odd') "
+        "AND timestamp >= '2026-01-01' AND timestamp < '2100-01-01' AND NOT offset = 778"
+    )
+    asked = ["count(*)", "sum(offset)", "min(offset)", "max(offset)", "count(distinct tag)"]
+    found = []
+    for enabled in ("true", "false"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
+        try:
+            found += frame.selectExpr(*asked).collect()
+        finally:
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    assert found[0] == found[1]
+    assert found[0][0] > 100
+    assert found[0][4] == 2
+
+
+def test_a_broker_may_be_killed_and_come_back_while_a_query_reads(
+    read: Callable[..., DataFrame],
+    produced: Produced,
+    cluster: ProcessCluster,
+    spark: SparkSession,
+) -> None:
+    found: list[Any] = []
+    query = threading.Thread(target=lambda: found.append(sums(read(minPartitions=4))))
+    query.start()
+    while query.is_alive() and not spark.sparkContext.statusTracker().getActiveStageIds():
+        query.join(0.01)
+    assert query.is_alive(), "the broker is killed while the query runs"
+    assert kill(cluster.brokers["b1"])
+    cluster.restart("b1")
+    query.join(120)
+    assert found == [produced.all.expected()]
+
+
+def test_a_broker_that_is_away_is_named_and_other_partitions_are_read(
+    read: Callable[..., DataFrame], factory: vq.MessageFactory, cluster: ProcessCluster
+) -> None:
+    factory.admin.create_topic("two", vq.TopicSettings(partitions=2))
+    groups = {each.partition: each.spans[-1].group for each in factory.admin.placements("two")}
+    assert set(groups.values()) == {"b1", "b2"}
+    with factory.create_producer() as producer:
+        for number in range(4):
+            producer.send_sync(vq.Message("two", b"%d" % number, key=number))
+    away = next(number for number, group in groups.items() if group == "b2")
+    cluster.brokers["b2"].stop()
+    try:
+        frame = read("two", timeout="1.5")
+        with pytest.raises(PySparkException, match=rf"such as \[{away}\]"):
+            frame.collect()
+        rows = frame.where(f"partition = {1 - away}").collect()
+        assert [int(row.value) % 2 for row in rows] == [1 - away] * 2
+    finally:
+        cluster.restart("b2")
+
+
+def test_what_cannot_be_read_is_said(
+    spark: SparkSession, read: Callable[..., DataFrame], produced: Produced
+) -> None:
+    register(spark)  # again does no harm
+    for frame, said in (
+        (lambda: read("missing"), "missing"),
+        (lambda: read(startingOffset="earliest"), "do you mean startingOffsets?"),
+        (lambda: read(schema="value STRING"), "column value is binary, not string"),
+        (lambda: read(startingOffsets=f'{{"{TOPIC}": {{"7": 1}}}}'), "partitions 0 to 1"),
+        (lambda: read(startingOffsets=f'{{"{TOPIC}": {{"0": {1 << 60}}}}}'), "is outside"),
+        (lambda: read(endingOffsets="tomorrow"), "give earliest, latest, a time"),
+    ):
+        with pytest.raises(PySparkException, match=said.replace("?", r"\?")):
+            frame().collect()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_damage_fails_a_query_or_is_told(
+    cluster: ProcessCluster,
+    factory: vq.MessageFactory,
+    fails: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What lies before and behind it is read. (In this process: its log is looked at.)"""
+    topic = f"hurt-{fails}"
+    factory.admin.create_topic(topic, vq.TopicSettings())
+    contents = [[b"%d-%d-" % (batch, n) + bytes(200) for n in range(100)] for batch in range(4)]
+    with factory.create_producer() as producer:
+        for batch in contents:
+            producer.send_batch([vq.Message(topic, content) for content in batch])
+    [block] = [
+        path
+        for broker in cluster.brokers.values()
+        for path in (broker.spec.data / topic).rglob("*.block")
+    ]
+    with block.open("r+b") as file:
+        at = file.read().index(b"2-50-")
+        file.seek(at)
+        file.write(b"X")
+    options = {"zookeeper": cluster.zookeeper, "cluster": cluster.name, "topics": topic}
+    parsed = ReadOptions.parsed({**options, "failOnDataLoss": fails}, stream=False)
+    reader = BatchReader(parsed, SCHEMA)
+    [task] = reader.partitions()
+    found: list[bytes] = []
+    before = [*contents[0], *contents[1], *contents[2][:50]]
+    with pytest.raises(DataLost) if fails == "true" else contextlib.nullcontext() as error:
+        for some in reader.read(task):
+            found += some.column("value").to_pylist()
+    if error is not None:
+        assert error.value.details["offset"] == at - 20
+        assert found == before
+    else:
+        assert "the query goes on behind it" in caplog.text
+        assert found == before + contents[3]

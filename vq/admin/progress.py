@@ -1,0 +1,54 @@
+"""The progress of a group whose readers are no members, such as a Spark query.
+
+Such a group is listed and has a lag as any other. Its readers share out the partitions themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
+from vq.coordination import commits, groups
+from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.errors import InvalidArgument, InvalidState
+from vq.model import TAG_SEPARATOR, TopicPartition
+
+__all__ = ["commit_progress"]
+
+
+async def commit_progress(
+    cluster: ClusterClient,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    topic_ids: Mapping[str, str],
+    tags: Sequence[str] = (),
+) -> None:
+    """Write how far a group is; see ``vq.Admin.commit_progress``."""
+    for partition, offset in offsets.items():
+        check_whole("offset", offset)
+        if offset < 0:
+            raise InvalidArgument(f"offset {offset} of {partition} is below 0")
+    coordinator = cluster.coordinator
+    wanted = f" {TAG_SEPARATOR} ".join(sorted(tags))
+    topics = {partition.topic: wanted for partition in offsets}
+    await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics))
+    present = await groups.members(coordinator, group)
+    if present:
+        raise InvalidState(
+            f"group {group!r} has members, {len(present)} in all: {', '.join(list(present)[:5])}; "
+            "give a reader that is no member a group of its own"
+        )
+    now_ms = cluster.clock.wall_ms()
+    await commits.record_progress(
+        coordinator,
+        group,
+        {
+            partition: CommittedOffset(
+                offset=offset,
+                time_ms=now_ms,
+                member=cluster.config.client_id,
+                topic_id=topic_ids.get(partition.topic, ""),
+            )
+            for partition, offset in offsets.items()
+        },
+    )

@@ -1,0 +1,18 @@
+def fill(
+    data: bytes,
+    position: int,
+    end: int,
+    base: int,
+    rows: int,
+    columns: tuple[bytearray | None, ...],
+    low: int,
+    high: int,
+    id_low: int,
+    id_high: int,
+    tags: tuple[bytes, ...] | None,
+    known_flags: int,
+    control_flag: int,
+    id_shift: int,
+    id_epoch_ms: int,
+    /,
+) -> tuple[int, int]: ...
