@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     )
     from vq.admin.archives import ArchivedBlock, VerifiedArchive
     from vq.admin.brokers import BadPartition, Damage
+    from vq.admin.bulk import (
+        GroupContract,
+        GroupPlace,
+        GroupTopic,
+        MeasuredRange,
+        MessageRange,
+        ReadPlacement,
+        TopicState,
+    )
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
     from vq.admin.closing import ClosedTopic, OpenedTopic
@@ -68,6 +77,15 @@ _HOMES = {
     ),
     "vq.admin.archives": ("ArchivedBlock", "VerifiedArchive"),
     "vq.admin.brokers": ("BadPartition", "Damage"),
+    "vq.admin.bulk": (
+        "GroupContract",
+        "GroupPlace",
+        "GroupTopic",
+        "MeasuredRange",
+        "MessageRange",
+        "ReadPlacement",
+        "TopicState",
+    ),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
@@ -138,21 +156,27 @@ __all__ = [
     "GapKind",
     "GivenUp",
     "Goal",
+    "GroupContract",
     "GroupDeletion",
     "GroupDescription",
     "GroupDrain",
     "GroupMember",
+    "GroupPlace",
     "GroupProgress",
     "GroupSummary",
+    "GroupTopic",
     "GroupView",
     "HeldBack",
     "Level",
+    "MeasuredRange",
+    "MessageRange",
     "Move",
     "Moved",
     "NodeInfo",
     "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",
+    "ReadPlacement",
     "Removal",
     "Reset",
     "ResetUnknown",
@@ -168,6 +192,7 @@ __all__ = [
     "TopicDrain",
     "TopicExists",
     "TopicOrigin",
+    "TopicState",
     "TopicSummary",
     "TopicView",
     "Unclean",

@@ -7,6 +7,7 @@ from vq.admin import (
     archive_runs,
     archives,
     brokers,
+    bulk,
     closing,
     cluster,
     diverged,
@@ -28,6 +29,16 @@ from vq.admin import (
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
 from vq.admin.changes import ResetUnknown, unknown_when_cut
+from vq.admin.bulk import (
+    AT_ONCE,
+    GroupContract,
+    GroupPlace,
+    GroupTopic,
+    MeasuredRange,
+    MessageRange,
+    ReadPlacement,
+    TopicState,
+)
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
@@ -48,7 +59,16 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import (
+    Address,
+    GroupView,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
 
 
 class Admin:
@@ -252,6 +272,37 @@ class Admin:
             max_bytes=max_bytes,
             timeout=timeout,
         )
+
+    # Many at once, for reports on a whole cluster
+    async def read_contracts(self) -> list[GroupContract]:
+        """Return all groups with what they read; see ``vq.Admin.read_contracts``."""
+        return await bulk.read_contracts(self._client)
+
+    async def read_topic_states(self) -> list[TopicState]:
+        """Return all topics in any phase; see ``vq.Admin.read_topic_states``."""
+        return await bulk.read_topic_states(self._client)
+
+    async def list_broker_groups(self) -> list[GroupView]:
+        """Return the broker groups with their pools, sorted by name."""
+        return await bulk.list_broker_groups(self._client)
+
+    async def read_placements(self, partitions: Mapping[str, int]) -> list[ReadPlacement]:
+        """Return where partitions of many topics live; see ``vq.Admin.read_placements``."""
+        return await bulk.read_placements(self._client, partitions)
+
+    async def read_places(self, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
+        """Return where groups are in all partitions; see ``vq.Admin.read_places``."""
+        return await bulk.read_places(self._client, wanted)
+
+    async def bounds_on(self, group: str) -> dict[TopicPartition, PartitionEnds | None]:
+        """Return the ends of all partitions of a broker group; see ``vq.Admin.bounds_on``."""
+        return await bulk.bounds_on(self._client, group)
+
+    async def measure(
+        self, ranges: Sequence[MessageRange], *, count: bool = True, at_once: int = AT_ONCE
+    ) -> list[MeasuredRange]:
+        """Return how many messages ranges have, and how old they are; see ``vq.Admin.measure``."""
+        return await bulk.measure(self._client, ranges, count=count, at_once=at_once)
 
     # The archive
     async def start_archive_run(

@@ -6,6 +6,16 @@ from typing import Any
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
+from vq.admin.bulk import (
+    AT_ONCE,
+    GroupContract,
+    GroupPlace,
+    GroupTopic,
+    MeasuredRange,
+    MessageRange,
+    ReadPlacement,
+    TopicState,
+)
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
@@ -26,7 +36,16 @@ from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings
-from vq.model import Address, Key, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+from vq.model import (
+    Address,
+    GroupView,
+    Key,
+    NodeInfo,
+    PartitionPlacement,
+    StatusResult,
+    TopicPartition,
+    TopicSettings,
+)
 
 
 class Admin:
@@ -420,6 +439,66 @@ class Admin:
                 timeout=timeout,
             )
         )
+
+    # Many at once, for reports on a whole cluster
+    def read_contracts(self) -> list[GroupContract]:
+        """Return all consumer groups with what they read; also those that cannot be read.
+
+        Two reads of ZooKeeper for each group, and none of its partitions.
+        """
+        return self._run(self._admin.read_contracts())
+
+    def read_topic_states(self) -> list[TopicState]:
+        """Return all topics in any phase, without partitions; also those that cannot be read."""
+        return self._run(self._admin.read_topic_states())
+
+    def list_broker_groups(self) -> list[GroupView]:
+        """Return the broker groups with their pools, sorted by name."""
+        return self._run(self._admin.list_broker_groups())
+
+    def read_placements(self, partitions: Mapping[str, int]) -> list[ReadPlacement]:
+        """Return where the partitions 0 to n-1 of topics live, given n by topic.
+
+        ZooKeeper is asked for up to 200 nodes with one request, four at a time. A partition that
+        is not there, or cannot be read, has its error in the result.
+        """
+        return self._run(self._admin.read_placements(partitions))
+
+    def read_places(self, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
+        """Return where consumer groups are in all partitions of topics, and who owns these.
+
+        ZooKeeper is read as by ``read_placements``: a hundred thousand places take seconds. A node
+        that cannot be read has its error in the result.
+        """
+        return self._run(self._admin.read_places(wanted))
+
+    def bounds_on(self, group: str) -> dict[TopicPartition, PartitionEnds | None]:
+        """Return the ends of all partitions that a broker group has, as its master says.
+
+        None for a partition whose log the master cannot read. ``bounds`` asks for each partition
+        alone; this costs one request for some hundred. A partition that was moved has its older
+        messages at another group.
+
+        Raises:
+            NotMaster: The group has no master now.
+            Unreachable, TimedOut: The master does not answer.
+        """
+        return self._run(self._admin.bounds_on(group))
+
+    def measure(
+        self, ranges: Sequence[MessageRange], *, count: bool = True, at_once: int = AT_ONCE
+    ) -> list[MeasuredRange]:
+        """Return how many messages ranges of partitions have, and how old the first one is.
+
+        Args:
+            ranges: Any number; the same one may come several times and is asked for once.
+            count: Count the messages, which brokers have to do; False: only the age.
+            at_once: Ranges that brokers are asked for at a time, 1 to 256.
+
+        Raises:
+            InvalidArgument: ``at_once`` is out of bounds.
+        """
+        return self._run(self._admin.measure(ranges, count=count, at_once=at_once))
 
     # The archive
     def start_archive_run(
