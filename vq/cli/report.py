@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
 from vq.errors import VqError
-from vq.limits import GIB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_vq.options import Connect
     from pyspark_vq.reports.lag import LagReport
     from pyspark_vq.reports.progress import Progress
 
@@ -159,7 +158,9 @@ def start_spark(name: str, *, master: str, conf: Mapping[str, str]) -> "SparkSes
     try:
         from pyspark_vq.session import session
     except ImportError as error:
-        raise SparkMissing(f"a report needs Spark, and it is not installed: {error}") from error
+        raise missing(error) from error
+    if master.startswith("local"):  # two waves of small tasks, not two hundred
+        conf = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)), **conf}
     with _error_stream_aside() as said:
         try:
             return session(name, master=master, conf=conf)
@@ -168,6 +169,11 @@ def start_spark(name: str, *, master: str, conf: Mapping[str, str]) -> "SparkSes
         except Exception as error:
             told = said.read_text(errors="backslashreplace")[-_LOG_CHARS:].strip()
             raise SparkFailed(f"Spark does not start: {error}\n{told}") from error
+
+
+def missing(error: ImportError) -> SparkMissing:
+    """Return the error that says how to install what an import did not find."""
+    return SparkMissing(f"a report needs Spark, and it is not installed: {error}")
 
 
 @contextlib.contextmanager
@@ -219,3 +225,231 @@ def progress_of(invocation: Invocation) -> "Progress":
 @click.group(cls=Commands)
 def report() -> None:
     """Report on the whole cluster with Spark: the lag of consumer groups."""
+
+
+# lag ------------------------------------------------------------------------------------------
+@report.command(name="lag")
+@report_options
+@click.option(
+    "--warn-seconds",
+    type=Seconds(min=0, max=_YEAR_S),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Warn when the oldest message that a group has not handled is so old; 0: never.",
+)
+@click.option(
+    "--warn-bytes", type=Size(min=1), metavar="BYTES", help="Warn at so many bytes, such as 10G."
+)
+@click.option(
+    "--warn-messages", type=WholeNumber(min=1), metavar="N", help="Warn at so many messages."
+)
+@click.option(
+    "--stalled-after",
+    type=Seconds(min=1, max=_YEAR_S),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="A group that has something to do and commits nothing for so long is stalled.",
+)
+@click.option(
+    "--window",
+    type=WholeNumber(min=1, max=1_000),
+    metavar="N",
+    default=24,
+    show_default=True,
+    help="Take the trend from so many earlier snapshots.",
+)
+@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: less work.")
+@click.option(
+    "--zookeeper-tasks",
+    type=WholeNumber(min=1, max=64),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Read ZooKeeper with so many tasks at a time.",
+)
+@click.option(
+    "--broker-requests",
+    type=WholeNumber(min=1, max=256),
+    metavar="N",
+    default=16,
+    show_default=True,
+    help="Ask each broker for so many counts at a time.",
+)
+@command_options
+def lag(
+    invocation: Invocation,
+    files: ReportFiles,
+    top: int,
+    start: Callable[[str], "SparkSession"],
+    warn_seconds: float,
+    warn_bytes: int | None,
+    warn_messages: int | None,
+    stalled_after: float,
+    window: int,
+    no_count: bool,
+    zookeeper_tasks: int,
+    broker_requests: int,
+) -> None:
+    """Report how far every consumer group is behind, in every partition.
+
+    Each row has a verdict: ok, warning, stalled, stopped or unknown, and its cause. A broker that
+    does not answer makes its rows unknown. With --out, earlier snapshots show the trend.
+    """
+    if no_count and warn_messages is not None:
+        raise click.UsageError("--warn-messages needs the count: leave out --no-count")
+    connect = connect_of(invocation)
+    spark = start("vq-lag-report")
+    from pyspark_vq.reports import lag as lag_reports
+    from pyspark_vq.reports.lag_reading import Load
+    from pyspark_vq.reports.lag_rules import Thresholds
+
+    wanted = lag_reports.Wanted(
+        thresholds=Thresholds(
+            warn_s=warn_seconds or None,
+            warn_bytes=warn_bytes,
+            warn_messages=warn_messages,
+            stalled_after_s=stalled_after,
+        ),
+        load=Load(
+            zookeeper_tasks=zookeeper_tasks, broker_requests=broker_requests, count=not no_count
+        ),
+        out=files.out,
+        window=window,
+        top=top,
+    )
+    with (
+        told_failures(),
+        lag_reports.lag_report(spark, connect, wanted, progress_of(invocation)) as made,
+    ):
+        _write_lag(made, files)
+        _show_lag(invocation, made, files)
+
+
+def connect_of(invocation: Invocation) -> "Connect":
+    """Return how to reach the cluster, which is there: Spark need not start to find out.
+
+    Raises:
+        UnknownCluster: No broker has ever registered; the error names the clusters there are.
+        CoordinationError: ZooKeeper does not answer.
+    """
+    from vq.admin.connect import cluster_client
+
+    config = invocation.client_config()
+
+    async def look() -> None:
+        async with cluster_client(config):
+            pass
+
+    invocation.run(look())
+    try:
+        from pyspark_vq.options import Connect
+    except ImportError as error:
+        raise missing(error) from error
+    return Connect(zookeeper=config.zookeeper, cluster=config.cluster)
+
+
+def _write_lag(made: "LagReport", files: ReportFiles) -> None:
+    if files.csv is not None:
+        from pyspark_vq.reports.lag import write_csv
+
+        write_csv(made, files.csv)
+    if files.html is not None:
+        from pyspark_vq.reports.lag_page import lag_page
+        from pyspark_vq.reports.outputs import write_text
+        from pyspark_vq.reports.page import render
+
+        write_text(render(lag_page(made)), files.html)
+
+
+_LAG_COLUMNS: Final = (
+    "verdict",
+    "group",
+    "topic",
+    "partition",
+    "owner",
+    "lag_bytes",
+    "lag_messages",
+    "lag_seconds",
+    "trend",
+    "cause",
+)
+_ROLLED_COLUMNS: Final = (
+    "name",
+    "partitions",
+    "stopped",
+    "stalled",
+    "warning",
+    "unknown",
+    "ok",
+    "lag_bytes",
+    "lag_messages",
+    "lag_seconds",
+    "skew",
+)
+
+
+def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> None:
+    output, thresholds = invocation.output, made.wanted.thresholds
+    if output.as_json:
+        output.document(
+            {
+                "cluster": made.cluster,
+                "snapshot": made.snapshot,
+                "snapshot_s": int(made.now_s),
+                "groups": made.groups,
+                "rows": sum(made.verdicts.values()),
+                "verdicts": dict(made.verdicts),
+                "thresholds": {
+                    "warn_s": thresholds.warn_s,
+                    "warn_bytes": thresholds.warn_bytes,
+                    "warn_messages": thresholds.warn_messages,
+                    "stalled_after_s": thresholds.stalled_after_s,
+                },
+                "rollups": {
+                    kind: [_rolled_json(each) for each in rows]
+                    for kind, rows in made.rollups.items()
+                },
+                "offenders": [_row_json(each) for each in made.offenders],
+                "silent": dict(made.silent),
+                "files": files.written(),
+            }
+        )
+        return
+    for kind in ("group", "topic", "broker", "pool"):
+        rows = made.rollups[kind]
+        if not rows:
+            continue
+        left_out = rows[0]["of"] - len(rows)
+        more = f", {left_out} more are left out" if left_out else ""
+        output.title(f"by {kind}{more}")
+        output.table(rows, columns=_ROLLED_COLUMNS, optional=("skew",))
+        output.title("")
+    if made.offenders:
+        output.title("worst partitions")
+        output.table(
+            made.offenders,
+            columns=_LAG_COLUMNS,
+            optional=("owner", "trend", "topic", "partition"),
+        )
+    for name, why in sorted(made.silent.items()):
+        output.remark(f"broker group {name} is unknown: {why}")
+    counts = ", ".join(f"{count} {name}" for name, count in made.verdicts.items() if count)
+    output.remark(f"{sum(made.verdicts.values())} rows: {counts or 'there are no consumer groups'}")
+
+
+def _rolled_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = {"of", "rank", "lag_seconds"}
+    return {
+        **{name: value for name, value in row.items() if name not in left_out},
+        "lag_s": row["lag_seconds"],
+    }
+
+
+def _row_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = {"snapshot", "lag_seconds"}
+    return {
+        **{name: value for name, value in row.items() if name not in left_out},
+        "lag_s": row["lag_seconds"],
+    }

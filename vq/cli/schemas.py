@@ -239,6 +239,39 @@ _NODE_RUN: Final = having(
     unreadable=maybe(TEXT),
 )
 
+_VERDICTS: Final = record(stopped=WHOLE, stalled=WHOLE, warning=WHOLE, unknown=WHOLE, ok=WHOLE)
+_ROLLED_LAG: Final = having(
+    _VERDICTS,
+    name=TEXT,
+    partitions=WHOLE,
+    lag_bytes=maybe(WHOLE),
+    lag_messages=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    unknown_lags=WHOLE,
+    skew=maybe(NUMBER),
+)
+_LAG_ROW: Final = record(
+    group=TEXT,
+    topic=maybe(TEXT),
+    partition=maybe(WHOLE),
+    owner=maybe(TEXT),
+    end=maybe(WHOLE),
+    committed=maybe(WHOLE),
+    lag_bytes=maybe(WHOLE),
+    lag_messages=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    verdict=TEXT,
+    cause=maybe(TEXT),
+    detail=maybe(TEXT),
+    start=maybe(WHOLE),
+    broker=maybe(TEXT),
+    pool=maybe(TEXT),
+    members=WHOLE,
+    committed_s=maybe(NUMBER),
+    trend=maybe(TEXT),
+    trend_bytes_per_s=maybe(NUMBER),
+)
+
 #: By the name of the command; of ``consume``, ``message get`` and ``cluster diverged FILE`` it is
 #: the schema of each line. ``error`` and ``remark`` are lines of standard error.
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -501,6 +534,29 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         master=TEXT,
         insync=some(TEXT),
         topics=some(TEXT),
+    ),
+    "report lag": record(
+        cluster=TEXT,
+        snapshot=TEXT,
+        snapshot_s=WHOLE,
+        groups=WHOLE,
+        rows=WHOLE,
+        verdicts=_VERDICTS,
+        thresholds=record(
+            warn_s=maybe(NUMBER),
+            warn_bytes=maybe(WHOLE),
+            warn_messages=maybe(WHOLE),
+            stalled_after_s=NUMBER,
+        ),
+        rollups=record(
+            group=some(_ROLLED_LAG),
+            topic=some(_ROLLED_LAG),
+            broker=some(_ROLLED_LAG),
+            pool=some(_ROLLED_LAG),
+        ),
+        offenders=some(_LAG_ROW),
+        silent=mapping(TEXT),
+        files=record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT)),
     ),
     "bench": some(
         record(
