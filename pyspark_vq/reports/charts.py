@@ -222,9 +222,7 @@ def _time_text(time: float, span: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime(form)
 
 
-def _line(
-    scale: _Scale, line: Line, kind: str, shown: Callable[[float | None], str]
-) -> list[str]:
+def _line(scale: _Scale, line: Line, kind: str, shown: Callable[[float | None], str]) -> list[str]:
     parts, run = [], list[str]()
     for time, value in [*line.points, (0.0, None)]:
         if value is not None:

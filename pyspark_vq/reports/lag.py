@@ -109,14 +109,12 @@ def lag_report(
     begun, now = time.monotonic(), time.time() if now_s is None else now_s
     snapshot = outputs.snapshot_name(now)
     with contextlib.ExitStack() as kept:
-        rows, groups, silent = _read(spark, connect, wanted, progress, kept, now)
+        read = _read(spark, connect, wanted, progress, kept)
         with progress.step("judging", spark.sparkContext):
             earlier = _earlier(spark, wanted, snapshot)
-            with_trend = lag_rules.with_trend(rows, earlier, now_s=now)
+            with_trend = lag_rules.with_trend(read.rows, earlier, now_s=now)
             judged = lag_rules.with_verdicts(with_trend, wanted.thresholds, now_s=now)
-            told = _keep(
-                kept, lag_rules.report_rows(judged, _pools(spark, connect), snapshot=snapshot)
-            )
+            told = _keep(kept, lag_rules.report_rows(judged, read.brokers, snapshot=snapshot))
             rolled = _keep(kept, lag_rules.rollups(told))
             if wanted.out is not None:
                 outputs.write_snapshot(told, f"{wanted.out}/{ROWS_NAME}")
@@ -129,12 +127,12 @@ def lag_report(
                 now_s=now,
                 took_s=time.monotonic() - begun,
                 rows=told,
-                groups=groups,
+                groups=read.groups,
                 verdicts={each: counted[each] for each in VERDICTS},
                 rollups=tops,
                 offenders=_dicts(lag_rules.offenders(told, wanted.top)),
                 history=_history(earlier, told, tops),
-                silent=silent,
+                silent=read.silent,
                 wanted=wanted,
             )
         yield report
@@ -148,15 +146,23 @@ def write_csv(report: LagReport, path: Path) -> int:
 
 
 # Reading --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """All rows without a verdict, the pools, how many groups there are, and who was silent."""
+
+    rows: DataFrame
+    brokers: DataFrame
+    groups: int
+    silent: Mapping[str, str]
+
+
 def _read(
     spark: SparkSession,
     connect: Connect,
     wanted: Wanted,
     progress: Progress,
     kept: contextlib.ExitStack,
-    now: float,
-) -> tuple[DataFrame, int, dict[str, str]]:
-    """Return all rows without a verdict, how many groups there are, and who was silent."""
+) -> _Read:
     load, context = wanted.load, spark.sparkContext
     with progress.step("reading names"):
         admin = factory_of(connect).admin
@@ -203,7 +209,7 @@ def _read(
         measures.count()
     measured = lag_rules.with_measures(rows, measures, count=load.count)
     whole = lag_rules.with_problems(measured, _frame(spark, lag_reading.PROBLEMS, problems))
-    return whole, len(contracts), silent
+    return _Read(whole, frames["brokers"], len(contracts), silent)
 
 
 def pairs_of(
@@ -226,8 +232,15 @@ def pairs_of(
                 problems.append((each.group, topic, each.members, *problem))
             elif state is not None:
                 pairs.append(
-                    (each.group, topic, state.id, state.partitions, each.members, each.model,
-                     each.start)
+                    (
+                        each.group,
+                        topic,
+                        state.id,
+                        state.partitions,
+                        each.members,
+                        each.model,
+                        each.start,
+                    )
                 )
     return pairs, problems
 
@@ -248,11 +261,6 @@ def _problem(topic: str, state: TopicState | None) -> tuple[str, str] | None:
 def broker_rows(views: Sequence[GroupView]) -> list[tuple[str, str]]:
     """Return the broker groups with their pools; pure."""
     return [(each.group, each.pool or _COMMON_POOL) for each in views]
-
-
-def _pools(spark: SparkSession, connect: Connect) -> DataFrame:
-    views = factory_of(connect).admin.list_broker_groups()
-    return _frame(spark, lag_reading.BROKERS, broker_rows(views))
 
 
 def _frame(

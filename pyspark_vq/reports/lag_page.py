@@ -174,8 +174,18 @@ def _over_time(history: Sequence[Mapping[str, Any]]) -> Html:
 
 def _worst(report: LagReport) -> Html:
     bad = sum(report.verdicts[each] for each in VERDICTS if each != "ok")
-    columns = ("verdict", "group", "topic", "partition", "lag", "messages", "oldest", "trend",
-               "owner", "cause")
+    columns = (
+        "verdict",
+        "group",
+        "topic",
+        "partition",
+        "lag",
+        "messages",
+        "oldest",
+        "trend",
+        "owner",
+        "cause",
+    )
     return table(
         [
             (

@@ -101,8 +101,15 @@ PAIRS: Final = Columns(
 )
 #: What has no partitions to tell of, and why.
 PROBLEMS: Final = Columns(
-    pa.schema([("group", _TEXT), ("topic", _TEXT), ("members", _INT), ("problem", _TEXT),
-               ("detail", _TEXT)])
+    pa.schema(
+        [
+            ("group", _TEXT),
+            ("topic", _TEXT),
+            ("members", _INT),
+            ("problem", _TEXT),
+            ("detail", _TEXT),
+        ]
+    )
 )
 TOPICS: Final = Columns(pa.schema([("topic", _TEXT), ("partitions", _INT)]))
 BROKERS: Final = Columns(pa.schema([("broker", _TEXT), ("pool", _TEXT)]))
@@ -183,15 +190,27 @@ def places(connect: Connect) -> Reading:
             rows: list[tuple[Any, ...]] = []
             for each in admin.read_places(wanted):
                 at = each.committed
-                known = (None,) * 4 if at is None else (
-                    at.offset,
-                    at.time_ms or None,
-                    at.topic_id or None,
-                    at.stopped or None,
+                known = (
+                    (None,) * 4
+                    if at is None
+                    else (
+                        at.offset,
+                        at.time_ms or None,
+                        at.topic_id or None,
+                        at.stopped or None,
+                    )
                 )
                 rows.append(
-                    (each.group, each.topic, each.partition, each.owner, *known, each.stopped,
-                     each.younger, each.error or None)
+                    (
+                        each.group,
+                        each.topic,
+                        each.partition,
+                        each.owner,
+                        *known,
+                        each.stopped,
+                        each.younger,
+                        each.error or None,
+                    )
                 )
             yield PLACES.batch(rows)
 
@@ -256,9 +275,7 @@ def measures(connect: Connect, load: Load) -> Reading:
         admin = factory_of(connect).admin
         for batch in batches:
             asked = batch.to_pylist()
-            ranges = [
-                MessageRange(_placement(each), each["begin"], each["end"]) for each in asked
-            ]
+            ranges = [MessageRange(_placement(each), each["begin"], each["end"]) for each in asked]
             found = admin.measure(ranges, count=load.count, at_once=load.broker_requests)
             yield MEASURES.batch(
                 [
@@ -272,6 +289,4 @@ def measures(connect: Connect, load: Load) -> Reading:
 
 def _placement(row: Mapping[str, Any]) -> PartitionPlacement:
     spans = zip(row["span_brokers"], row["span_starts"], row["span_ends"], strict=True)
-    return PartitionPlacement(
-        row["topic"], row["partition"], tuple(Span(*each) for each in spans)
-    )
+    return PartitionPlacement(row["topic"], row["partition"], tuple(Span(*each) for each in spans))

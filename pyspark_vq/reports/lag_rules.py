@@ -261,8 +261,12 @@ def with_trend(rows: DataFrame, earlier: DataFrame, *, now_s: float) -> DataFram
     before = (
         earlier.where(F.col("partition").isNotNull())
         .withColumn("at_s", seconds_of(F.col("snapshot")))
-        .select(*keys, "at_s", F.col("lag_bytes").alias("lag_then"),
-                F.col("committed").alias("committed_then"))
+        .select(
+            *keys,
+            "at_s",
+            F.col("lag_bytes").alias("lag_then"),
+            F.col("committed").alias("committed_then"),
+        )
         .join(rows.select(*keys, F.col("committed").alias("committed_now")), keys)
     )
     is_same = F.col("committed_then").eqNullSafe(F.col("committed_now")) & (F.col("lag_then") > 0)
@@ -363,17 +367,16 @@ def rollups(rows: DataFrame) -> DataFrame:
     are not; null where none is known. ``lag_seconds`` is the largest. ``skew`` is the largest lag
     in bytes divided by the mean: 1 is even; null where there is no lag.
     """
-    keys = F.explode(F.array(*(F.struct(F.lit(b).alias("by"), F.col(b).alias("name"))
-                               for b in ROLLUPS)))
+    keys = F.explode(
+        F.array(*(F.struct(F.lit(b).alias("by"), F.col(b).alias("name")) for b in ROLLUPS))
+    )
     found = (
         rows.withColumn("key", keys)
         .select("*", "key.by", "key.name")
         .where(F.col("name").isNotNull())
         .groupBy("snapshot", "by", "name")
     )
-    counts = [
-        F.count_if(F.col("verdict") == each).cast("bigint").alias(each) for each in VERDICTS
-    ]
+    counts = [F.count_if(F.col("verdict") == each).cast("bigint").alias(each) for each in VERDICTS]
     mean = F.avg("lag_bytes")
     return found.agg(
         F.count("partition").alias("partitions"),
@@ -410,9 +413,7 @@ def offenders(rows: DataFrame, at_most: int) -> DataFrame:
 def top_rollups(rolled: DataFrame, at_most: int) -> DataFrame:
     """Return the ``at_most`` largest of each kind, with ``of``: how many there are."""
     kind = Window.partitionBy("by")
-    order = kind.orderBy(
-        F.desc_nulls_last("lag_bytes"), F.desc("unknown_lags"), F.col("name")
-    )
+    order = kind.orderBy(F.desc_nulls_last("lag_bytes"), F.desc("unknown_lags"), F.col("name"))
     return (
         rolled.withColumn("of", F.count("name").over(kind))
         .withColumn("rank", F.row_number().over(order))

@@ -55,7 +55,7 @@ class Progress:
                 watcher.join()
                 print("\r\x1b[K", end="", file=stream, flush=True)
             if context is not None:
-                context.setLocalProperty("spark.jobGroup.id", None)
+                context.setJobGroup("", "")
         print(f"{what}: {self._clock() - begun:.1f} s", file=stream, flush=True)
 
     def _draw(

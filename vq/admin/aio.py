@@ -28,7 +28,6 @@ from vq.admin import (
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
-from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.bulk import (
     AT_ONCE,
     GroupContract,
@@ -39,6 +38,7 @@ from vq.admin.bulk import (
     ReadPlacement,
     TopicState,
 )
+from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus

@@ -1,8 +1,8 @@
 """Facts of a whole cluster, many with one call: for reports on all groups and topics.
 
-Loop-bound functions on a ``ClusterClient``. ZooKeeper is read many nodes a request, brokers tell all
-their partitions in few answers. A node that cannot be read has its error in the result and does not
-fail the others. A number that no broker answers is None, never 0.
+Loop-bound functions on a ``ClusterClient``. One request reads many nodes of ZooKeeper, and a broker
+tells all its partitions in few answers. A node that cannot be read has its error in the result and
+does not fail the others. A number that no broker answers is None, never 0.
 """
 
 import asyncio
@@ -73,9 +73,7 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
-    counts = await gather_all(
-        children_or_none(coordinator, Member.parent(name)) for name in names
-    )
+    counts = await gather_all(children_or_none(coordinator, Member.parent(name)) for name in names)
     found = []
     for name, node, members in zip(names, nodes, counts, strict=True):
         if not is_valid_name(name):
@@ -362,9 +360,7 @@ async def bounds_on(
             ends[TopicPartition(each.topic, each.partition)] = (
                 None
                 if each.state in FAILED_STATES
-                else PartitionEnds(
-                    each.log_start_offset, each.high_watermark, each.log_end_offset
-                )
+                else PartitionEnds(each.log_start_offset, each.high_watermark, each.log_end_offset)
             )
         if not (answer.more and answer.partitions):
             return ends

@@ -39,7 +39,8 @@ class ReadMany:
         for path in self._paths:
             data += header
             data += GetData(path, None).serialize()
-        return data + multiheader_struct.pack(-1, True, -1)
+        data += multiheader_struct.pack(-1, True, -1)
+        return data
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[Any]:

@@ -37,6 +37,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 from kazoo.retry import KazooRetry
 
 from vq.clock import Clock, SystemClock
+from vq.coordination import kazoo_reads
 from vq.coordination.coordinator import (
     BadVersion,
     Check,
@@ -58,7 +59,6 @@ from vq.coordination.coordinator import (
     join,
     parent_of,
 )
-from vq.coordination import kazoo_reads
 from vq.coordination.kazoo_threads import Handler
 from vq.coordination.probe import why_no_session
 from vq.coordination.servers import checked_servers
