@@ -7,20 +7,18 @@ kept until the report is made, so that nothing is asked twice.
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
 from pyspark_vq.reports import lag_reading, lag_rules, outputs
-from pyspark_vq.reports.lag_reading import Load
+from pyspark_vq.reports.lag_reading import Load, Reading
 from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
 from pyspark_vq.reports.progress import Progress
 from vq.admin import GroupContract, GroupView, TopicState
@@ -115,12 +113,14 @@ def lag_report(
             with_trend = lag_rules.with_trend(read.rows, earlier, now_s=now)
             judged = lag_rules.with_verdicts(with_trend, wanted.thresholds, now_s=now)
             told = _keep(kept, lag_rules.report_rows(judged, read.brokers, snapshot=snapshot))
-            rolled = _keep(kept, lag_rules.rollups(told))
-            if wanted.out is not None:
-                outputs.write_snapshot(told, f"{wanted.out}/{ROWS_NAME}")
-                outputs.write_snapshot(rolled, f"{wanted.out}/{ROLLUPS_NAME}")
-            counted = Counter({row[0]: row[1] for row in told.groupBy("verdict").count().collect()})
+            rolled = _keep(kept, lag_rules.rollups(told, connect.cluster))
             tops = _tops(rolled, wanted.top)
+            whole = tops.pop(lag_rules.ALL, [])
+            verdicts = {each: whole[0][each] if whole else 0 for each in VERDICTS}
+            if wanted.out is not None:
+                count = sum(verdicts.values())
+                outputs.write_snapshot(told, f"{wanted.out}/{ROWS_NAME}", count=count)
+                outputs.write_snapshot(rolled, f"{wanted.out}/{ROLLUPS_NAME}", count=count)
             report = LagReport(
                 cluster=connect.cluster,
                 snapshot=snapshot,
@@ -128,9 +128,9 @@ def lag_report(
                 took_s=time.monotonic() - begun,
                 rows=told,
                 groups=read.groups,
-                verdicts={each: counted[each] for each in VERDICTS},
+                verdicts=verdicts,
                 rollups=tops,
-                offenders=_dicts(lag_rules.offenders(told, wanted.top)),
+                offenders=_offenders(told, verdicts, wanted.top),
                 history=_history(earlier, told, tops),
                 silent=read.silent,
                 wanted=wanted,
@@ -164,6 +164,11 @@ def _read(
     kept: contextlib.ExitStack,
 ) -> _Read:
     load, context = wanted.load, spark.sparkContext
+
+    def kept_reading(frame: DataFrame, reading: Reading, columns: str) -> DataFrame:
+        found = frame.rdd.mapPartitions(reading)
+        return _keep(kept, spark.createDataFrame(found, schema=columns, verifySchema=False))
+
     with progress.step("reading names"):
         admin = factory_of(connect).admin
         contracts, topics = admin.read_contracts(), admin.read_topic_states()
@@ -177,21 +182,16 @@ def _read(
     }
     asked = max(1, min(len(views), context.defaultParallelism))
     with progress.step("reading ZooKeeper", context):
-        reading = lag_reading.places(connect)
-        places = _keep(kept, frames["pairs"].mapInArrow(reading, lag_reading.PLACES.ddl))
-        placements = _keep(
-            kept,
-            frames["topics"].mapInArrow(
-                lag_reading.placements(connect), lag_reading.PLACEMENTS.ddl
-            ),
+        places = kept_reading(frames["pairs"], lag_reading.places(connect), lag_reading.PLACES)
+        placements = kept_reading(
+            frames["topics"], lag_reading.placements(connect), lag_reading.PLACEMENTS
         )
         places.count(), placements.count()
     with progress.step("asking brokers where partitions end", context):
-        bounds = _keep(
-            kept,
-            frames["brokers"]
-            .repartition(asked, "broker")
-            .mapInArrow(lag_reading.bounds(connect), lag_reading.BOUNDS.ddl),
+        bounds = kept_reading(
+            frames["brokers"].repartition(asked, "broker"),
+            lag_reading.bounds(connect),
+            lag_reading.BOUNDS,
         )
         silent = {
             row["broker"]: row["bounds_error"]
@@ -200,11 +200,10 @@ def _read(
     with progress.step("asking brokers what lies behind", context):
         ends = lag_rules.partition_ends(placements, bounds)
         rows = _keep(kept, lag_rules.lags(frames["pairs"], places, ends))
-        measures = _keep(
-            kept,
-            lag_rules.to_measure(rows)
-            .repartition(asked, "asked")
-            .mapInArrow(lag_reading.measures(connect, load), lag_reading.MEASURES.ddl),
+        measures = kept_reading(
+            lag_rules.to_measure(rows).repartition(asked, "asked"),
+            lag_reading.measures(connect, load),
+            lag_reading.MEASURES,
         )
         measures.count()
     measured = lag_rules.with_measures(rows, measures, count=load.count)
@@ -263,11 +262,8 @@ def broker_rows(views: Sequence[GroupView]) -> list[tuple[str, str]]:
     return [(each.group, each.pool or _COMMON_POOL) for each in views]
 
 
-def _frame(
-    spark: SparkSession, columns: lag_reading.Columns, rows: Sequence[tuple[Any, ...]]
-) -> DataFrame:
-    table = pa.Table.from_batches([columns.batch(list(rows))])
-    return spark.createDataFrame(table, schema=columns.ddl)
+def _frame(spark: SparkSession, columns: str, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(list(rows), schema=columns, verifySchema=False)
 
 
 def _keep(kept: contextlib.ExitStack, frame: DataFrame) -> DataFrame:
@@ -278,9 +274,9 @@ def _keep(kept: contextlib.ExitStack, frame: DataFrame) -> DataFrame:
 
 
 # Telling --------------------------------------------------------------------------------------
-def _earlier(spark: SparkSession, wanted: Wanted, snapshot: str) -> DataFrame:
+def _earlier(spark: SparkSession, wanted: Wanted, snapshot: str) -> DataFrame | None:
     if wanted.out is None:
-        return spark.createDataFrame([], SCHEMA)
+        return None
     return outputs.read_snapshots(
         spark, f"{wanted.out}/{ROWS_NAME}", SCHEMA, before=snapshot, at_most=wanted.window
     )
@@ -289,13 +285,21 @@ def _earlier(spark: SparkSession, wanted: Wanted, snapshot: str) -> DataFrame:
 def _tops(rolled: DataFrame, top: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {each: [] for each in lag_rules.ROLLUPS}
     for row in _dicts(lag_rules.top_rollups(rolled, top)):
-        found[row.pop("by")].append(row)
+        found.setdefault(row.pop("by"), []).append(row)
     return found
 
 
+def _offenders(rows: DataFrame, verdicts: Mapping[str, int], top: int) -> list[dict[str, Any]]:
+    if sum(verdicts.values()) == verdicts["ok"]:
+        return []
+    return _dicts(lag_rules.offenders(rows, top))
+
+
 def _history(
-    earlier: DataFrame, rows: DataFrame, tops: Mapping[str, Sequence[Mapping[str, Any]]]
+    earlier: DataFrame | None, rows: DataFrame, tops: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
+    if earlier is None:
+        return []
     names = [each["name"] for each in tops["group"][:DRAWN]]
     found = lag_rules.over_time(
         earlier.where(earlier["group"].isin(names)), rows.where(rows["group"].isin(names))

@@ -4,30 +4,31 @@ The load is bounded. ZooKeeper is read by ``Load.zookeeper_tasks`` tasks, each w
 at most four requests of 200 nodes in flight. All rows of a broker group are in one task, which asks
 one request at a time for its bounds, and ``Load.broker_requests`` at a time for counts and ages.
 
-Each function here returns one for ``mapInArrow``. A broker that does not answer gives rows with its
-error; without ZooKeeper the task fails.
+Each function here returns one for ``RDD.mapPartitions``: ``mapInArrow`` needs pandas. A broker that
+does not answer gives rows with its error; without ZooKeeper the task fails.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa
+from pyspark.sql import Row
 
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
 from vq import PartitionPlacement
-from vq.admin import GroupTopic, MessageRange
+from vq.admin import GroupPlace, GroupTopic, MessageRange
 from vq.errors import CoordinationError, InvalidArgument, VqError
 from vq.model import Span
 
-Batches = Iterator[pa.RecordBatch]
-Reading = Callable[[Batches], Batches]
+Found = tuple[Any, ...]
+Reading = Callable[[Iterator[Row]], Iterator[Found]]
 
 ZOOKEEPER_TASKS_MAX: Final = 64
 BROKER_REQUESTS_MAX: Final = 256
-
-_TEXT, _INT, _LONG = pa.string(), pa.int32(), pa.int64()
+#: Rows that one call is about.
+_STEP_ROWS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,129 +55,41 @@ class Load:
                 raise InvalidArgument(f"{name} = {value!r} is outside [1, {most}]")
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a frame, for Arrow and for Spark."""
-
-    arrow: pa.Schema
-
-    @property
-    def ddl(self) -> str:
-        """The same for Spark."""
-        return ", ".join(f"`{each.name}` {_DDL[each.type]}" for each in self.arrow)
-
-    def batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        """Return rows as a batch."""
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self.arrow)
-        arrays = [
-            pa.array(column, type=each.type)
-            for column, each in zip(columns, self.arrow, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
-
-
-_DDL: Final[Mapping[pa.DataType, str]] = {
-    _TEXT: "string",
-    _INT: "int",
-    _LONG: "bigint",
-    pa.bool_(): "boolean",
-    pa.float64(): "double",
-    pa.list_(_TEXT): "array<string>",
-    pa.list_(_LONG): "array<bigint>",
-}
-
 #: The topics of each group; what the driver knows.
-PAIRS: Final = Columns(
-    pa.schema(
-        [
-            ("group", _TEXT),
-            ("topic", _TEXT),
-            ("topic_id", _TEXT),
-            ("partitions", _INT),
-            ("members", _INT),
-            ("model", _TEXT),
-            ("begins", _TEXT),
-        ]
-    )
+PAIRS: Final = (
+    "`group` string, topic string, topic_id string, partitions int, members int, model string, "
+    "begins string"
 )
 #: What has no partitions to tell of, and why.
-PROBLEMS: Final = Columns(
-    pa.schema(
-        [
-            ("group", _TEXT),
-            ("topic", _TEXT),
-            ("members", _INT),
-            ("problem", _TEXT),
-            ("detail", _TEXT),
-        ]
-    )
-)
-TOPICS: Final = Columns(pa.schema([("topic", _TEXT), ("partitions", _INT)]))
-BROKERS: Final = Columns(pa.schema([("broker", _TEXT), ("pool", _TEXT)]))
+PROBLEMS: Final = "`group` string, topic string, members int, problem string, detail string"
+TOPICS: Final = "topic string, partitions int"
+BROKERS: Final = "broker string, pool string"
 #: Where groups are.
-PLACES: Final = Columns(
-    pa.schema(
-        [
-            ("group", _TEXT),
-            ("topic", _TEXT),
-            ("partition", _INT),
-            ("owner", _TEXT),
-            ("committed", _LONG),
-            ("committed_ms", _LONG),
-            ("committed_topic_id", _TEXT),
-            ("held", _TEXT),
-            ("stopped", _TEXT),
-            ("younger", pa.bool_()),
-            ("place_error", _TEXT),
-        ]
-    )
+PLACES: Final = (
+    "`group` string, topic string, `partition` int, owner string, committed bigint, "
+    "committed_ms bigint, committed_topic_id string, held string, stopped string, "
+    "younger boolean, place_error string"
 )
 #: Where partitions live: their spans, in order of offsets.
-PLACEMENTS: Final = Columns(
-    pa.schema(
-        [
-            ("topic", _TEXT),
-            ("partition", _INT),
-            ("span_brokers", pa.list_(_TEXT)),
-            ("span_starts", pa.list_(_LONG)),
-            ("span_ends", pa.list_(_LONG)),
-            ("placement_error", _TEXT),
-        ]
-    )
+PLACEMENTS: Final = (
+    "topic string, `partition` int, span_brokers array<string>, span_starts array<bigint>, "
+    "span_ends array<bigint>, placement_error string"
 )
 #: What brokers have; of one that does not answer, one row without a topic.
-BOUNDS: Final = Columns(
-    pa.schema(
-        [
-            ("broker", _TEXT),
-            ("topic", _TEXT),
-            ("partition", _INT),
-            ("earliest", _LONG),
-            ("latest", _LONG),
-            ("bounds_error", _TEXT),
-        ]
-    )
+BOUNDS: Final = (
+    "broker string, topic string, `partition` int, earliest bigint, latest bigint, "
+    "bounds_error string"
 )
 #: Counts and ages of ranges.
-MEASURES: Final = Columns(
-    pa.schema(
-        [
-            ("topic", _TEXT),
-            ("partition", _INT),
-            ("begin", _LONG),
-            ("messages", _LONG),
-            ("age_s", pa.float64()),
-        ]
-    )
-)
+MEASURES: Final = "topic string, `partition` int, begin bigint, messages bigint, age_s double"
 
 
 def places(connect: Connect) -> Reading:
     """Read where groups are, given ``PAIRS``; returns ``PLACES``."""
 
-    def read(batches: Batches) -> Batches:
+    def read(pairs: Iterator[Row]) -> Iterator[Found]:
         admin = factory_of(connect).admin
-        for batch in batches:
+        for step in _steps(pairs):
             wanted = [
                 GroupTopic(
                     group=each["group"],
@@ -185,59 +98,39 @@ def places(connect: Connect) -> Reading:
                     has_members=each["members"] > 0,
                     with_younger=each["begins"] == "latest",
                 )
-                for each in batch.to_pylist()
+                for each in step
             ]
-            rows: list[tuple[Any, ...]] = []
-            for each in admin.read_places(wanted):
-                at = each.committed
-                known = (
-                    (None,) * 4
-                    if at is None
-                    else (
-                        at.offset,
-                        at.time_ms or None,
-                        at.topic_id or None,
-                        at.stopped or None,
-                    )
-                )
-                rows.append(
-                    (
-                        each.group,
-                        each.topic,
-                        each.partition,
-                        each.owner,
-                        *known,
-                        each.stopped,
-                        each.younger,
-                        each.error or None,
-                    )
-                )
-            yield PLACES.batch(rows)
+            yield from map(_place, admin.read_places(wanted))
 
     return read
+
+
+def _place(found: GroupPlace) -> Found:
+    at = found.committed
+    offset = (None,) * 4
+    if at is not None:
+        offset = at.offset, at.time_ms or None, at.topic_id or None, at.stopped or None
+    where = found.group, found.topic, found.partition, found.owner
+    return *where, *offset, found.stopped, found.younger, found.error or None
 
 
 def placements(connect: Connect) -> Reading:
     """Read where partitions live, given ``TOPICS``; returns ``PLACEMENTS``."""
 
-    def read(batches: Batches) -> Batches:
+    def read(topics: Iterator[Row]) -> Iterator[Found]:
         admin = factory_of(connect).admin
-        for batch in batches:
-            wanted = {each["topic"]: each["partitions"] for each in batch.to_pylist()}
-            rows: list[tuple[Any, ...]] = []
-            for each in admin.read_placements(wanted):
-                spans = () if each.placement is None else each.placement.spans
-                rows.append(
-                    (
-                        each.topic,
-                        each.partition,
-                        [span.group for span in spans],
-                        [span.start for span in spans],
-                        [span.end for span in spans],
-                        each.error or None,
-                    )
+        for step in _steps(topics):
+            wanted = {each["topic"]: each["partitions"] for each in step}
+            for found in admin.read_placements(wanted):
+                spans = () if found.placement is None else found.placement.spans
+                yield (
+                    found.topic,
+                    found.partition,
+                    [span.group for span in spans],
+                    [span.start for span in spans],
+                    [span.end for span in spans],
+                    found.error or None,
                 )
-            yield PLACEMENTS.batch(rows)
 
     return read
 
@@ -245,22 +138,23 @@ def placements(connect: Connect) -> Reading:
 def bounds(connect: Connect) -> Reading:
     """Ask broker groups for the ends of all their partitions, given ``BROKERS``; ``BOUNDS``."""
 
-    def read(batches: Batches) -> Batches:
+    def read(brokers: Iterator[Row]) -> Iterator[Found]:
         admin = factory_of(connect).admin
-        for batch in batches:
-            for broker in batch.column("broker").to_pylist():
-                rows: list[tuple[Any, ...]] = []
-                try:
-                    found = admin.bounds_on(broker)
-                except CoordinationError:
-                    raise
-                except VqError as error:
-                    found, rows = {}, [(broker, None, None, None, None, str(error))]
-                for (topic, partition), ends in found.items():
-                    known = (None, None) if ends is None else (ends.earliest, ends.latest)
-                    why = f"broker group {broker} cannot read its log" if ends is None else None
-                    rows.append((broker, topic, partition, *known, why))
-                yield BOUNDS.batch(rows)
+        for each in brokers:
+            broker = each["broker"]
+            try:
+                found = admin.bounds_on(broker)
+            except CoordinationError:
+                raise
+            except VqError as error:
+                yield broker, None, None, None, None, str(error)
+                continue
+            for (topic, partition), ends in found.items():
+                if ends is None:
+                    why = f"broker group {broker} cannot read its log"
+                    yield broker, topic, partition, None, None, why
+                else:
+                    yield broker, topic, partition, ends.earliest, ends.latest, None
 
     return read
 
@@ -271,22 +165,23 @@ def measures(connect: Connect, load: Load) -> Reading:
     Takes ``PLACEMENTS`` with ``begin`` and ``end``; all rows of a broker must be in one task.
     """
 
-    def read(batches: Batches) -> Batches:
+    def read(rows: Iterator[Row]) -> Iterator[Found]:
         admin = factory_of(connect).admin
-        for batch in batches:
-            asked = batch.to_pylist()
-            ranges = [MessageRange(_placement(each), each["begin"], each["end"]) for each in asked]
+        for step in _steps(rows):
+            ranges = [MessageRange(_placement(row), row["begin"], row["end"]) for row in step]
             found = admin.measure(ranges, count=load.count, at_once=load.broker_requests)
-            yield MEASURES.batch(
-                [
-                    (each["topic"], each["partition"], each["begin"], one.messages, one.age_s)
-                    for each, one in zip(asked, found, strict=True)
-                ]
-            )
+            for row, one in zip(step, found, strict=True):
+                yield row["topic"], row["partition"], row["begin"], one.messages, one.age_s
 
     return read
 
 
-def _placement(row: Mapping[str, Any]) -> PartitionPlacement:
+def _placement(row: Row) -> PartitionPlacement:
     spans = zip(row["span_brokers"], row["span_starts"], row["span_ends"], strict=True)
     return PartitionPlacement(row["topic"], row["partition"], tuple(Span(*each) for each in spans))
+
+
+def _steps(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield rows in lists: many for one call, and few enough for memory."""
+    while step := list(itertools.islice(rows, _STEP_ROWS)):
+        yield step

@@ -50,8 +50,9 @@ PROBLEMS: Final = (
     "broadcasting",
     "place_unreadable",
 )
-#: What a rollup is by.
+#: What a rollup is by; there is one of all rows, too.
 ROLLUPS: Final = ("group", "topic", "broker", "pool")
+ALL: Final = "cluster"
 #: A lag that changed by less than this part of the larger one is steady.
 STEADY_PART: Final = 0.05
 
@@ -249,14 +250,23 @@ def seconds_of(snapshot: Column) -> Column:
     return days * 86_400.0 + part(10) * 3_600 + part(12) * 60 + part(14)
 
 
-def with_trend(rows: DataFrame, earlier: DataFrame, *, now_s: float) -> DataFrame:
-    """Return the rows with their trend over earlier snapshots.
+def with_trend(rows: DataFrame, earlier: DataFrame | None, *, now_s: float) -> DataFrame:
+    """Return the rows with their trend over earlier snapshots; None: there are none.
 
     ``trend_bytes_per_s`` is the change of ``lag_bytes`` since the oldest of these in which it is
     known. ``trend`` is ``rising`` or ``falling`` when it changed by more than a twentieth of the
     larger of both, else ``steady``; null without an earlier one. ``unmoved_s`` is for how long the
     committed offset has been the same, with something behind it.
     """
+    if earlier is None:
+        nothing = F.lit(None)
+        return rows.withColumns(
+            {
+                "unmoved_s": nothing.cast("double"),
+                "trend_bytes_per_s": nothing.cast("double"),
+                "trend": nothing.cast("string"),
+            }
+        )
     keys = ["group", "topic", "partition"]
     before = (
         earlier.where(F.col("partition").isNotNull())
@@ -360,15 +370,16 @@ def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFr
 
 
 # Rolled up ------------------------------------------------------------------------------------
-def rollups(rows: DataFrame) -> DataFrame:
-    """Return counts of verdicts and lags by group, topic, broker group and pool.
+def rollups(rows: DataFrame, cluster: str) -> DataFrame:
+    """Return counts of verdicts and lags by group, topic, broker group, pool, and of the cluster.
 
     ``lag_bytes`` and ``lag_messages`` are sums of what is known, and ``unknown_lags`` is how many
     are not; null where none is known. ``lag_seconds`` is the largest. ``skew`` is the largest lag
     in bytes divided by the mean: 1 is even; null where there is no lag.
     """
+    names = {ALL: F.lit(cluster), **{each: F.col(each) for each in ROLLUPS}}
     keys = F.explode(
-        F.array(*(F.struct(F.lit(b).alias("by"), F.col(b).alias("name")) for b in ROLLUPS))
+        F.array(*(F.struct(F.lit(b).alias("by"), n.alias("name")) for b, n in names.items()))
     )
     found = (
         rows.withColumn("key", keys)

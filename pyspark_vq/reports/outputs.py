@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+#: Rows in one file of Parquet, about.
+FILE_ROWS: Final = 500_000
 #: How a snapshot is named: the moment it began, in UTC. Names sort by time.
 _SNAPSHOT: Final = "%Y%m%dT%H%M%SZ"
 #: A cell that begins so is a formula to a spreadsheet.
@@ -39,13 +41,15 @@ def snapshot_seconds(name: str) -> float:
 
 
 # Parquet --------------------------------------------------------------------------------------
-def write_snapshot(rows: DataFrame, directory: str) -> None:
+def write_snapshot(rows: DataFrame, directory: str, *, count: int) -> None:
     """Write rows as Parquet into ``directory``, partitioned by their column ``snapshot``.
 
-    A snapshot of the same name is replaced; the others stay.
+    A snapshot of the same name is replaced; the others stay. ``count`` is about how many rows there
+    are: few become one file.
     """
     (
-        rows.write.mode("overwrite")
+        rows.coalesce(1 + count // FILE_ROWS)
+        .write.mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")
         .partitionBy("snapshot")
         .parquet(directory)
@@ -54,8 +58,8 @@ def write_snapshot(rows: DataFrame, directory: str) -> None:
 
 def read_snapshots(
     spark: SparkSession, directory: str, schema: StructType, *, before: str, at_most: int
-) -> DataFrame:
-    """Return the rows of the newest ``at_most`` snapshots before ``before``; none without any.
+) -> DataFrame | None:
+    """Return the rows of the newest ``at_most`` snapshots before ``before``; None without any.
 
     ``schema`` says what columns to read; those that an older report did not write are null.
     """
@@ -66,7 +70,9 @@ def read_snapshots(
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        return spark.createDataFrame([], schema)
+        return None
+    if not newest:
+        return None
     return found.where(F.col("snapshot").isin(newest))
 
 

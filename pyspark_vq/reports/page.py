@@ -25,7 +25,8 @@ STYLE: Final = """
 --c6:#e57b98;--ok:#5fbf8c;--warning:#e0b04a;--stalled:#ef8f55;--stopped:#f0776f;
 --unknown:#8d979e}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,
+-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"Liberation Sans","DejaVu Sans",sans-serif}
 main{max-width:1160px;margin:0 auto;padding:28px 22px 60px}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 8px}
 p{margin:4px 0 12px;max-width:80ch}.lead,.note,.left{color:var(--soft)}
@@ -48,7 +49,8 @@ th{text-align:left;color:var(--soft);font-weight:600;border-bottom:1px solid var
 padding:5px 10px 5px 0;white-space:nowrap}
 td{border-bottom:1px solid var(--line);padding:5px 10px 5px 0;vertical-align:top;
 overflow-wrap:anywhere;min-width:4ch}tr:last-child td{border-bottom:0}
-th.n,td.n{text-align:right;white-space:nowrap}td.n{overflow-wrap:normal}
+th.n,td.n{text-align:right;white-space:nowrap;padding-right:22px}td.n{overflow-wrap:normal}
+th.n:last-child,td.n:last-child{padding-right:0}
 .left{font-size:13px;margin:8px 0 0}
 .tag{display:inline-block;white-space:nowrap;font-weight:600}
 .tag::before{content:"";display:inline-block;width:9px;height:9px;border-radius:50%;
@@ -61,7 +63,7 @@ align-items:center;font-size:13.5px}.bar .name{overflow-wrap:anywhere}
 .bar .value{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar.unknown .value{color:var(--soft)}
 .track{height:14px;background:color-mix(in srgb,var(--line) 55%,transparent);border-radius:3px;
-display:block}.fill{display:block;height:100%;border-radius:3px;min-width:1px}
+display:block}.fill{display:block;height:100%;border-radius:3px}
 .shares{display:flex;height:26px;border-radius:5px;overflow:hidden;gap:2px;
 background:var(--line)}.part{flex-basis:0;min-width:3px}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;list-style:none;margin:10px 0 0;padding:0;
@@ -134,8 +136,9 @@ def tag(kind: str) -> Html:
 
 
 def card(title: str, block: Html) -> Html:
-    """Return a block in a frame with a title."""
-    return Html(f'<div class="card"><h3>{html(title)}</h3>{block}</div>') if block else Html("")
+    """Return a block in a frame, below a title if there is one; "" for an empty block."""
+    above = f"<h3>{html(title)}</h3>" if title else ""
+    return Html(f'<div class="card">{above}{block}</div>') if block else Html("")
 
 
 def pair(*blocks: Html) -> Html:
