@@ -9,7 +9,7 @@ does not answer gives rows with its error; without ZooKeeper the task fails.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from vq.errors import CoordinationError, InvalidArgument, VqError
 from vq.model import Span
 
 Found = tuple[Any, ...]
-Reading = Callable[[Iterator[Row]], Iterator[Found]]
+Reading = Callable[[Iterable[Row]], Iterable[Found]]
 
 ZOOKEEPER_TASKS_MAX: Final = 64
 BROKER_REQUESTS_MAX: Final = 256
@@ -87,7 +87,7 @@ MEASURES: Final = "topic string, `partition` int, begin bigint, messages bigint,
 def places(connect: Connect) -> Reading:
     """Read where groups are, given ``PAIRS``; returns ``PLACES``."""
 
-    def read(pairs: Iterator[Row]) -> Iterator[Found]:
+    def read(pairs: Iterable[Row]) -> Iterable[Found]:
         admin = factory_of(connect).admin
         for step in _steps(pairs):
             wanted = [
@@ -107,7 +107,7 @@ def places(connect: Connect) -> Reading:
 
 def _place(found: GroupPlace) -> Found:
     at = found.committed
-    offset = (None,) * 4
+    offset: Found = (None,) * 4
     if at is not None:
         offset = at.offset, at.time_ms or None, at.topic_id or None, at.stopped or None
     where = found.group, found.topic, found.partition, found.owner
@@ -117,7 +117,7 @@ def _place(found: GroupPlace) -> Found:
 def placements(connect: Connect) -> Reading:
     """Read where partitions live, given ``TOPICS``; returns ``PLACEMENTS``."""
 
-    def read(topics: Iterator[Row]) -> Iterator[Found]:
+    def read(topics: Iterable[Row]) -> Iterable[Found]:
         admin = factory_of(connect).admin
         for step in _steps(topics):
             wanted = {each["topic"]: each["partitions"] for each in step}
@@ -138,7 +138,7 @@ def placements(connect: Connect) -> Reading:
 def bounds(connect: Connect) -> Reading:
     """Ask broker groups for the ends of all their partitions, given ``BROKERS``; ``BOUNDS``."""
 
-    def read(brokers: Iterator[Row]) -> Iterator[Found]:
+    def read(brokers: Iterable[Row]) -> Iterable[Found]:
         admin = factory_of(connect).admin
         for each in brokers:
             broker = each["broker"]
@@ -165,7 +165,7 @@ def measures(connect: Connect, load: Load) -> Reading:
     Takes ``PLACEMENTS`` with ``begin`` and ``end``; all rows of a broker must be in one task.
     """
 
-    def read(rows: Iterator[Row]) -> Iterator[Found]:
+    def read(rows: Iterable[Row]) -> Iterable[Found]:
         admin = factory_of(connect).admin
         for step in _steps(rows):
             ranges = [MessageRange(_placement(row), row["begin"], row["end"]) for row in step]
@@ -181,7 +181,8 @@ def _placement(row: Row) -> PartitionPlacement:
     return PartitionPlacement(row["topic"], row["partition"], tuple(Span(*each) for each in spans))
 
 
-def _steps(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _steps(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Yield rows in lists: many for one call, and few enough for memory."""
-    while step := list(itertools.islice(rows, _STEP_ROWS)):
+    rest = iter(rows)
+    while step := list(itertools.islice(rest, _STEP_ROWS)):
         yield step

@@ -92,6 +92,8 @@ FIRST_PATIENCE_RATIO: Final = 1 / 8
 #: Longest wait for kazoo's threads at close; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
+#: Reads that may be lost with the connection of a server that knows no ``get_many``.
+REFUSED_TRIES: Final = 2
 #: Pause before the first calls of a session are repeated.
 _AGAIN_S: Final = 0.05
 
@@ -510,10 +512,17 @@ class ZooKeeperCoordinator(SessionBase):
         return list(await asyncio.gather(*(self._get_or_none(path) for path in paths)))
 
     async def _get_or_none(self, path: str) -> Node | None:
-        try:
-            return await self.get(path)
-        except NoNode:
-            return None
+        """Read a node; again if the connection ends: a server closes it after its refusal."""
+        lost = 0
+        while True:
+            try:
+                return await self.get(path)
+            except NoNode:
+                return None
+            except ConnectionLost:
+                lost += 1
+                if lost > REFUSED_TRIES:
+                    raise
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         """See ``Coordinator.exists``."""
