@@ -18,12 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pyspark_vq.reports.figures import visible
+
 #: Rows in one file of Parquet, about.
 FILE_ROWS: Final = 500_000
 #: How a snapshot is named: the moment it began, in UTC. Names sort by time.
 _SNAPSHOT: Final = "%Y%m%dT%H%M%SZ"
 #: A cell that begins so is a formula to a spreadsheet.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA: Final = ("=", "+", "-", "@")
 
 
 def snapshot_name(seconds: float) -> str:
@@ -81,7 +83,8 @@ def write_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: P
     """Write rows as CSV with a line of names; return how many rows.
 
     What is unknown is an empty cell. A text that a spreadsheet would take for a formula gets a
-    ``'`` in front: names come from ZooKeeper, where anybody may have written them.
+    ``'`` in front, and what cannot be seen is shown: names come from ZooKeeper, where anybody may
+    have written them.
     """
     count = 0
     with _whole_file(path) as file:
@@ -102,9 +105,10 @@ def write_text(text: str, path: Path) -> None:
 def _cell(value: Any) -> Any:
     if value is None:
         return ""
-    if isinstance(value, str) and value.lstrip().startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    shown = visible(value)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
 
 
 @contextlib.contextmanager

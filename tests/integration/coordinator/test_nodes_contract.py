@@ -9,8 +9,8 @@ from support.coordinator_contract import Ensemble
 from vq.clock import SystemClock
 from vq.coordination import kazoo_reads
 from vq.coordination.coordinator import (
-    READS_PER_CALL_MAX,
     NODE_BYTES_MAX,
+    READS_PER_CALL_MAX,
     BadVersion,
     Check,
     Coordinator,
