@@ -21,9 +21,8 @@ The verdicts, of which the first that fits counts. docs/howto/report-lag.md tell
     ok                      otherwise
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -311,7 +310,7 @@ def with_verdicts(rows: DataFrame, thresholds: Thresholds, *, now_s: float) -> D
     overtaken = F.coalesce(F.col("committed") < F.col("start"), F.lit(False))
     commit_age = F.lit(now_s) - F.col("committed_ms") / 1000
     unmoved = (F.col("unmoved_s") >= after) | ((seconds >= after) & (commit_age >= after))
-    rules: list[tuple[Column, str, Column | str]] = [
+    rules: list[tuple[Column, str, Column | str | None]] = [
         (F.col("problem").isNotNull(), "unknown", F.col("problem")),
         (F.col("held").isNotNull(), "stopped", "needs_reset"),
         (F.coalesce("other_topic", F.lit(False)), "stopped", "other_topic"),
@@ -319,7 +318,7 @@ def with_verdicts(rows: DataFrame, thresholds: Thresholds, *, now_s: float) -> D
         (F.col("stopped").isNotNull(), "stopped", "owner_error"),
         (F.col("placement_error").isNotNull(), "unknown", "placement"),
         (lag.isNull(), "unknown", "broker_silent"),
-        ((lag == 0) & ~overtaken, "ok", F.lit(None).cast("string")),
+        ((lag == 0) & ~overtaken, "ok", None),
         ((lag > 0) & (F.col("members") == 0), "stopped", "no_members"),
         ((lag > 0) & unmoved, "stalled", "unmoved"),
         (overtaken, "warning", "overtaken"),
@@ -341,22 +340,21 @@ def with_verdicts(rows: DataFrame, thresholds: Thresholds, *, now_s: float) -> D
         not_told = [value.isNull() for value in asked]
         missing = not_told[0] if len(not_told) == 1 else not_told[0] | not_told[1]
         rules.append((missing, "unknown", "not_measured"))
-    return rows.withColumn("verdict", _first(rules, 1, "ok")).withColumn(
-        "cause", _first(rules, 2, None)
+    chain: Any = F
+    for condition, name, why in rules:
+        chain = chain.when(condition, _judgement(name, why))
+    judged = chain.otherwise(_judgement("ok", None))
+    return (
+        rows.withColumn("judged", judged)
+        .withColumn("verdict", F.col("judged.verdict"))
+        .withColumn("cause", F.col("judged.cause"))
+        .drop("judged")
     )
 
 
-def _first(
-    rules: Sequence[tuple[Column, str, Column | str]], field: int, otherwise: str | None
-) -> Column:
-    """Return a field of the first rule whose condition is true."""
-    chain: Column | None = None
-    for rule in rules:
-        value = rule[field]
-        told = value if isinstance(value, Column) else F.lit(value)
-        chain = F.when(rule[0], told) if chain is None else chain.when(rule[0], told)
-    assert chain is not None, "there are rules"
-    return chain.otherwise(F.lit(otherwise))
+def _judgement(verdict: str, cause: Column | str | None) -> Column:
+    told = cause if isinstance(cause, Column) else F.lit(cause).cast("string")
+    return F.struct(F.lit(verdict).alias("verdict"), told.alias("cause"))
 
 
 def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFrame:
