@@ -2,10 +2,10 @@
 
 import csv
 import io
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.html_page import PageReader
 
 from pyspark_vq.reports import charts, outputs
 from pyspark_vq.reports.charts import Band, Bar, Html, Limit, Line, Share
@@ -22,42 +22,10 @@ from pyspark_vq.reports.progress import Progress, bar_text
 HOSTILE = "</style><script>alert(1)</script>\u202e\x1b[31m\"'&"
 
 
-class Reader(HTMLParser):
-    """Elements, values of charts, and text of a page; every element is closed."""
-
-    VOID = frozenset({"meta"})
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.values: list[float] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self.values += [float(value) for name, value in attrs if name == "data-value" and value]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self.values += [float(value) for name, value in attrs if name == "data-value" and value]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def page_of(*blocks: Html) -> Reader:
-    return Reader(render(Page(title="t", lead="l", sections=[Section(title="s", blocks=blocks)])))
+def page_of(*blocks: Html) -> PageReader:
+    return PageReader(
+        render(Page(title="t", lead="l", sections=[Section(title="s", blocks=blocks)]))
+    )
 
 
 # Numbers --------------------------------------------------------------------------------------
@@ -132,7 +100,7 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
             ],
         )
     )
-    reader = Reader(page)
+    reader = PageReader(page)
     assert not {"script", "a", "img", "link", "iframe"} & set(reader.tags)
     assert reader.tags.count("style") == 1
     assert not [name for name, _ in reader.attributes if name.startswith("on")]
