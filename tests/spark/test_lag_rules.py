@@ -1,6 +1,5 @@
 """Lags, trends, verdicts and rollups against tables made by hand."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
 from pyspark_vq.reports.outputs import snapshot_name
 from vq.admin import GroupContract, GroupView, TopicState
 from vq.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 NOW_S = 1_795_700_000.0
 LIMITS = Thresholds(warn_s=100, warn_bytes=5_000, warn_messages=500, stalled_after_s=300)
@@ -41,26 +42,6 @@ COLUMNS = (
 NO_LAG = {"committed": 2_000, "lag_bytes": 0, "lag_messages": 0, "lag_seconds": 0.0}
 SILENT = {"end": None, "start": None, "lag_bytes": None, "lag_messages": None, "lag_seconds": None}
 LONG_AGO = {"committed_ms": int((NOW_S - 300) * 1_000)}
-
-
-@pytest.fixture(autouse=True)
-def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have Spark interpret its plans: to compile one for a few rows takes longer."""
-    if "spark" not in request.fixturenames:
-        yield
-        return
-    conf = request.getfixturevalue("spark").conf
-    wanted = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        conf.set(name, value)
-    yield
-    for name, value in before.items():
-        conf.unset(name) if value is None else conf.set(name, value)
 
 
 #: What differs, the verdict, the cause.
@@ -355,6 +336,8 @@ def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) ->
     ]
     assert worst == [("g", "t", "warning"), ("g", "u", "unknown")]
     rolled.unpersist()
+    nothing = lag_rules.rollups(rows.where("false"), "c")
+    assert lag_rules.top_rollups(nothing, 1).collect() == []
 
 
 # What the driver decides ----------------------------------------------------------------------
