@@ -93,6 +93,7 @@ def add_groups(
     """Write groups ``[first, end)``; return how long it took."""
     begun = time.monotonic()
     root, rng = f"/vq/{CLUSTER}/", random.Random(first)
+    client.ensure_path(f"{root}consumers")
     contract = ConsumerGroup(topics={topic: "" for topic, _ in offsets}).encode()
     now_ms = int(time.time() * 1000)
     for number in range(first, end):
