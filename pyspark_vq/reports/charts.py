@@ -137,8 +137,12 @@ def lines(
     shown: Callable[[float | None], str] = count_text,
     bands: Sequence[Band] = (),
     limits: Sequence[Limit] = (),
+    base: int = 10,
 ) -> Html:
-    """Return lines over time from 0 to the largest value, with a legend; "" without any point."""
+    """Return lines over time from 0 to the largest value, with a legend; "" without any point.
+
+    ``base``: of the units that ``shown`` writes: 10, or 1024 for bytes; the axis is round in them.
+    """
     times = [time for line in series for time, _ in line.points]
     times += [time for band in bands for time, _, _ in band.points]
     values = [value for line in series for _, value in line.points if value is not None]
@@ -146,7 +150,7 @@ def lines(
     values += [limit.value for limit in limits]
     if not times or not values:
         return Html("")
-    scale = _Scale(min(times), max(times), _nice(max(*values, 0.0)))
+    scale = _Scale(min(times), max(times), _nice(max(*values, 0.0), base))
     parts = [*_grid(scale, shown), *(_limit(scale, each, shown) for each in limits)]
     parts += [_band(scale, each) for each in bands]
     keys = []
@@ -187,11 +191,12 @@ class _Scale:
         return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _nice(most: float) -> float:
+def _nice(most: float, base: int) -> float:
     """Return the next round number from ``most`` on, so that marks on the axis are round."""
     if most <= 0:
         return 1.0
-    step = 10.0 ** math.floor(math.log10(most))
+    unit = float(base) ** max(0, math.floor(math.log(most, base)))
+    step = unit * 10.0 ** math.floor(math.log10(most / unit))
     return next(each * step for each in (1.0, 2.0, 2.5, 5.0, 10.0) if each * step >= most * 0.9999)
 
 

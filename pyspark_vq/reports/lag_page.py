@@ -109,7 +109,8 @@ def _sections(report: LagReport) -> list[Section]:
     ]
     charted = [card("Verdicts", charts.shares(shares, about="Rows by verdict"))]
     if sum(report.verdicts.values()):
-        found.append(Section(title="Overview", blocks=[*charted, *_drawn(report)]))
+        note = "A bar has the colour of the worst verdict in it, and is blue when none is bad."
+        found.append(Section(title="Overview", note=note, blocks=[*charted, *_drawn(report)]))
     found.append(
         Section(
             title="Worst partitions",
@@ -169,7 +170,9 @@ def _over_time(history: Sequence[Mapping[str, Any]]) -> Html:
         )
         for name in names
     ]
-    return charts.lines(series, about="Lag of the largest groups over time", shown=size_text)
+    return charts.lines(
+        series, about="Lag of the largest groups over time", shown=size_text, base=1024
+    )
 
 
 def _worst(report: LagReport) -> Html:

@@ -48,7 +48,7 @@ table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:
 th{text-align:left;color:var(--soft);font-weight:600;border-bottom:1px solid var(--line);
 padding:5px 10px 5px 0;white-space:nowrap}
 td{border-bottom:1px solid var(--line);padding:5px 10px 5px 0;vertical-align:top;
-overflow-wrap:anywhere;min-width:4ch}tr:last-child td{border-bottom:0}
+overflow-wrap:break-word;max-width:38ch}tr:last-child td{border-bottom:0}
 th.n,td.n{text-align:right;white-space:nowrap;padding-right:22px}td.n{overflow-wrap:normal}
 th.n:last-child,td.n:last-child{padding-right:0}
 .left{font-size:13px;margin:8px 0 0}
