@@ -58,7 +58,7 @@ margin-right:6px;background:currentColor}
 .tag.ok{color:var(--ok)}.tag.warning{color:var(--warning)}.tag.stalled{color:var(--stalled)}
 .tag.stopped{color:var(--stopped)}.tag.unknown{color:var(--unknown)}
 .bars{display:grid;gap:6px}
-.bar{display:grid;grid-template-columns:minmax(120px,34%) 1fr minmax(78px,auto);gap:10px;
+.bar{display:grid;grid-template-columns:minmax(120px,34%) 1fr 104px;gap:10px;
 align-items:center;font-size:13.5px}.bar .name{overflow-wrap:anywhere}
 .bar .value{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .bar.unknown .value{color:var(--soft)}
