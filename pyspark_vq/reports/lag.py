@@ -263,7 +263,11 @@ def broker_rows(views: Sequence[GroupView]) -> list[tuple[str, str]]:
 
 
 def _frame(spark: SparkSession, columns: str, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
-    return spark.createDataFrame(list(rows), schema=columns, verifySchema=False)
+    rows = [
+        tuple(lag_reading.text(each) if isinstance(each, str) else each for each in row)
+        for row in rows
+    ]
+    return spark.createDataFrame(rows, schema=columns, verifySchema=False)
 
 
 def _keep(kept: contextlib.ExitStack, frame: DataFrame) -> DataFrame:

@@ -17,16 +17,17 @@ from pyspark.sql import Row
 
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
-from vq import PartitionPlacement
+from vq import PartitionPlacement, Span
 from vq.admin import GroupPlace, GroupTopic, MessageRange
 from vq.errors import CoordinationError, InvalidArgument, VqError
-from vq.model import Span
 
 Found = tuple[Any, ...]
 Reading = Callable[[Iterable[Row]], Iterable[Found]]
 
 ZOOKEEPER_TASKS_MAX: Final = 64
 BROKER_REQUESTS_MAX: Final = 256
+#: Numbers of Spark are below this; those in ZooKeeper may be any.
+_END: Final = 1 << 63
 #: Rows that one call is about.
 _STEP_ROWS: Final = 2_000
 
@@ -106,12 +107,20 @@ def places(connect: Connect) -> Reading:
 
 
 def _place(found: GroupPlace) -> Found:
-    at = found.committed
+    at, error = found.committed, found.error
     offset: Found = (None,) * 4
-    if at is not None:
-        offset = at.offset, at.time_ms or None, at.topic_id or None, at.stopped or None
-    where = found.group, found.topic, found.partition, found.owner
-    return *where, *offset, found.stopped, found.younger, found.error or None
+    if at is not None and not 0 <= at.offset < _END:
+        error = f"offset {str(at.offset)[:40]} is outside [0, 2**63)"
+    elif at is not None:
+        time_ms = at.time_ms if 0 < at.time_ms < _END else None
+        offset = at.offset, time_ms, text(at.topic_id), text(at.stopped)
+    where = found.group, found.topic, found.partition, text(found.owner)
+    return *where, *offset, text(found.stopped), found.younger, text(error)
+
+
+def text(value: str | None) -> str | None:
+    """Return a text of others for Spark, which has no lone surrogates; None for an empty one."""
+    return value.encode(errors="backslashreplace").decode() if value else None
 
 
 def placements(connect: Connect) -> Reading:
@@ -123,13 +132,16 @@ def placements(connect: Connect) -> Reading:
             wanted = {each["topic"]: each["partitions"] for each in step}
             for found in admin.read_placements(wanted):
                 spans = () if found.placement is None else found.placement.spans
+                error = found.error
+                if any(max(span.start, span.end or 0) >= _END for span in spans):
+                    spans, error = (), f"{found.topic}-{found.partition} has spans beyond 2**63"
                 yield (
                     found.topic,
                     found.partition,
-                    [span.group for span in spans],
+                    [text(span.group) for span in spans],
                     [span.start for span in spans],
                     [span.end for span in spans],
-                    found.error or None,
+                    text(error),
                 )
 
     return read
@@ -147,7 +159,7 @@ def bounds(connect: Connect) -> Reading:
             except CoordinationError:
                 raise
             except VqError as error:
-                yield broker, None, None, None, None, str(error)
+                yield broker, None, None, None, None, text(str(error))
                 continue
             for (topic, partition), ends in found.items():
                 if ends is None:

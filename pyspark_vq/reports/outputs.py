@@ -24,6 +24,7 @@ from pyspark_vq.reports.figures import visible
 FILE_ROWS: Final = 500_000
 #: How a snapshot is named: the moment it began, in UTC. Names sort by time.
 _SNAPSHOT: Final = "%Y%m%dT%H%M%SZ"
+_NAME: Final = "^[0-9]{8}T[0-9]{6}Z$"
 #: A cell that begins so is a formula to a spreadsheet.
 _FORMULA: Final = ("=", "+", "-", "@")
 
@@ -67,7 +68,8 @@ def read_snapshots(
     """
     try:
         found = spark.read.schema(schema).parquet(directory)
-        names = found.where(F.col("snapshot") < before).select("snapshot").distinct()
+        is_one = F.col("snapshot").rlike(_NAME) & (F.col("snapshot") < before)
+        names = found.where(is_one).select("snapshot").distinct()
         newest = [row[0] for row in names.orderBy(F.desc("snapshot")).limit(at_most).collect()]
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":

@@ -131,7 +131,7 @@ def test_three_snapshots_of_a_cluster(
         rows = read_rows(tmp_path / "lag.csv")
         check_rows(rows, sent, counted=False)
         assert {row["trend"] for row in rows.values()} == {""}
-        assert first["groups"] == 12
+        assert first["groups"] == 13
         assert first["rows"] == len(rows)
 
         tree.commit("behind", "orders", 0, sent[0][15])
@@ -182,6 +182,7 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
     tree.group("renamed", "orders")
     tree.group("failing", "orders")
     tree.group("radio", "orders", model="broadcasting")
+    tree.group("odd", "orders", "never\ud800")
     tree.group("none")
     tree.put(ConsumerGroup.path("broken"), b"{")
     tree.put(f"consumers/{HOSTILE}", ConsumerGroup().encode())
@@ -196,6 +197,9 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
         tree.commit("renamed", "orders", number, 0, topic_id="another")
         tree.commit("failing", "orders", number, sent[number][10])
         tree.own("failing", "orders", number, stopped="ListenerFailed", stopped_at=1)
+        tree.commit("odd", "orders", number, 10**30)
+        owner = Owner(member="\ud800\x1b[31m=1")
+        tree.put(Owner.path("odd", "orders", number), owner.encode(), ephemeral=True)
 
 
 #: Of each group and topic: messages behind, verdict, cause.
@@ -211,6 +215,8 @@ WANTED: Final[dict[tuple[str, str], tuple[int | None, str, str]]] = {
     ("renamed", "orders"): (None, "stopped", "other_topic"),
     ("failing", "orders"): (10, "stopped", "owner_error"),
     ("radio", "orders"): (None, "unknown", "broadcasting"),
+    ("odd", "orders"): (None, "unknown", "place_unreadable"),
+    ("odd", "never\\ud800"): (None, "unknown", "topic_deleted"),
     ("none", ""): (None, "unknown", "no_topics"),
     ("broken", ""): (None, "unknown", "group_unreadable"),
     (f"'{HOSTILE}", ""): (None, "unknown", "group_unreadable"),
