@@ -6,6 +6,7 @@ kept until the report is made, so that nothing is asked twice.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
@@ -140,7 +142,8 @@ def lag_report(
 
 def write_csv(report: LagReport, path: Path) -> int:
     """Write all rows of a report as CSV; return how many."""
-    ordered = report.rows.orderBy("group", "topic", "partition")
+    # One task sorts, so one job does it; rows come one batch after the other.
+    ordered = report.rows.repartition(1).sortWithinPartitions("group", "topic", "partition")
     rows = (row.asDict() for row in ordered.toLocalIterator())
     return outputs.write_csv(rows, SCHEMA.names, path)
 
@@ -186,7 +189,7 @@ def _read(
         placements = kept_reading(
             frames["topics"], lag_reading.placements(connect), lag_reading.PLACEMENTS
         )
-        places.count(), placements.count()
+        _made(places, placements)
     with progress.step("asking brokers where partitions end", context):
         bounds = kept_reading(
             frames["brokers"].repartition(asked, "broker"),
@@ -205,7 +208,7 @@ def _read(
             lag_reading.measures(connect, load),
             lag_reading.MEASURES,
         )
-        measures.count()
+        _made(measures)
     measured = lag_rules.with_measures(rows, measures, count=load.count)
     whole = lag_rules.with_problems(measured, _frame(spark, lag_reading.PROBLEMS, problems))
     return _Read(whole, frames["brokers"], len(contracts), silent)
@@ -275,6 +278,12 @@ def _keep(kept: contextlib.ExitStack, frame: DataFrame) -> DataFrame:
     frame.persist(StorageLevel.MEMORY_AND_DISK)
     kept.callback(frame.unpersist)
     return frame
+
+
+def _made(*frames: DataFrame) -> None:
+    """Have Spark make kept frames now, with one job."""
+    rows = [frame.select(F.lit(1)) for frame in frames]
+    functools.reduce(DataFrame.union, rows).count()
 
 
 # Telling --------------------------------------------------------------------------------------

@@ -27,7 +27,12 @@ from pyspark_vq.reports.lag_rules import SCHEMA
 from vq.cli import main
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
+#: Three reports; a machine that is busy with other work needs minutes for them.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 JOB: Final = Path(__file__).resolve().parents[2] / "spark" / "lag_report.py"
 HOSTILE: Final = "=HYPERLINK(<script>alert(1)<!script>)"
