@@ -1,7 +1,7 @@
 """How long the lag report takes, and how that grows: a thousand to a hundred thousand rows.
 
-    python -m bench.spark_lag                 1 000, 10 000 and 100 000 group partitions
-    python -m bench.spark_lag --most 10000    up to 10 000
+    python -m bench.spark_lag                  1 000, 10 000 and 100 000 group partitions
+    python -m bench.spark_lag --sizes 10000    10 000 alone
 
 ZooKeeper and two brokers run as processes on this machine. Ten topics of a hundred partitions have
 messages; groups that read all of them are written into ZooKeeper, many nodes a transaction, each
@@ -38,6 +38,8 @@ TOPICS: Final = 10
 PARTITIONS: Final = 100
 MESSAGES: Final = 120
 CONTENT: Final = b"x" * 200
+#: Group partitions of the reports.
+SIZES: Final = (1_000, 10_000, 100_000)
 #: Nodes of one transaction.
 STEP: Final = 500
 
@@ -153,26 +155,27 @@ def measured(connect: Connect, *, count: bool) -> tuple[int, float, float, list[
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--most", type=int, default=100_000, help="the largest number of rows")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, help="numbers of rows, thousands, rising"
+    )
     parser.add_argument("--place", type=Path, help="where to keep data meanwhile")
     given = parser.parse_args(arguments)
     whole = TOPICS * PARTITIONS
-    sizes = [size for size in (1_000, 10_000, 100_000) if size <= given.most]
     with tempfile.TemporaryDirectory(dir=given.place) as place, cluster(Path(place)) as zookeeper:
         offsets = fill(zookeeper)
-        client = KazooClient(zookeeper)
+        client = KazooClient(zookeeper, timeout=60)
         client.start()
         conf = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
         session("vq-bench", conf={**conf, "spark.driver.memory": "2g"})
         connect = Connect(zookeeper=zookeeper, cluster=CLUSTER)
-        there = 0
         names = ("group partitions", "report", "processor", "per row", "no count", "processor")
         print(*("", *names, ""), sep=" | ")
         print("| --- | --- | --- | --- | --- | --- |")
-        for size in sizes:
+        add_groups(client, offsets, 0, 1)
+        measured(connect, count=True)
+        there = 1
+        for size in given.sizes:
             add_groups(client, offsets, there, size // whole)
-            if not there:
-                measured(connect, count=True)
             there = size // whole
             rows, taken_s, used_s, steps = measured(connect, count=True)
             _, uncounted_s, uncounted_used_s, _ = measured(connect, count=False)
