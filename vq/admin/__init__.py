@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ArchiveTopicRun,
     )
     from vq.admin.archives import ArchivedBlock, VerifiedArchive
+    from vq.admin.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.admin.brokers import BadPartition, Damage
     from vq.admin.bulk import (
         GroupContract,
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from vq.admin.checks import Finding, Level
     from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.contents import (
+        CheckedBatch,
+        ContentCheck,
+        ContentFault,
+        ContentTotals,
+        FaultKind,
+        ProducerEdge,
+        sequence_fault,
+    )
     from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
@@ -48,7 +58,7 @@ if TYPE_CHECKING:
     from vq.admin.resets import Goal, Reset, Target
     from vq.admin.safety import Unsafe, UnsafeKind
     from vq.admin.settings import SettingsUnknown
-    from vq.admin.stored import StoredRange
+    from vq.admin.stored import StoredBytes, StoredRange
     from vq.admin.switching import Switched
     from vq.admin.topics import (
         DeletedTopic,
@@ -76,6 +86,7 @@ _HOMES = {
         "ArchiveTopicRun",
     ),
     "vq.admin.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.admin.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.admin.brokers": ("BadPartition", "Damage"),
     "vq.admin.bulk": (
         "GroupContract",
@@ -91,6 +102,15 @@ _HOMES = {
     "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
     "vq.admin.disks": ("DiskState",),
+    "vq.admin.contents": (
+        "CheckedBatch",
+        "ContentCheck",
+        "ContentFault",
+        "ContentTotals",
+        "FaultKind",
+        "ProducerEdge",
+        "sequence_fault",
+    ),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.admin.emptying": ("GroupDrain", "TopicDrain"),
@@ -108,7 +128,7 @@ _HOMES = {
     "vq.admin.resets": ("Goal", "Reset", "Target"),
     "vq.admin.safety": ("Unsafe", "UnsafeKind"),
     "vq.admin.settings": ("SettingsUnknown",),
-    "vq.admin.stored": ("StoredRange",),
+    "vq.admin.stored": ("StoredBytes", "StoredRange"),
     "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
         "DeletedTopic",
@@ -138,10 +158,14 @@ __all__ = [
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
+    "CheckedBatch",
     "ClosedTopic",
     "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
+    "ContentCheck",
+    "ContentFault",
+    "ContentTotals",
     "CutFile",
     "CutMessages",
     "Damage",
@@ -151,6 +175,7 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "FaultKind",
     "Finding",
     "FoundMessages",
     "GapKind",
@@ -167,6 +192,8 @@ __all__ = [
     "GroupTopic",
     "GroupView",
     "HeldBack",
+    "HeldBlock",
+    "HeldPartition",
     "Level",
     "MeasuredRange",
     "MessageRange",
@@ -176,6 +203,7 @@ __all__ = [
     "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",
+    "ProducerEdge",
     "ReadPlacement",
     "Removal",
     "Reset",
@@ -183,6 +211,8 @@ __all__ = [
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
+    "SilentNode",
+    "StoredBytes",
     "StoredRange",
     "Switched",
     "Target",
@@ -202,6 +232,7 @@ __all__ = [
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
+    "sequence_fault",
 ]
 
 

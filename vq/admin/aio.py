@@ -6,6 +6,7 @@ from typing import Any
 from vq.admin import (
     archive_runs,
     archives,
+    blocks,
     brokers,
     bulk,
     closing,
@@ -28,6 +29,7 @@ from vq.admin import (
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
+from vq.admin.blocks import HeldPartition, SilentNode
 from vq.admin.bulk import (
     AT_ONCE,
     GroupContract,
@@ -51,7 +53,7 @@ from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
-from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.stored import RANGE_BYTES, StoredBytes, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
@@ -242,6 +244,25 @@ class Admin:
             self._client, topic, partition, start, end, max_bytes=max_bytes
         )
 
+    async def read_bytes(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+        node: Address | str | None = None,
+    ) -> StoredBytes:
+        """Return the stored bytes of one node as they are; see ``vq.Admin.read_bytes``."""
+        return await stored.read_bytes(
+            self._client,
+            topic,
+            partition,
+            start,
+            max_bytes=max_bytes,
+            node=None if node is None else _address(node),
+        )
+
     async def find_messages(
         self,
         topic: str,
@@ -355,8 +376,19 @@ class Admin:
 
     async def broker_status(self, address: Address | str) -> StatusResult:
         """Ask one broker for its status; see ``vq.Admin.broker_status``."""
-        address = address if isinstance(address, Address) else Address.parse(address)
-        return await brokers.broker_status(self._client, address)
+        return await brokers.broker_status(self._client, _address(address))
+
+    async def blocks_of(
+        self, address: Address | str, topic: str | None = None
+    ) -> list[HeldPartition]:
+        """Return what one node holds, by block; see ``vq.Admin.blocks_of``."""
+        return await blocks.blocks_of(self._client, _address(address), topic)
+
+    async def list_blocks(
+        self, topic: str | None = None
+    ) -> tuple[list[HeldPartition], list[SilentNode]]:
+        """Return what all nodes hold, by block; see ``vq.Admin.list_blocks``."""
+        return await blocks.list_blocks(self._client, topic)
 
     async def drain_node(self, group: str, node: str) -> DrainedNode:
         """Have a node lead no more; see ``vq.Admin.drain_node``."""
@@ -440,3 +472,7 @@ class Admin:
         return await verification.verify(
             self._client, topics, partitions=partitions, again=again, on_progress=on_progress
         )
+
+
+def _address(given: Address | str) -> Address:
+    return given if isinstance(given, Address) else Address.parse(given)

@@ -6,6 +6,7 @@ from typing import Any
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
+from vq.admin.blocks import HeldPartition, SilentNode
 from vq.admin.bulk import (
     AT_ONCE,
     GroupContract,
@@ -28,7 +29,7 @@ from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
-from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.stored import RANGE_BYTES, StoredBytes, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
@@ -383,6 +384,44 @@ class Admin:
         """
         return self._run(self._admin.read_range(topic, partition, start, end, max_bytes=max_bytes))
 
+    def read_bytes(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+        node: Address | str | None = None,
+    ) -> StoredBytes:
+        """Return the stored bytes of a partition as one node has them, for tools that check them.
+
+        They are not verified and not cut at records, and reading them reports no damage.
+        ``ContentCheck`` verifies them. Read on at ``next_offset`` of the result; it is empty at the
+        end of the partition.
+
+        Args:
+            topic: The partition's topic.
+            partition: Its number.
+            start: An offset; a record need not start there.
+            max_bytes: At most so many, 1 to 16 MiB. A node may send fewer: up to the end of a
+                block, or of a part of an archive.
+            node: Read the copy of the node with this address; None: the master's. A copy that
+                knows of nothing more is waited for up to a second: it learns meanwhile what is
+                committed.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            InvalidArgument: A number is out of range.
+            NotMaster: The node does not copy the partition at this moment.
+            OffsetOutOfRange: It is before what is kept, or behind the end; ``details`` have both.
+            PartitionQuarantined: Bytes are lost there.
+            PartitionFailed: The medium does not deliver these bytes, or their archive is damaged.
+            Busy: The place of their archive cannot be reached.
+        """
+        return self._run(
+            self._admin.read_bytes(topic, partition, start, max_bytes=max_bytes, node=node)
+        )
+
     def find_messages(
         self,
         topic: str,
@@ -595,6 +634,29 @@ class Admin:
             Unreachable, TimedOut: It does not answer.
         """
         return self._run(self._admin.broker_status(address))
+
+    def blocks_of(self, address: Address | str, topic: str | None = None) -> list[HeldPartition]:
+        """Return what one node holds, block by block, sorted by topic and partition.
+
+        The node answers from what it knows of its logs, some thousand blocks at a time; no message
+        is read.
+
+        Args:
+            address: Of the node, such as ``"host:9500"``.
+            topic: Only of this one; None: of all.
+
+        Raises:
+            Unreachable, TimedOut: It does not answer.
+            UnknownCommand: It is of a vq that does not tell its blocks.
+        """
+        return self._run(self._admin.blocks_of(address, topic))
+
+    def list_blocks(self, topic: str | None = None) -> tuple[list[HeldPartition], list[SilentNode]]:
+        """Return what all nodes hold, block by block, and which nodes did not answer, and why.
+
+        Sorted by topic, partition, group and node: each node has blocks of its own.
+        """
+        return self._run(self._admin.list_blocks(topic))
 
     def drain_node(self, group: str, node: str) -> DrainedNode:
         """Have a node hand over its group, and lead no more while another node in sync can.
