@@ -106,7 +106,7 @@ class Given:
             return ()
         parts = _json(name, value) if value.startswith("[") else value.split(",")
         if not isinstance(parts, list) or not all(isinstance(each, str) for each in parts):
-            raise InvalidArgument(f"{name} = {value!r} is no list like a,b or [\"a\", \"b\"]")
+            raise InvalidArgument(f'{name} = {value!r} is no list like a,b or ["a", "b"]')
         found = tuple(dict.fromkeys(each.strip() for each in parts))
         if not all(found):
             raise InvalidArgument(f"{name} = {value!r} has an empty name")
@@ -145,8 +145,11 @@ class Connect:
         Raises:
             InvalidArgument: A value is unusable.
         """
-        wanted = {name: given.text(name) for name in cls.NAMES}
-        config = MessageFactoryConfig(**{name: text for name, text in wanted.items() if text})
+        own = MessageFactoryConfig()
+        config = MessageFactoryConfig(
+            zookeeper=given.text("zookeeper") or own.zookeeper,
+            cluster=given.text("cluster") or own.cluster,
+        )
         return cls(zookeeper=config.zookeeper, cluster=config.cluster)
 
 
@@ -306,7 +309,9 @@ class ReadOptions:
             ),
             ending=Places.parsed("endingOffsets", ending := given.text("endingOffsets"), LATEST),
             min_partitions=given.whole("minPartitions", 1, MIN_PARTITIONS_MAX),
-            bytes_per_trigger=given.size("maxBytesPerTrigger", TRIGGER_BYTES_MIN, TRIGGER_BYTES_MAX),
+            bytes_per_trigger=given.size(
+                "maxBytesPerTrigger", TRIGGER_BYTES_MIN, TRIGGER_BYTES_MAX
+            ),
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
             group=given.text("group"),
             include_archive=given.flag("includeArchive", default=True),
