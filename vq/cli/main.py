@@ -59,9 +59,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Serve the lag of all consumer groups as metrics for Prometheus.",
     ),
     "report": Entry(
-        "vq.cli.report",
+        "vq.cli.reports",
         "report",
-        "Report on the whole cluster with Spark: the lag of consumer groups.",
+        "Report on the whole cluster with Spark: lag, capacity, and an audit of contents.",
     ),
     "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),

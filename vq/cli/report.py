@@ -224,7 +224,7 @@ def progress_of(invocation: Invocation) -> "Progress":
 
 @click.group(cls=Commands)
 def report() -> None:
-    """Report on the whole cluster with Spark: the lag of consumer groups."""
+    """Report on the whole cluster with Spark: lag, capacity, and an audit of contents."""
 
 
 # lag ------------------------------------------------------------------------------------------
