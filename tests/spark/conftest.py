@@ -19,7 +19,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -XX:+UseSerialGC",
+        # The second compiler of Java pays off in minutes; tests take seconds.
+        "spark.driver.extraJavaOptions": (
+            f"-Dderby.system.home={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
         "spark.jars.ivy": str(scratch / "ivy"),
     }
     made = session("vq-tests", master="local[2]", conf=conf)
