@@ -24,7 +24,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -XX:+UseSerialGC",
+        # The second compiler of Java pays off in minutes; tests take seconds.
+        "spark.driver.extraJavaOptions": (
+            f"-Dderby.system.home={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
         "spark.jars.ivy": str(scratch / "ivy"),
     }
     made = session("vq-tests", master="local[2,2]", conf=conf)
@@ -55,3 +58,29 @@ def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
     """A client of that cluster."""
     with client_of(cluster) as made:
         yield made
+
+
+@pytest.fixture
+def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have Spark interpret plans for small tables: compiling and adapting them takes longer.
+
+    A test without the session is left alone.
+    """
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    conf = request.getfixturevalue("spark").conf
+    wanted = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    before = {name: conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        conf.set(name, value)
+    yield
+    for name, value in before.items():
+        if value is None:
+            conf.unset(name)
+        else:
+            conf.set(name, value)

@@ -468,6 +468,45 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.REPAIR, "response"): Sample(
         wire.RepairResponse(end_offset=234, following=b"\x01\x02", epoch=3), RECORD
     ),
+    (Command.BLOCKS, "request"): Sample(
+        wire.BlocksRequest(topic="orders", from_topic="orders", from_partition=3, from_offset=200)
+    ),
+    (Command.BLOCKS, "response"): Sample(
+        wire.BlocksResponse(
+            group="b1",
+            node="n1",
+            master=True,
+            logs=[
+                wire.HeldLog(
+                    topic="orders",
+                    partition=3,
+                    topic_id="5f0c",
+                    directory="/var/lib/vq",
+                    state="quarantined",
+                    reason="a block is missing",
+                    whole=True,
+                    blocks=[
+                        wire.HeldBlock(
+                            start_offset=200,
+                            end_offset=6000,
+                            known=True,
+                            first_append_ms=1750000000000,
+                            last_append_ms=1750000000001,
+                            messages=40,
+                            open=True,
+                            archived=True,
+                            archive_bytes=900,
+                            elsewhere=True,
+                        )
+                    ],
+                )
+            ],
+            more=True,
+            next_topic="orders",
+            next_partition=3,
+            next_offset=6000,
+        )
+    ),
     (Command.ARCHIVE, "request"): Sample(
         wire.ArchiveRequest(
             action=1,

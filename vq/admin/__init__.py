@@ -16,12 +16,31 @@ if TYPE_CHECKING:
         ArchiveTopicRun,
     )
     from vq.admin.archives import ArchivedBlock, VerifiedArchive
+    from vq.admin.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.admin.brokers import BadPartition, Damage
+    from vq.admin.bulk import (
+        GroupContract,
+        GroupPlace,
+        GroupTopic,
+        MeasuredRange,
+        MessageRange,
+        ReadPlacement,
+        TopicState,
+    )
     from vq.admin.changes import ChangeUnknown, ResetUnknown
     from vq.admin.checks import Finding, Level
     from vq.admin.closing import ClosedTopic, OpenedTopic
     from vq.admin.cluster import BrokerReport, ClusterStatus
     from vq.admin.columns import StoredColumns
+    from vq.admin.contents import (
+        CheckedBatch,
+        ContentCheck,
+        ContentFault,
+        ContentTotals,
+        FaultKind,
+        ProducerEdge,
+        sequence_fault,
+    )
     from vq.admin.disks import DiskState
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
@@ -40,7 +59,7 @@ if TYPE_CHECKING:
     from vq.admin.safety import Unsafe, UnsafeKind
     from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.admin.settings import SettingsUnknown
-    from vq.admin.stored import StoredRange
+    from vq.admin.stored import StoredBytes, StoredRange
     from vq.admin.switching import Switched
     from vq.admin.topics import (
         DeletedTopic,
@@ -69,12 +88,31 @@ _HOMES = {
         "ArchiveTopicRun",
     ),
     "vq.admin.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.admin.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.admin.brokers": ("BadPartition", "Damage"),
+    "vq.admin.bulk": (
+        "GroupContract",
+        "GroupPlace",
+        "GroupTopic",
+        "MeasuredRange",
+        "MessageRange",
+        "ReadPlacement",
+        "TopicState",
+    ),
     "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
     "vq.admin.checks": ("Finding", "Level"),
     "vq.admin.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
     "vq.admin.columns": ("StoredColumns",),
+    "vq.admin.contents": (
+        "CheckedBatch",
+        "ContentCheck",
+        "ContentFault",
+        "ContentTotals",
+        "FaultKind",
+        "ProducerEdge",
+        "sequence_fault",
+    ),
     "vq.admin.disks": ("DiskState",),
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
@@ -93,7 +131,7 @@ _HOMES = {
     "vq.admin.resets": ("Goal", "Reset", "Target"),
     "vq.admin.safety": ("Unsafe", "UnsafeKind"),
     "vq.admin.settings": ("SettingsUnknown",),
-    "vq.admin.stored": ("StoredRange",),
+    "vq.admin.stored": ("StoredBytes", "StoredRange"),
     "vq.admin.switching": ("Switched",),
     "vq.admin.topics": (
         "DeletedTopic",
@@ -124,10 +162,14 @@ __all__ = [
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
+    "CheckedBatch",
     "ClosedTopic",
     "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
+    "ContentCheck",
+    "ContentFault",
+    "ContentTotals",
     "CutFile",
     "CutMessages",
     "Damage",
@@ -137,32 +179,44 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "FaultKind",
     "Finding",
     "FoundMessages",
     "GapKind",
     "GivenUp",
     "Goal",
+    "GroupContract",
     "GroupDeletion",
     "GroupDescription",
     "GroupDrain",
     "GroupMember",
+    "GroupPlace",
     "GroupProgress",
     "GroupSummary",
+    "GroupTopic",
     "GroupView",
     "HeldBack",
+    "HeldBlock",
+    "HeldPartition",
     "Level",
+    "MeasuredRange",
+    "MessageRange",
     "Move",
     "Moved",
     "NodeInfo",
     "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",
+    "ProducerEdge",
+    "ReadPlacement",
     "Removal",
     "Reset",
     "ResetUnknown",
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
+    "SilentNode",
+    "StoredBytes",
     "StoredColumns",
     "StoredRange",
     "Switched",
@@ -173,6 +227,7 @@ __all__ = [
     "TopicDrain",
     "TopicExists",
     "TopicOrigin",
+    "TopicState",
     "TopicSummary",
     "TopicView",
     "Unclean",
@@ -185,6 +240,7 @@ __all__ = [
     "VerifyProgress",
     "WriteAttempt",
     "WrittenRange",
+    "sequence_fault",
 ]
 
 

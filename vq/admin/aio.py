@@ -7,7 +7,9 @@ from typing import Any, Literal
 from vq.admin import (
     archive_runs,
     archives,
+    blocks,
     brokers,
+    bulk,
     closing,
     cluster,
     diverged,
@@ -30,6 +32,17 @@ from vq.admin import (
 )
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
+from vq.admin.blocks import HeldPartition, SilentNode
+from vq.admin.bulk import (
+    AT_ONCE,
+    GroupContract,
+    GroupPlace,
+    GroupTopic,
+    MeasuredRange,
+    MessageRange,
+    ReadPlacement,
+    TopicState,
+)
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
@@ -46,7 +59,7 @@ from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.searched import FoundMessages
-from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.stored import RANGE_BYTES, StoredBytes, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
@@ -58,6 +71,7 @@ from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
     Address,
+    GroupView,
     Key,
     NodeInfo,
     PartitionPlacement,
@@ -292,6 +306,25 @@ class Admin:
             async for each in found:
                 yield each
 
+    async def read_bytes(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+        node: Address | str | None = None,
+    ) -> StoredBytes:
+        """Return the stored bytes of one node as they are; see ``vq.Admin.read_bytes``."""
+        return await stored.read_bytes(
+            self._client,
+            topic,
+            partition,
+            start,
+            max_bytes=max_bytes,
+            node=None if node is None else _address(node),
+        )
+
     async def find_messages(
         self,
         topic: str,
@@ -365,6 +398,37 @@ class Admin:
             self._client, attempt, topic, partition, start, end, max_bytes=max_bytes
         )
 
+    # Many at once, for reports on a whole cluster
+    async def read_contracts(self) -> list[GroupContract]:
+        """Return all groups with what they read; see ``vq.Admin.read_contracts``."""
+        return await bulk.read_contracts(self._client)
+
+    async def read_topic_states(self) -> list[TopicState]:
+        """Return all topics in any phase; see ``vq.Admin.read_topic_states``."""
+        return await bulk.read_topic_states(self._client)
+
+    async def list_broker_groups(self) -> list[GroupView]:
+        """Return the broker groups with their pools, sorted by name."""
+        return await bulk.list_broker_groups(self._client)
+
+    async def read_placements(self, partitions: Mapping[str, int]) -> list[ReadPlacement]:
+        """Return where partitions of many topics live; see ``vq.Admin.read_placements``."""
+        return await bulk.read_placements(self._client, partitions)
+
+    async def read_places(self, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
+        """Return where groups are in all partitions; see ``vq.Admin.read_places``."""
+        return await bulk.read_places(self._client, wanted)
+
+    async def bounds_on(self, group: str) -> dict[TopicPartition, PartitionEnds | None]:
+        """Return the ends of all partitions of a broker group; see ``vq.Admin.bounds_on``."""
+        return await bulk.bounds_on(self._client, group)
+
+    async def measure(
+        self, ranges: Sequence[MessageRange], *, count: bool = True, at_once: int = AT_ONCE
+    ) -> list[MeasuredRange]:
+        """Return how many messages ranges have, and how old they are; see ``vq.Admin.measure``."""
+        return await bulk.measure(self._client, ranges, count=count, at_once=at_once)
+
     # The archive
     async def start_archive_run(
         self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
@@ -420,8 +484,19 @@ class Admin:
 
     async def broker_status(self, address: Address | str) -> StatusResult:
         """Ask one broker for its status; see ``vq.Admin.broker_status``."""
-        address = address if isinstance(address, Address) else Address.parse(address)
-        return await brokers.broker_status(self._client, address)
+        return await brokers.broker_status(self._client, _address(address))
+
+    async def blocks_of(
+        self, address: Address | str, topic: str | None = None
+    ) -> list[HeldPartition]:
+        """Return what one node holds, by block; see ``vq.Admin.blocks_of``."""
+        return await blocks.blocks_of(self._client, _address(address), topic)
+
+    async def list_blocks(
+        self, topic: str | None = None
+    ) -> tuple[list[HeldPartition], list[SilentNode]]:
+        """Return what all nodes hold, by block; see ``vq.Admin.list_blocks``."""
+        return await blocks.list_blocks(self._client, topic)
 
     async def drain_node(self, group: str, node: str) -> DrainedNode:
         """Have a node lead no more; see ``vq.Admin.drain_node``."""
@@ -509,3 +584,7 @@ class Admin:
         return await verification.verify(
             self._client, topics, partitions=partitions, again=again, on_progress=on_progress
         )
+
+
+def _address(given: Address | str) -> Address:
+    return given if isinstance(given, Address) else Address.parse(given)

@@ -6,6 +6,17 @@ from typing import Any, Literal, TypeVar
 from vq.admin import aio
 from vq.admin.archive_runs import ArchiveRun, RunListener
 from vq.admin.archives import ArchivedBlock, VerifiedArchive, VerifiedListener
+from vq.admin.blocks import HeldPartition, SilentNode
+from vq.admin.bulk import (
+    AT_ONCE,
+    GroupContract,
+    GroupPlace,
+    GroupTopic,
+    MeasuredRange,
+    MessageRange,
+    ReadPlacement,
+    TopicState,
+)
 from vq.admin.checks import Finding
 from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
@@ -21,7 +32,7 @@ from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
 from vq.admin.searched import FoundMessages
-from vq.admin.stored import RANGE_BYTES, StoredRange
+from vq.admin.stored import RANGE_BYTES, StoredBytes, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.unclean import Unclean
@@ -33,6 +44,7 @@ from vq.client.runtime import LoopThread
 from vq.coordination.paths import ClusterSettings, UncleanElection
 from vq.model import (
     Address,
+    GroupView,
     Key,
     NodeInfo,
     PartitionPlacement,
@@ -499,6 +511,44 @@ class Admin:
         finally:
             self._run(found.aclose())
 
+    def read_bytes(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        max_bytes: int = RANGE_BYTES,
+        node: Address | str | None = None,
+    ) -> StoredBytes:
+        """Return the stored bytes of a partition as one node has them, for tools that check them.
+
+        They are not verified and not cut at records, and reading them reports no damage.
+        ``ContentCheck`` verifies them. Read on at ``next_offset`` of the result; it is empty at the
+        end of the partition.
+
+        Args:
+            topic: The partition's topic.
+            partition: Its number.
+            start: An offset; a record need not start there.
+            max_bytes: At most so many, 1 to 16 MiB. A node may send fewer: up to the end of a
+                block, or of a part of an archive.
+            node: Read the copy of the node with this address; None: the master's. A copy that
+                knows of nothing more is waited for up to a second: it learns meanwhile what is
+                committed.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            InvalidArgument: A number is out of range.
+            NotMaster: The node does not copy the partition at this moment.
+            OffsetOutOfRange: It is before what is kept, or behind the end; ``details`` have both.
+            PartitionQuarantined: Bytes are lost there.
+            PartitionFailed: The medium does not deliver these bytes, or their archive is damaged.
+            Busy: The place of their archive cannot be reached.
+        """
+        return self._run(
+            self._admin.read_bytes(topic, partition, start, max_bytes=max_bytes, node=node)
+        )
+
     def find_messages(
         self,
         topic: str,
@@ -653,6 +703,66 @@ class Admin:
             self._admin.read_written(attempt, topic, partition, start, end, max_bytes=max_bytes)
         )
 
+    # Many at once, for reports on a whole cluster
+    def read_contracts(self) -> list[GroupContract]:
+        """Return all consumer groups with what they read; also those that cannot be read.
+
+        Two reads of ZooKeeper for each group, and none of its partitions.
+        """
+        return self._run(self._admin.read_contracts())
+
+    def read_topic_states(self) -> list[TopicState]:
+        """Return all topics in any phase, without partitions; also those that cannot be read."""
+        return self._run(self._admin.read_topic_states())
+
+    def list_broker_groups(self) -> list[GroupView]:
+        """Return the broker groups with their pools, sorted by name."""
+        return self._run(self._admin.list_broker_groups())
+
+    def read_placements(self, partitions: Mapping[str, int]) -> list[ReadPlacement]:
+        """Return where the partitions 0 to n-1 of topics live, given n by topic.
+
+        ZooKeeper is asked for up to 200 nodes with one request, four at a time. A partition that
+        is not there, or cannot be read, has its error in the result.
+        """
+        return self._run(self._admin.read_placements(partitions))
+
+    def read_places(self, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
+        """Return where consumer groups are in all partitions of topics, and who owns these.
+
+        ZooKeeper is read as by ``read_placements``: a hundred thousand places take seconds. A node
+        that cannot be read has its error in the result.
+        """
+        return self._run(self._admin.read_places(wanted))
+
+    def bounds_on(self, group: str) -> dict[TopicPartition, PartitionEnds | None]:
+        """Return the ends of all partitions that a broker group has, as its master says.
+
+        None for a partition whose log the master cannot read. ``bounds`` asks for each partition
+        alone; this costs one request for some hundred. A partition that was moved has its older
+        messages at another group.
+
+        Raises:
+            NotMaster: The group has no master now.
+            Unreachable, TimedOut: The master does not answer.
+        """
+        return self._run(self._admin.bounds_on(group))
+
+    def measure(
+        self, ranges: Sequence[MessageRange], *, count: bool = True, at_once: int = AT_ONCE
+    ) -> list[MeasuredRange]:
+        """Return how many messages ranges of partitions have, and how old the first one is.
+
+        Args:
+            ranges: Any number; the same one may come several times and is asked for once.
+            count: Count the messages, which brokers have to do; False: only the age.
+            at_once: Ranges that brokers are asked for at a time, 1 to 256.
+
+        Raises:
+            InvalidArgument: ``at_once`` is out of bounds.
+        """
+        return self._run(self._admin.measure(ranges, count=count, at_once=at_once))
+
     # The archive
     def start_archive_run(
         self, topic: str | None = None, *, as_of_ms: int | None = None, dry_run: bool = False
@@ -760,6 +870,29 @@ class Admin:
             Unreachable, TimedOut: It does not answer.
         """
         return self._run(self._admin.broker_status(address))
+
+    def blocks_of(self, address: Address | str, topic: str | None = None) -> list[HeldPartition]:
+        """Return what one node holds, block by block, sorted by topic and partition.
+
+        The node answers from what it knows of its logs, some thousand blocks at a time; no message
+        is read.
+
+        Args:
+            address: Of the node, such as ``"host:9500"``.
+            topic: Only of this one; None: of all.
+
+        Raises:
+            Unreachable, TimedOut: It does not answer.
+            UnknownCommand: It is of a vq that does not tell its blocks.
+        """
+        return self._run(self._admin.blocks_of(address, topic))
+
+    def list_blocks(self, topic: str | None = None) -> tuple[list[HeldPartition], list[SilentNode]]:
+        """Return what all nodes hold, block by block, and which nodes did not answer, and why.
+
+        Sorted by topic, partition, group and node: each node has blocks of its own.
+        """
+        return self._run(self._admin.list_blocks(topic))
 
     def drain_node(self, group: str, node: str) -> DrainedNode:
         """Have a node hand over its group, and lead no more while another node in sync can.

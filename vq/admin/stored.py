@@ -19,13 +19,15 @@ from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, OffsetNotBoundary
-from vq.model import Message, TopicPartition
+from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.record import Record, boundaries, bytes_needed, decode_into
 
 #: What ``read_range`` reads if the caller does not say it.
 RANGE_BYTES: Final = 1 * limits.MIB
+#: How long a copy is waited for that does not know of more committed bytes.
+COPY_WAIT_MS: Final = 1_000
 #: Messages that a search for a place counts at most.
 COUNT_MAX: Final = 100_000
 _OFFSET_MAX: Final = (1 << 64) - 1
@@ -122,6 +124,81 @@ async def boundaries_of(
         each.boundary(offset) for each, offset in zip(sources, wanted.values(), strict=True)
     )
     return dict(zip(wanted, found, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBytes:
+    """The bytes ``[offset, next_offset)`` of a partition, as one node has them.
+
+    Attributes:
+        topic: The partition's topic.
+        partition: Its number.
+        offset: Of the first byte.
+        latest: Where the partition ends now, as far as the node knows.
+        data: The bytes: not verified, and not cut at records.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    latest: int
+    data: bytes
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last byte: where to read on."""
+        return self.offset + len(self.data)
+
+
+async def read_bytes(
+    cluster: ClusterClient,
+    topic: str,
+    partition: int,
+    start: int,
+    *,
+    max_bytes: int = RANGE_BYTES,
+    node: Address | None = None,
+) -> StoredBytes:
+    """Return stored bytes from ``start`` on, whatever they are; empty at the end.
+
+    Args:
+        cluster: Where.
+        topic: The partition's topic.
+        partition: Its number.
+        start: An offset; a record need not start there.
+        max_bytes: At most so many, 1 to 16 MiB. A node may send fewer: up to the end of a block.
+        node: The copy of this node; None: the master's.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        InvalidArgument: A number is out of range.
+        NotMaster: The node does not copy the partition at this moment.
+        OffsetOutOfRange: It is before what is kept, or behind the end.
+        PartitionQuarantined: Bytes are lost there.
+        PartitionFailed: The medium does not deliver these bytes, or their archive is damaged.
+        Busy: The place of their archive cannot be reached.
+    """
+    for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
+        check_whole(what, number)
+    if not 1 <= max_bytes <= limits.FETCH_BYTES_MAX:
+        raise InvalidArgument(
+            f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
+        )
+    if not 0 <= start <= _OFFSET_MAX:
+        raise InvalidArgument(f"offset {start} is outside [0, 2**64)")
+    request = GetRequest(offset=start, max_bytes=max_bytes)
+    if node is None:
+        answer, body = await Source(cluster, TopicPartition(topic, partition)).get(request)
+    else:
+        await cluster.track(topic)
+        cluster.routes.placement(TopicPartition(topic, partition))  # raises with the range
+        request.topic, request.partition, request.from_copy = topic, partition, True
+        request.max_wait_ms = COPY_WAIT_MS  # a reader that waits has it ask what is committed
+        request.topic_id = cluster.routes.topic(topic).id
+        wait_s = cluster.config.request_timeout_s + COPY_WAIT_MS / 1000
+        answer, body = await cluster.request(node, Command.GET, request, timeout=wait_s)
+        assert isinstance(answer, GetResponse)
+    return StoredBytes(topic, partition, start, answer.high_watermark, bytes(body))
 
 
 class Source:

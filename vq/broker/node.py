@@ -37,6 +37,7 @@ from vq.broker.finding import Finder
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
+from vq.broker.held_blocks import HeldBlocks
 from vq.broker.histogram import Histogram
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lag import Lags
@@ -449,6 +450,16 @@ class BrokerNode:
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         archives = Archives(self._partitions.channels, self._partitions.logs, self._tasks)
         self._dispatcher.add(Command.ARCHIVE, archives.answer)
+        held = HeldBlocks(
+            self._partitions.channels,
+            self._context,
+            config,
+            self._disks.all,
+            disk=self._disk,
+            runner=self._runner,
+            tasks=self._tasks,
+        )
+        self._dispatcher.add(Command.BLOCKS, held.answer)
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,

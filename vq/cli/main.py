@@ -58,6 +58,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "lag_exporter",
         "Serve the lag of all consumer groups as metrics for Prometheus.",
     ),
+    "report": Entry(
+        "vq.cli.reports",
+        "report",
+        "Report on the whole cluster with Spark: lag, capacity, and an audit of contents.",
+    ),
     "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),
 }

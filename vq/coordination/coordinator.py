@@ -25,6 +25,8 @@ from vq.errors import CoordinationError
 NODE_BYTES_MAX = 512 * 1024
 #: Most operations in one ``multi``.
 MULTI_OPERATIONS_MAX = 1_000
+#: Most nodes in one ``get_many``: a server answers others between two of them.
+READS_PER_CALL_MAX = 200
 #: Concurrent calls of one coordinator; further calls wait.
 CALLS_IN_FLIGHT_MAX = 1_024
 
@@ -235,6 +237,13 @@ class Coordinator(Protocol):
 
         Raises:
             NoNode: It does not exist; no watch is left.
+        """
+        ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Read up to ``READS_PER_CALL_MAX`` nodes with one request; None for each missing one.
+
+        Each is read by itself: they need not have been so at one moment. There are no watches.
         """
         ...
 

@@ -33,7 +33,13 @@ from vq.coordination.coordinator import (
     join,
     parent_of,
 )
-from vq.coordination.session import SessionBase, check_data, check_operations, check_path
+from vq.coordination.session import (
+    SessionBase,
+    check_data,
+    check_operations,
+    check_path,
+    check_reads,
+)
 from vq.coordination.tree import ZnodeTree
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
@@ -527,6 +533,17 @@ class MemoryCoordinator(SessionBase):
 
         node: Node = await self._call(read)
         return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See ``Coordinator.get_many``."""
+        full = [self._full(path) for path in check_reads(paths)]
+
+        def read() -> list[Node | None]:
+            seen = self._seen
+            return [None if seen.exists(each) is None else seen.get(each) for each in full]
+
+        nodes: list[Node | None] = await self._call(read) if full else []
+        return nodes
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         """See ``Coordinator.exists``."""

@@ -12,7 +12,15 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from vq.coordination.coordinator import Coordinator, NoNode, Stat, Watch, join
+from vq.coordination.coordinator import (
+    READS_PER_CALL_MAX,
+    Coordinator,
+    Node,
+    NoNode,
+    Stat,
+    Watch,
+    join,
+)
 from vq.coordination.paths import (
     IN_GRACE,
     READY,
@@ -31,6 +39,8 @@ SNAPSHOT_TRIES_MAX: Final = 20
 #: Concurrent calls of one reader. A reader of many topics reads many partitions of each, so at most
 #: the square of this waits for the coordinator.
 AT_ONCE_MAX: Final = 64
+#: Concurrent calls of a reader of many nodes, each with ``READS_PER_CALL_MAX`` of them.
+BULK_CALLS_MAX: Final = 4
 #: Phases in which a topic has all its partitions.
 _WHOLE: Final = frozenset({READY, IN_GRACE})
 
@@ -108,6 +118,18 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
                 raise outcome
             results.append(outcome)
     return results
+
+
+async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Node | None]:
+    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; None for a missing one."""
+    found: list[Node | None] = []
+    size = READS_PER_CALL_MAX
+    for first in range(0, len(paths), size * BULK_CALLS_MAX):
+        step = paths[first : first + size * BULK_CALLS_MAX]
+        calls = (coordinator.get_many(step[i : i + size]) for i in range(0, len(step), size))
+        for nodes in await gather_all(calls):
+            found += nodes
+    return found
 
 
 async def children_or_none(

@@ -15,6 +15,7 @@ from vq.coordination.coordinator import (
     CALLS_IN_FLIGHT_MAX,
     MULTI_OPERATIONS_MAX,
     NODE_BYTES_MAX,
+    READS_PER_CALL_MAX,
     ConnectionLost,
     Create,
     Listener,
@@ -202,6 +203,19 @@ def check_data(path: str, data: bytes) -> bytes:
     if len(data) > NODE_BYTES_MAX:
         raise InvalidArgument(f"{len(data)} bytes for {path!r} exceed {NODE_BYTES_MAX}")
     return data
+
+
+def check_reads(paths: Sequence[str]) -> Sequence[str]:
+    """Return the paths if so many nodes can be read at once.
+
+    Raises:
+        InvalidArgument: They are too many, or one of them is no path.
+    """
+    if len(paths) > READS_PER_CALL_MAX:
+        raise InvalidArgument(f"{len(paths)} nodes in one read exceed {READS_PER_CALL_MAX}")
+    for path in paths:
+        check_path(path)
+    return paths
 
 
 def check_operations(operations: Sequence[Operation]) -> None:

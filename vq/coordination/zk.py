@@ -1,4 +1,4 @@
-"""The ``Coordinator`` over a real ZooKeeper. Only this module and ``kazoo_threads`` import kazoo.
+"""The ``Coordinator`` over a real ZooKeeper. Only it and the ``kazoo_`` modules import kazoo.
 
 kazoo has threads of its own. One bridge (``post``) hands their results to the event loop; no other
 code of vq runs on them. Rules of this module:
@@ -37,6 +37,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 from kazoo.retry import KazooRetry
 
 from vq.clock import Clock, SystemClock
+from vq.coordination import kazoo_reads
 from vq.coordination.coordinator import (
     BadVersion,
     Check,
@@ -67,6 +68,7 @@ from vq.coordination.session import (
     check_data,
     check_operations,
     check_path,
+    check_reads,
     end_task,
 )
 from vq.errors import CoordinationError, InvalidState
@@ -90,6 +92,8 @@ FIRST_PATIENCE_RATIO: Final = 1 / 8
 #: Longest wait for kazoo's threads at close; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
+#: Reads that may be lost with the connection of a server that knows no ``get_many``.
+REFUSED_TRIES: Final = 2
 #: Pause before the first calls of a session are repeated.
 _AGAIN_S: Final = 0.05
 
@@ -183,6 +187,7 @@ class ZooKeeperCoordinator(SessionBase):
         self._alive_at = -math.inf
         self._rebuilds = 0
         self._root_made_at_loss = 0
+        self._reads_many = True  # the server has not said that it cannot
 
     def describe(self) -> str:
         """Return the servers and the root, for messages."""
@@ -490,6 +495,35 @@ class ZooKeeperCoordinator(SessionBase):
         data, stat = await self._call(lambda c: c.get_async(full, watch=once), path)
         return Node(data, _stat(stat))
 
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """See ``Coordinator.get_many``; a server before ZooKeeper 3.6 is asked for each node."""
+        full = tuple(self._full(path) for path in check_reads(paths))
+        if not full:
+            return []
+        if self._reads_many:
+            try:
+                found = await self._call(lambda c: kazoo_reads.read_many(c, full), "")
+            except CoordinationError as error:
+                if not isinstance(error.__cause__, kazoo_reads.Unknown):
+                    raise
+                self._reads_many = False
+            else:
+                return [_node(each, path) for each, path in zip(found, paths, strict=True)]
+        return list(await asyncio.gather(*(self._get_or_none(path) for path in paths)))
+
+    async def _get_or_none(self, path: str) -> Node | None:
+        """Read a node; again if the connection ends: a server closes it after its refusal."""
+        lost = 0
+        while True:
+            try:
+                return await self.get(path)
+            except NoNode:
+                return None
+            except ConnectionLost:
+                lost += 1
+                if lost > REFUSED_TRIES:
+                    raise
+
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         """See ``Coordinator.exists``."""
         full, once = self._full(path), self._once(watch)
@@ -630,6 +664,13 @@ def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
         future.set_exception(result.exception)
     else:
         future.set_result(result.value)
+
+
+def _node(found: Any, path: str) -> Node | None:
+    """Return one part of the answer to ``get_many``; raise the error in it."""
+    if isinstance(found, Exception):
+        raise _translate(found, path)
+    return None if found is None else Node(found[0], _stat(found[1]))
 
 
 def _stat(stat: ZnodeStat) -> Stat:

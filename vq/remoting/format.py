@@ -86,6 +86,7 @@ class Command(enum.IntEnum):
     FETCH = 13
     VERIFY = 14
     FIND = 15
+    BLOCKS = 16
     SEAL = 20
     ADOPT = 21
     REPLICATE = 40
@@ -123,6 +124,8 @@ ACCESS: Final[Mapping[Command, Access]] = {
     Command.PING: Access.ANYONE,
     Command.STATUS: Access.ANYONE,
     Command.VERIFY: Access.ANYONE,
+    # It tells sizes and times, as STATUS does, and reads a bounded number of small indexes.
+    Command.BLOCKS: Access.ANYONE,
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
     Command.SEAL: Access.CLUSTER,

@@ -49,6 +49,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.FETCH: Pair(wire.FetchRequest, wire.FetchResponse),
     Command.FIND: Pair(wire.FindRequest, wire.FindResponse),
     Command.VERIFY: Pair(wire.VerifyRequest, wire.VerifyResponse),
+    Command.BLOCKS: Pair(wire.BlocksRequest, wire.BlocksResponse),
     Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
     Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),
     Command.REPLICATE: Pair(wire.ReplicateRequest, wire.FetchResponse),

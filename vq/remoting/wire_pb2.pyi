@@ -853,3 +853,79 @@ class ArchiveResponse(_message.Message):
     batches: int
     problem: str
     def __init__(self, blocks: _Optional[_Iterable[_Union[ArchivedBlock, _Mapping]]] = ..., more: _Optional[bool] = ..., batches: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class BlocksRequest(_message.Message):
+    __slots__ = ("topic", "from_topic", "from_partition", "from_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FROM_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FROM_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    from_topic: str
+    from_partition: int
+    from_offset: int
+    def __init__(self, topic: _Optional[str] = ..., from_topic: _Optional[str] = ..., from_partition: _Optional[int] = ..., from_offset: _Optional[int] = ...) -> None: ...
+
+class HeldBlock(_message.Message):
+    __slots__ = ("start_offset", "end_offset", "known", "first_append_ms", "last_append_ms", "messages", "open", "archived", "archive_bytes", "elsewhere")
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    start_offset: int
+    end_offset: int
+    known: bool
+    first_append_ms: int
+    last_append_ms: int
+    messages: int
+    open: bool
+    archived: bool
+    archive_bytes: int
+    elsewhere: bool
+    def __init__(self, start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., known: _Optional[bool] = ..., first_append_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ..., messages: _Optional[int] = ..., open: _Optional[bool] = ..., archived: _Optional[bool] = ..., archive_bytes: _Optional[int] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
+
+class HeldLog(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "directory", "state", "reason", "whole", "blocks")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    directory: str
+    state: str
+    reason: str
+    whole: bool
+    blocks: _containers.RepeatedCompositeFieldContainer[HeldBlock]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., directory: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., whole: _Optional[bool] = ..., blocks: _Optional[_Iterable[_Union[HeldBlock, _Mapping]]] = ...) -> None: ...
+
+class BlocksResponse(_message.Message):
+    __slots__ = ("group", "node", "master", "logs", "more", "next_topic", "next_partition", "next_offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    node: str
+    master: bool
+    logs: _containers.RepeatedCompositeFieldContainer[HeldLog]
+    more: bool
+    next_topic: str
+    next_partition: int
+    next_offset: int
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., master: _Optional[bool] = ..., logs: _Optional[_Iterable[_Union[HeldLog, _Mapping]]] = ..., more: _Optional[bool] = ..., next_topic: _Optional[str] = ..., next_partition: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...

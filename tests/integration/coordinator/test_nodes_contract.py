@@ -7,8 +7,10 @@ import pytest
 from support.coordinator_contract import Ensemble
 
 from vq.clock import SystemClock
+from vq.coordination import kazoo_reads
 from vq.coordination.coordinator import (
     NODE_BYTES_MAX,
+    READS_PER_CALL_MAX,
     BadVersion,
     Check,
     Coordinator,
@@ -72,6 +74,29 @@ async def test_missing_nodes_are_told(ensemble: Ensemble) -> None:
         assert caught.value.path == "no"
     with pytest.raises(NoNode):
         await client.create("no/child")
+
+
+@pytest.mark.parametrize("server", ["that knows it", "before ZooKeeper 3.6"])
+async def test_many_nodes_are_read_with_one_call(
+    ensemble: Ensemble, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, None for a missing one; a server that refuses it is asked for each node."""
+    if server != "that knows it":
+        monkeypatch.setattr(kazoo_reads.ReadMany, "type", 99)  # a request that no server knows
+    client = await ensemble.client()
+    assert await client.get_many([]) == []
+    first = await client.create("a", b"1")
+    await client.create("a/ü", b"", parents=True)
+    found = await client.get_many(["a/ü", "missing", "a", "missing/deep", "a"])
+    assert [None if node is None else node.data for node in found] == [b"", None, b"1", None, b"1"]
+    assert found[2] is not None
+    assert found[2].stat == first
+    for number in range(READS_PER_CALL_MAX):
+        await client.create(f"a/{number}", b"%d" % number)
+    many = await client.get_many([f"a/{number}" for number in range(READS_PER_CALL_MAX)])
+    assert [node is not None and int(node.data) for node in many] == list(range(len(many)))
+    with pytest.raises(InvalidArgument, match=f"exceed {READS_PER_CALL_MAX}"):
+        await client.get_many(["a"] * (READS_PER_CALL_MAX + 1))
 
 
 async def test_a_node_is_created_once(ensemble: Ensemble) -> None:

@@ -24,6 +24,7 @@ def test_commands_keep_their_numbers() -> None:
         "FETCH": 13,
         "VERIFY": 14,
         "FIND": 15,
+        "BLOCKS": 16,
         "SEAL": 20,
         "ADOPT": 21,
         "REPLICATE": 40,

@@ -1,0 +1,348 @@
+"""The capacity report: what grows, which disk is full when, what frees space, what should move.
+
+``measure`` has the order of the steps; the numbers come from ``holdings`` (what nodes hold),
+``growth``, ``loads``, ``retention``, ``disks`` (with ``forecast``) and ``allocation``. Nothing is
+changed in the cluster: the plan is proposed.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pyspark_vq.options import Connect
+from pyspark_vq.reports import growth, loads, outputs, retention
+from pyspark_vq.reports.allocation import MOVES_MAX, Group, Placed, Plan, plan
+from pyspark_vq.reports.disks import DISKS, Held, Key, disk_rows, points_of
+from pyspark_vq.reports.holdings import Cluster, read_blocks, read_cluster
+from pyspark_vq.reports.outputs import (
+    read_snapshots,
+    snapshot_name,
+    snapshot_seconds,
+    write_snapshot,
+)
+from pyspark_vq.reports.progress import Progress
+from vq import TopicSettings
+
+__all__ = ["HISTORY", "Capacity", "Wanted", "measure", "write_csv", "write_history"]
+
+#: Of so many earlier snapshots disks are compared.
+SNAPSHOTS_MAX: Final = 500
+#: Hours of growth of one partition, about: what retention keeps by default.
+_HOURS_KEPT: Final = 72
+#: Charts and tables of hours go back so far.
+HOURS_SHOWN: Final = 14 * 24
+#: What is kept of disks from snapshot to snapshot; the rest is derived.
+HISTORY: Final = T.StructType(
+    [
+        T.StructField("group", T.StringType()),
+        T.StructField("node", T.StringType()),
+        T.StructField("directory", T.StringType()),
+        T.StructField("bytes_total", T.LongType()),
+        T.StructField("bytes_used", T.LongType()),
+        T.StructField("snapshot", T.StringType()),
+    ]
+)
+_DOUBLES: Final = frozenset(
+    {
+        "vq_bytes_per_day",
+        "settles_at_bytes",
+        "growth_bytes_per_day",
+        "growth_low",
+        "growth_high",
+        "full_in_days",
+        "full_earliest_days",
+        "full_latest_days",
+        "horizon_days",
+        "broker_growth_bytes_per_day",
+        "broker_full_in_days",
+    }
+)
+_TEXTS: Final = frozenset({"group", "node", "directory", "level", "verdict", "reason"})
+_DISK_SCHEMA: Final = T.StructType(
+    [
+        T.StructField(
+            name,
+            T.StringType()
+            if name in _TEXTS
+            else T.DoubleType()
+            if name in _DOUBLES
+            else T.LongType(),
+        )
+        for name in DISKS
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a report is to be of.
+
+    Attributes:
+        connect: The cluster.
+        now_s: The moment of the snapshot, in seconds since 1970.
+        out: Where earlier snapshots are; None: nowhere.
+        retention_hours: Settings to try; none: some below each topic's own.
+        moves_max: A plan has at most so many moves.
+    """
+
+    connect: Connect
+    now_s: float
+    out: str | None = None
+    retention_hours: Sequence[int] = ()
+    moves_max: int = MOVES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """A finished report.
+
+    Attributes:
+        cluster: Its name.
+        snapshot: Its name.
+        now_s: Its moment.
+        tables: By name, each without the snapshot.
+        disks: The rows of that table.
+        plan: The proposed moves.
+        silent: Of the nodes that did not tell their blocks: (group, node) and why.
+        history: How full each disk was, with this snapshot.
+        settings: Of each topic.
+        partition_count: How many partitions there are.
+    """
+
+    cluster: str
+    snapshot: str
+    now_s: float
+    tables: Mapping[str, DataFrame]
+    disks: Sequence[Mapping[str, Any]]
+    plan: Plan
+    silent: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    history: Mapping[Key, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    settings: Mapping[str, TopicSettings] = field(default_factory=dict)
+    partition_count: int = 0
+
+
+@contextlib.contextmanager
+def measure(spark: SparkSession, wanted: Wanted, progress: Progress) -> Iterator[Capacity]:
+    """Read the cluster and work out all tables; they can be read while the block runs.
+
+    Raises:
+        CoordinationError: ZooKeeper does not answer.
+    """
+    with contextlib.ExitStack() as kept:
+        yield _measure(spark, wanted, progress, kept)
+
+
+def _measure(
+    spark: SparkSession, wanted: Wanted, progress: Progress, kept: contextlib.ExitStack
+) -> Capacity:
+    context = spark.sparkContext
+    now_ms = int(wanted.now_s * 1000)
+    with progress.step("topics and brokers"):
+        cluster = read_cluster(wanted.connect)
+    with progress.step("blocks", context):
+        blocks = _keep(kept, read_blocks(spark, wanted.connect, cluster))
+        errors = _errors(blocks)
+    silent_nodes, silent_groups = silent(cluster, errors)
+    one = growth.chosen(blocks)
+    held = _keep(kept, growth.partitions(blocks, now_ms=now_ms))
+    with progress.step("partitions", context):
+        own = growth.partitions(one, now_ms=now_ms)
+        rows = _keep(kept, loads.partition_rows(spark, own, cluster.homes, silent_groups))
+        placed = [
+            Placed(row["topic"], row["partition"], row["group"], row["bytes_per_day"])
+            for row in rows.where(
+                "verdict != 'unknown' and group is not null and bytes_per_day > 0"
+            )
+            .select("topic", "partition", "group", "bytes_per_day")
+            .toLocalIterator()
+        ]
+    with progress.step("disks", context):
+        on_disks = held_on_disks(spark, held, cluster.settings)
+        history = _history(spark, wanted)
+        disks = disk_rows(cluster.disks, history, on_disks, now_s=wanted.now_s)
+    groups, notes = groups_of(cluster)
+    proposed = plan(groups, placed, moves_max=wanted.moves_max, notes=notes)
+    hours = _keep(kept, growth.by_hour(one))
+    tables = {
+        "disks": spark.createDataFrame(
+            [tuple(_typed(name, row[name]) for name in DISKS) for row in disks], _DISK_SCHEMA
+        ),
+        "topics": loads.topic_rows(rows, held),
+        "partitions": rows,
+        "growth": hours,
+        "rates": loads.rates(hours),
+        "sizes": growth.sizes(one),
+        "what_ifs": retention.what_ifs(
+            spark,
+            blocks,
+            retention.wishes(cluster.settings, wanted.retention_hours),
+            now_ms=now_ms,
+        ),
+        "moves": spark.createDataFrame(
+            [
+                (m.topic, m.partition, m.source, m.target, m.bytes_per_day, m.reason)
+                for m in proposed.moves
+            ],
+            "topic string, partition int, `from` string, `to` string, bytes_per_day double, "
+            "reason string",
+        ),
+        "silent": spark.createDataFrame(
+            [(*node, why) for node, why in sorted(silent_nodes.items())],
+            "group string, node string, error string",
+        ),
+    }
+    return Capacity(
+        cluster=wanted.connect.cluster,
+        snapshot=snapshot_name(wanted.now_s),
+        now_s=wanted.now_s,
+        tables=tables,
+        disks=disks,
+        plan=proposed,
+        silent=silent_nodes,
+        history={
+            key: [*history.get(key, ()), (wanted.now_s, float(row["bytes_used"]))]
+            for row in disks
+            for key in [(row["group"], row["node"], row["directory"])]
+            if row["bytes_used"] is not None
+        },
+        settings=cluster.settings,
+        partition_count=len(cluster.homes),
+    )
+
+
+def write_history(made: Capacity, directory: str) -> None:
+    """Write every table as Parquet into a directory of its own, partitioned by snapshot."""
+    for name, rows in made.tables.items():
+        named = rows.withColumn("snapshot", F.lit(made.snapshot))
+        count = made.partition_count * (_HOURS_KEPT if name == "growth" else 1)
+        write_snapshot(named, f"{directory}/{name}", count=count)
+
+
+def write_csv(made: Capacity, path: Path) -> int:
+    """Write a row for each partition as CSV; return how many."""
+    ordered = made.tables["partitions"].orderBy("topic", "partition")
+    rows = (row.asDict() for row in ordered.toLocalIterator())
+    return outputs.write_csv(rows, loads.PARTITIONS, path)
+
+
+def silent(
+    cluster: Cluster, errors: Mapping[tuple[str, str], str]
+) -> tuple[dict[tuple[str, str], str], dict[str, str]]:
+    """Return the nodes of which nothing is known, and the groups of which no node is, with reasons.
+
+    Args:
+        cluster: With all nodes.
+        errors: Of those that were asked for their blocks and did not answer.
+    """
+    nodes: dict[tuple[str, str], str] = {}
+    groups: dict[str, list[str]] = {}
+    answered: set[str] = set()
+    for each in cluster.brokers:
+        key = (each.group.group, each.name)
+        error = errors.get(key, each.error if not each.name else "")
+        if not error:
+            answered.add(each.group.group)
+            continue
+        nodes[key] = error
+        groups.setdefault(each.group.group, []).append(
+            f"{each.group.group}/{each.name}: {error}" if each.name else f"{key[0]}: {error}"
+        )
+    return nodes, {name: "; ".join(why) for name, why in groups.items() if name not in answered}
+
+
+def groups_of(cluster: Cluster) -> tuple[list[Group], list[str]]:
+    """Return the groups that a plan may use, and why others are left out."""
+    disks: dict[str, list[int | None]] = {}
+    for disk in cluster.disks:
+        disks.setdefault(disk.group, []).append(disk.bytes_free)
+    found: dict[str, Group] = {}
+    notes: list[str] = []
+    for view in {each.group.group: each.group for each in cluster.brokers}.values():
+        free = disks.get(view.group, [])
+        if view.draining:
+            notes.append(f"{view.group} is left out: it is draining")
+        elif not view.alive:
+            notes.append(f"{view.group} is left out: no node leads it")
+        elif not free or None in free:
+            notes.append(f"{view.group} is left out: a node did not tell how full its disks are")
+        else:
+            found[view.group] = Group(view.group, view.pool, min(n for n in free if n is not None))
+    return list(found.values()), notes
+
+
+def held_on_disks(
+    spark: SparkSession, held: DataFrame, settings: Mapping[str, TopicSettings]
+) -> dict[Key, Held]:
+    """Return what vq has on each disk, and what it will have once retention keeps up.
+
+    Args:
+        spark: The session.
+        held: From ``growth.partitions``, of all nodes.
+        settings: Of each topic; a topic without them is not known to end.
+    """
+    kept = spark.createDataFrame(
+        [(name, each.retention_hours) for name, each in sorted(settings.items())],
+        "topic string, retention_hours int",
+    )
+    settles = F.col("bytes_per_day") * F.col("retention_hours") / 24
+    rows = (
+        held.join(F.broadcast(kept), "topic", "left")
+        .groupBy("group", "node", "directory")
+        .agg(
+            F.sum("disk_bytes").alias("disk_bytes"),
+            _if_all(F.col("bytes_per_day")).alias("bytes_per_day"),
+            _if_all(settles).alias("settles"),
+        )
+    )
+    return {
+        (row["group"], row["node"], row["directory"]): Held(
+            row["disk_bytes"], row["bytes_per_day"], row["settles"]
+        )
+        for row in rows.toLocalIterator()
+    }
+
+
+def _if_all(value: Column) -> Column:
+    """Return a sum that is null where one part is: a part would look like the whole."""
+    return F.when(F.count(value) == F.count(F.lit(1)), F.sum(value))
+
+
+def _keep(kept: contextlib.ExitStack, rows: DataFrame) -> DataFrame:
+    rows.persist()
+    kept.callback(rows.unpersist)
+    return rows
+
+
+def _errors(blocks: DataFrame) -> dict[tuple[str, str], str]:
+    rows: Iterable[Any] = (
+        blocks.where("error is not null").select("group", "node", "error").collect()
+    )
+    return {(row["group"], row["node"]): row["error"] for row in rows}
+
+
+def _history(spark: SparkSession, wanted: Wanted) -> dict[Key, list[tuple[float, float]]]:
+    if wanted.out is None:
+        return {}
+    found = read_snapshots(
+        spark,
+        f"{wanted.out}/disks",
+        HISTORY,
+        before=snapshot_name(wanted.now_s),
+        at_most=SNAPSHOTS_MAX,
+    )
+    if found is None:
+        return {}
+    return points_of(
+        {**row.asDict(), "seconds": snapshot_seconds(row["snapshot"])}
+        for row in found.select("group", "node", "directory", "bytes_used", "snapshot").collect()
+    )
+
+
+def _typed(name: str, value: Any) -> Any:
+    return float(value) if name in _DOUBLES and value is not None else value

@@ -1,0 +1,443 @@
+"""How the lag report counts and judges: functions from DataFrames to DataFrames, without I/O.
+
+The verdicts, of which the first that fits counts. docs/howto/report-lag.md tells what to do.
+
+    unknown   a problem of the row: nothing of it can be told (``PROBLEMS``)
+    stopped   needs_reset   the group was stopped there, and only a reset lets it go on
+              other_topic   the offset was committed for another topic of this name
+              beyond_end    the committed offset lies beyond the end: messages were lost
+              owner_error   its owner reports an error and does not go on
+    unknown   broker_silent the end is not known: a broker does not answer, or cannot read its log
+              placement     where the partition lives cannot be read
+    ok                      nothing lies behind the group's place, and nothing was deleted unread
+    stopped   no_members    something does, and the group has no consumer
+    stalled   unmoved       something does, and nothing was committed for ``stalled_after_s``
+    warning   overtaken     messages were deleted before the group read them
+              no_owner      no member consumes the partition, although the group has members
+              old           the oldest message behind it is at least ``warn_s`` old
+              many_bytes    at least ``warn_bytes`` lie behind it
+              many_messages at least ``warn_messages`` do
+    unknown   not_measured  a broker did not tell the age, or the count, that a threshold asks for
+    ok                      otherwise
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from vq.errors import InvalidArgument
+
+#: From the worst on.
+VERDICTS: Final = ("stopped", "stalled", "warning", "unknown", "ok")
+#: Why nothing of a row can be told.
+PROBLEMS: Final = (
+    "group_unreadable",
+    "no_topics",
+    "topic_deleted",
+    "topic_not_ready",
+    "topic_unreadable",
+    "broadcasting",
+    "place_unreadable",
+)
+#: What a rollup is by; there is one of all rows, too.
+ROLLUPS: Final = ("group", "topic", "broker", "pool")
+ALL: Final = "cluster"
+#: A lag that changed by less than this part of the larger one is steady.
+STEADY_PART: Final = 0.05
+
+_YEAR_S: Final = 366 * 86_400
+_BYTES_MAX: Final = 2**63 - 1
+
+#: The columns of the report, in order. The names up to ``verdict`` stay as they are.
+SCHEMA: Final = StructType(
+    [
+        StructField("snapshot", StringType()),
+        StructField("group", StringType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("owner", StringType()),
+        StructField("end", LongType()),
+        StructField("committed", LongType()),
+        StructField("lag_bytes", LongType()),
+        StructField("lag_messages", LongType()),
+        StructField("lag_seconds", DoubleType()),
+        StructField("verdict", StringType()),
+        StructField("cause", StringType()),
+        StructField("detail", StringType()),
+        StructField("start", LongType()),
+        StructField("broker", StringType()),
+        StructField("pool", StringType()),
+        StructField("members", IntegerType()),
+        StructField("committed_s", DoubleType()),
+        StructField("trend", StringType()),
+        StructField("trend_bytes_per_s", DoubleType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From where on a lag is too much; None: it never is.
+
+    Attributes:
+        warn_s: Age of the oldest message that a group has not handled, in seconds.
+        warn_bytes: Bytes behind its place.
+        warn_messages: Messages behind it.
+        stalled_after_s: So long without a commit, although there is something to handle.
+    """
+
+    warn_s: float | None = 300.0
+    warn_bytes: int | None = None
+    warn_messages: int | None = None
+    stalled_after_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("warn_s", _YEAR_S),
+            ("warn_bytes", _BYTES_MAX),
+            ("warn_messages", _BYTES_MAX),
+            ("stalled_after_s", _YEAR_S),
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise InvalidArgument(f"{name} = {value!r} is outside (0, {most}]")
+
+
+# From what was read to lags -------------------------------------------------------------------
+def partition_ends(placements: DataFrame, bounds: DataFrame) -> DataFrame:
+    """Return each partition with its ``start``, ``end`` and ``broker``, from all its spans.
+
+    The end is that of the last span. The start is that of the first span of which anything is left.
+    Where a broker of a span is silent both are null, and ``ends_error`` says which.
+    """
+    spans = placements.select(
+        "topic",
+        "partition",
+        F.posexplode(F.arrays_zip("span_brokers", "span_ends")).alias("number", "span"),
+    ).select(
+        "topic",
+        "partition",
+        "number",
+        F.col("span.span_brokers").alias("broker"),
+        F.col("span.span_ends").alias("span_end"),
+    )
+    told = bounds.where(F.col("topic").isNotNull())
+    silent = bounds.where(F.col("topic").isNull()).select(
+        "broker", F.col("bounds_error").alias("silence")
+    )
+    found = spans.join(told, ["broker", "topic", "partition"], "left").join(
+        F.broadcast(silent), "broker", "left"
+    )
+    is_left = F.col("span_end").isNull() | (F.col("earliest") < F.col("span_end"))
+    is_last = F.col("number") == F.max("number").over(Window.partitionBy("topic", "partition"))
+    missing = F.when(
+        F.col("latest").isNull(),
+        F.coalesce(
+            F.col("bounds_error"),
+            F.col("silence"),
+            F.concat(F.lit("broker group "), "broker", F.lit(" does not have it")),
+        ),
+    )
+    ends = (
+        found.withColumn("is_last", is_last)
+        .withColumn("missing", missing)
+        .groupBy("topic", "partition")
+        .agg(
+            F.max_by("broker", "number").alias("broker"),
+            F.max_by("latest", "number").alias("end"),
+            F.min_by("earliest", F.when(F.col("is_last") | is_left, F.col("number"))).alias(
+                "start"
+            ),
+            F.min("missing").alias("ends_error"),
+        )
+    )
+    known = F.col("ends_error").isNull()
+    return (
+        placements.join(ends, ["topic", "partition"], "left")
+        .withColumn("end", F.when(known, F.col("end")))
+        .withColumn("start", F.when(known, F.col("start")))
+    )
+
+
+def lags(pairs: DataFrame, places: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return each partition of each group with its place ``begin`` and the ``lag_bytes`` behind it.
+
+    The place is the committed offset, or the start if that is later. Without a committed offset it
+    is the start; of a group that begins at the latest message the end, unless the partition is
+    younger than the group. Null where the lag means nothing.
+    """
+    committed, start, end = F.col("committed"), F.col("start"), F.col("end")
+    at_end = (F.col("begins") == "latest") & ~F.coalesce("younger", F.lit(False))
+    begin = F.when(committed.isNotNull(), F.greatest(committed, start)).otherwise(
+        F.when(at_end, end).otherwise(start)
+    )
+    problem = F.when(F.col("model") == "broadcasting", F.lit("broadcasting")).when(
+        F.col("place_error").isNotNull(), F.lit("place_unreadable")
+    )
+    other = F.col("committed_topic_id").isNotNull() & (
+        F.col("committed_topic_id") != F.col("topic_id")
+    )
+    means = problem.isNull() & ~F.coalesce(other, F.lit(False)) & start.isNotNull()
+    return (
+        pairs.join(ends, "topic")
+        .join(places, ["group", "topic", "partition"], "left")
+        .withColumn("problem", problem)
+        .withColumn("other_topic", F.coalesce(other, F.lit(False)))
+        .withColumn("begin", F.when(means, begin))
+        .withColumn("lag_bytes", F.when(F.col("begin") <= end, end - F.col("begin")))
+    )
+
+
+def to_measure(rows: DataFrame) -> DataFrame:
+    """Return the ranges that brokers have to count, each once, with the ``broker`` of its start."""
+    starts, brokers = F.col("span_starts"), F.col("span_brokers")
+    # The last span that starts at or before the place.
+    number = F.size(F.filter(starts, lambda each: each <= F.col("begin")))
+    return (
+        rows.where(F.col("lag_bytes") > 0)
+        .select(
+            "topic",
+            "partition",
+            "begin",
+            "end",
+            "span_brokers",
+            "span_starts",
+            "span_ends",
+            F.element_at(brokers, F.greatest(number, F.lit(1))).alias("asked"),
+        )
+        .dropDuplicates(["topic", "partition", "begin"])
+    )
+
+
+def with_measures(rows: DataFrame, measures: DataFrame, *, count: bool) -> DataFrame:
+    """Return the rows with ``lag_messages`` and ``lag_seconds``; 0 where there is no lag."""
+    nothing = F.col("lag_bytes") == 0
+    found = rows.join(measures, ["topic", "partition", "begin"], "left")
+    messages = F.when(nothing, F.lit(0)).otherwise(F.col("messages"))
+    return found.withColumn(
+        "lag_messages", messages.cast("bigint") if count else F.lit(None).cast("bigint")
+    ).withColumn("lag_seconds", F.when(nothing, F.lit(0.0)).otherwise(F.col("age_s")))
+
+
+def with_problems(rows: DataFrame, problems: DataFrame) -> DataFrame:
+    """Add what has no partitions: a row for each, with its ``problem`` and ``detail``."""
+    return rows.withColumn(
+        "detail",
+        F.coalesce("place_error", "held", "stopped", "placement_error", "ends_error"),
+    ).unionByName(problems, allowMissingColumns=True)
+
+
+# Earlier snapshots ----------------------------------------------------------------------------
+def seconds_of(snapshot: Column) -> Column:
+    """Return the moment that a snapshot's name says, in seconds since 1970."""
+    date = F.to_date(F.substring(snapshot, 1, 8), "yyyyMMdd")
+
+    def part(begin: int) -> Column:
+        return F.substring(snapshot, begin, 2).cast("double")
+
+    days = F.datediff(date, F.lit("1970-01-01").cast("date"))
+    return days * 86_400.0 + part(10) * 3_600 + part(12) * 60 + part(14)
+
+
+def with_trend(rows: DataFrame, earlier: DataFrame | None, *, now_s: float) -> DataFrame:
+    """Return the rows with their trend over earlier snapshots; None: there are none.
+
+    ``trend_bytes_per_s`` is the change of ``lag_bytes`` since the oldest of these in which it is
+    known. ``trend`` is ``rising`` or ``falling`` when it changed by more than a twentieth of the
+    larger of both, else ``steady``; null without an earlier one. ``unmoved_s`` is for how long the
+    committed offset has been the same, with something behind it.
+    """
+    if earlier is None:
+        nothing = F.lit(None)
+        return rows.withColumns(
+            {
+                "unmoved_s": nothing.cast("double"),
+                "trend_bytes_per_s": nothing.cast("double"),
+                "trend": nothing.cast("string"),
+            }
+        )
+    keys = ["group", "topic", "partition"]
+    before = (
+        earlier.where(F.col("partition").isNotNull())
+        .withColumn("at_s", seconds_of(F.col("snapshot")))
+        .select(
+            *keys,
+            "at_s",
+            F.col("lag_bytes").alias("lag_then"),
+            F.col("committed").alias("committed_then"),
+        )
+        .join(rows.select(*keys, F.col("committed").alias("committed_now")), keys)
+    )
+    is_same = F.col("committed_then").eqNullSafe(F.col("committed_now")) & (F.col("lag_then") > 0)
+    history = before.groupBy(*keys).agg(
+        F.min(F.when(is_same, F.col("at_s"))).alias("same_since_s"),
+        F.min_by("lag_then", F.when(F.col("lag_then").isNotNull(), F.col("at_s"))).alias(
+            "lag_first"
+        ),
+        F.min(F.when(F.col("lag_then").isNotNull(), F.col("at_s"))).alias("first_s"),
+    )
+    change = F.col("lag_bytes") - F.col("lag_first")
+    tolerated = STEADY_PART * F.greatest("lag_bytes", "lag_first")
+    spent = F.lit(now_s) - F.col("first_s")
+    return (
+        rows.join(history, keys, "left")
+        .withColumn("unmoved_s", F.lit(now_s) - F.col("same_since_s"))
+        .withColumn("trend_bytes_per_s", F.when(spent > 0, change / spent))
+        .withColumn(
+            "trend",
+            F.when(change > tolerated, "rising")
+            .when(-change > tolerated, "falling")
+            .when(change.isNotNull(), "steady"),
+        )
+    )
+
+
+# Judging --------------------------------------------------------------------------------------
+def with_verdicts(rows: DataFrame, thresholds: Thresholds, *, now_s: float) -> DataFrame:
+    """Return the rows with ``verdict`` and ``cause``; see the text of this module."""
+    lag, seconds, messages = F.col("lag_bytes"), F.col("lag_seconds"), F.col("lag_messages")
+    after = thresholds.stalled_after_s
+    overtaken = F.coalesce(F.col("committed") < F.col("start"), F.lit(False))
+    commit_age = F.lit(now_s) - F.col("committed_ms") / 1000
+    unmoved = (F.col("unmoved_s") >= after) | ((seconds >= after) & (commit_age >= after))
+    rules: list[tuple[Column, str, Column | str | None]] = [
+        (F.col("problem").isNotNull(), "unknown", F.col("problem")),
+        (F.col("held").isNotNull(), "stopped", "needs_reset"),
+        (F.coalesce("other_topic", F.lit(False)), "stopped", "other_topic"),
+        (F.col("committed") > F.col("end"), "stopped", "beyond_end"),
+        (F.col("stopped").isNotNull(), "stopped", "owner_error"),
+        (F.col("placement_error").isNotNull(), "unknown", "placement"),
+        (lag.isNull(), "unknown", "broker_silent"),
+        ((lag == 0) & ~overtaken, "ok", None),
+        ((lag > 0) & (F.col("members") == 0), "stopped", "no_members"),
+        ((lag > 0) & unmoved, "stalled", "unmoved"),
+        (overtaken, "warning", "overtaken"),
+        (F.col("owner").isNull(), "warning", "no_owner"),
+    ]
+    for limit, value, cause in (
+        (thresholds.warn_s, seconds, "old"),
+        (thresholds.warn_bytes, lag, "many_bytes"),
+        (thresholds.warn_messages, messages, "many_messages"),
+    ):
+        if limit is not None:
+            rules.append((value >= limit, "warning", cause))
+    asked = [
+        value
+        for limit, value in ((thresholds.warn_s, seconds), (thresholds.warn_messages, messages))
+        if limit is not None
+    ]
+    if asked:
+        not_told = [value.isNull() for value in asked]
+        missing = not_told[0] if len(not_told) == 1 else not_told[0] | not_told[1]
+        rules.append((missing, "unknown", "not_measured"))
+    chain: Any = F
+    for condition, name, why in rules:
+        chain = chain.when(condition, _judgement(name, why))
+    judged = chain.otherwise(_judgement("ok", None))
+    return (
+        rows.withColumn("judged", judged)
+        .withColumn("verdict", F.col("judged.verdict"))
+        .withColumn("cause", F.col("judged.cause"))
+        .drop("judged")
+    )
+
+
+def _judgement(verdict: str, cause: Column | str | None) -> Column:
+    told = cause if isinstance(cause, Column) else F.lit(cause).cast("string")
+    return F.struct(F.lit(verdict).alias("verdict"), told.alias("cause"))
+
+
+def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFrame:
+    """Return the rows as ``SCHEMA`` has them, each with the pool of its broker group."""
+    found = (
+        rows.join(F.broadcast(brokers), "broker", "left")
+        .withColumn("snapshot", F.lit(snapshot))
+        .withColumn("committed_s", F.col("committed_ms") / 1000)
+    )
+    return found.select([F.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in SCHEMA])
+
+
+# Rolled up ------------------------------------------------------------------------------------
+def rollups(rows: DataFrame, cluster: str) -> DataFrame:
+    """Return counts of verdicts and lags by group, topic, broker group, pool, and of the cluster.
+
+    ``lag_bytes`` and ``lag_messages`` are sums of what is known, and ``unknown_lags`` is how many
+    are not; null where none is known. ``lag_seconds`` is the largest. ``skew`` is the largest lag
+    in bytes divided by the mean: 1 is even; null where there is no lag.
+    """
+    names = {ALL: F.lit(cluster), **{each: F.col(each) for each in ROLLUPS}}
+    keys = F.explode(
+        F.array(*(F.struct(F.lit(b).alias("by"), n.alias("name")) for b, n in names.items()))
+    )
+    found = (
+        rows.withColumn("key", keys)
+        .select("*", "key.by", "key.name")
+        .where(F.col("name").isNotNull())
+        .groupBy("snapshot", "by", "name")
+    )
+    counts = [F.count_if(F.col("verdict") == each).cast("bigint").alias(each) for each in VERDICTS]
+    mean = F.avg("lag_bytes")
+    return found.agg(
+        F.count("partition").alias("partitions"),
+        *counts,
+        F.sum("lag_bytes").alias("lag_bytes"),
+        F.sum("lag_messages").alias("lag_messages"),
+        F.max("lag_seconds").alias("lag_seconds"),
+        F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
+        F.when(mean > 0, F.max("lag_bytes") / mean).alias("skew"),
+    )
+
+
+def severity(verdict: Column) -> Column:
+    """Return 0 for the worst verdict, 1 for the next, and so on."""
+    return F.array_position(F.array(*map(F.lit, VERDICTS)), verdict) - 1
+
+
+def offenders(rows: DataFrame, at_most: int) -> DataFrame:
+    """Return the worst rows that are not ok: by verdict, then by age, then by bytes."""
+    return (
+        rows.where(F.col("verdict") != "ok")
+        .orderBy(
+            severity(F.col("verdict")),
+            F.desc_nulls_last("lag_seconds"),
+            F.desc_nulls_last("lag_bytes"),
+            "group",
+            "topic",
+            "partition",
+        )
+        .limit(at_most)
+    )
+
+
+def top_rollups(rolled: DataFrame, at_most: int) -> DataFrame:
+    """Return the ``at_most`` largest of each kind, with ``of``: how many there are."""
+    kind = Window.partitionBy("by")
+    order = kind.orderBy(F.desc_nulls_last("lag_bytes"), F.desc("unknown_lags"), F.col("name"))
+    return (
+        rolled.withColumn("of", F.count("name").over(kind))
+        .withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= at_most)
+        .drop("snapshot")
+        .orderBy("by", "rank")
+    )
+
+
+def over_time(earlier: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return the lag of each group in each snapshot, in bytes and as the age of its oldest."""
+    columns = ["snapshot", "group", "lag_bytes", "lag_seconds"]
+    return (
+        earlier.select(columns)
+        .unionByName(rows.select(columns))
+        .groupBy("snapshot", "group")
+        .agg(F.sum("lag_bytes").alias("lag_bytes"), F.max("lag_seconds").alias("lag_seconds"))
+    )

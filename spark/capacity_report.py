@@ -1,0 +1,12 @@
+"""The capacity report as a program for ``spark-submit``; options of ``vq report capacity``.
+
+spark-submit --py-files vq.whl spark/capacity_report.py --zookeeper zk1:2181 --out hdfs:///vq
+python spark/capacity_report.py --html capacity.html          on this machine alone
+"""
+
+import sys
+
+from vq.cli.main import run
+
+if __name__ == "__main__":
+    sys.exit(run(["report", "capacity", *sys.argv[1:]]))

@@ -1,0 +1,12 @@
+"""The audit of contents as a program for ``spark-submit``; options of ``vq report audit``.
+
+spark-submit --py-files vq.whl spark/content_audit.py --zookeeper zk1:2181 --topic orders
+python spark/content_audit.py --topic orders --html audit.html          on this machine alone
+"""
+
+import sys
+
+from vq.cli.main import run
+
+if __name__ == "__main__":
+    sys.exit(run(["report", "audit", *sys.argv[1:]]))

@@ -1,0 +1,12 @@
+"""The lag report as a program for ``spark-submit``; takes the options of ``vq report lag``.
+
+spark-submit --py-files vq.whl spark/lag_report.py --zookeeper zk1:2181 --out hdfs:///vq/lag
+python spark/lag_report.py --html lag.html          on this machine alone
+"""
+
+import sys
+
+from vq.cli.main import run
+
+if __name__ == "__main__":
+    sys.exit(run(["report", "lag", *sys.argv[1:]]))

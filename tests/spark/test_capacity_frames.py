@@ -1,0 +1,240 @@
+"""The tables of the capacity report, against tables worked out by hand: no cluster."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_vq.reports import growth, loads, retention
+from pyspark_vq.reports.capacity import held_on_disks
+from pyspark_vq.reports.growth import DAY_MS, HOUR_MS
+from pyspark_vq.reports.holdings import BLOCKS, Home
+from vq import TopicSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
+
+#: Midnight, so that hours are round.
+NOW = 1_800_057_600_000
+assert NOW % HOUR_MS == 0
+
+
+def block(
+    node: str,
+    topic: str,
+    partition: int,
+    start: int | None = None,
+    end: int | None = None,
+    hours_ago: tuple[float, float] | None = None,
+    messages: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """One row of a node such as ``b1/n1``; times as hours before now."""
+    group, name = node.split("/")
+    first, last = hours_ago or (None, None)
+    row = {
+        **dict.fromkeys(BLOCKS.fieldNames()),
+        "group": group,
+        "node": name,
+        "leads": name == "n1",
+        "topic": topic,
+        "partition": partition,
+        "topic_id": "1",
+        "directory": f"/{name}",
+        "state": "rw",
+        "reason": "",
+        "is_whole": True,
+        "start": start,
+        "end": end,
+        "first_ms": None if first is None else int(NOW - first * HOUR_MS),
+        "last_ms": None if last is None else int(NOW - last * HOUR_MS),
+        "messages": messages,
+        "is_open": False if start is not None else None,
+        "disk_bytes": None if start is None or end is None else end - start,
+    }
+    return {**row, **more}
+
+
+def silent(node: str, error: str) -> dict[str, Any]:
+    group, name = node.split("/")
+    row = dict.fromkeys(BLOCKS.fieldNames())
+    return {**row, "group": group, "node": name, "error": error}
+
+
+def frame_of(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    names = BLOCKS.fieldNames()
+    return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def blocks(spark: SparkSession) -> DataFrame:
+    """Two groups: b1 with a master and a copy, b2 of which the master is silent; b3 is silent.
+
+    t-0 on b1: 2 400 bytes in the two hours that ended 48 hours ago, archived to a quarter; 1 200
+    bytes in the hour before now. t-1 on b2: 4 800 bytes in the last 12 hours. t-2: on b3. u-0 on
+    b1: 100 bytes of 100 hours ago. v-0 on b1: nothing yet. w-0 on b1: no times are known. h on b4:
+    three partitions that get 900, 150 and 150 bytes in a day.
+    """
+    archived = {"archive_bytes": 600, "disk_bytes": 600}
+    rows = [
+        block("b1/n1", "t", 0, 0, 2400, (50, 48), 24, **archived),
+        block("b1/n1", "t", 0, 2400, 3600, (1, 0), 6, is_open=True),
+        block("b1/n2", "t", 0, 0, 2400, (50, 48), 24),
+        block("b1/n2", "t", 0, 2400, 3600, (1, 0), 6, is_open=True),
+        silent("b2/n1", "Unreachable: no answer"),
+        block("b2/n2", "t", 1, 0, 4800, (12, 0), 48, is_open=True),
+        silent("b3/n1", "TimedOut: no answer"),
+        block("b1/n1", "u", 0, 0, 100, (100, 100), 1),
+        block("b1/n1", "v", 0),
+        block("b1/n1", "w", 0, 0, 50),
+        *(block("b4/n1", "h", n, 0, size, (24, 0), 1) for n, size in enumerate((900, 150, 150))),
+    ]
+    return frame_of(spark, rows)
+
+
+def by(rows: DataFrame, *keys: str) -> dict[Any, dict[str, Any]]:
+    found = [row.asDict() for row in rows.collect()]
+    return {tuple(row[key] for key in keys) if keys[1:] else row[keys[0]]: row for row in found}
+
+
+def test_growth_is_spread_over_the_hours_of_a_block(blocks: DataFrame) -> None:
+    """1 200 bytes in each of two hours; 400 in each of twelve; one node of each group counts."""
+    hours = growth.by_hour(growth.chosen(blocks))
+    rows = {
+        (row["topic"], row["partition"], (NOW - row["hour_ms"]) // HOUR_MS): (
+            round(row["bytes"]),
+            round(row["messages"], 3),
+            row["node"],
+        )
+        for row in hours.where("topic != 'h'").collect()
+    }
+    expected = {
+        ("t", 0, 50): (1200, 12.0, "n1"),
+        ("t", 0, 49): (1200, 12.0, "n1"),
+        ("t", 0, 1): (1200, 6.0, "n1"),
+        ("u", 0, 100): (100, 1.0, "n1"),
+        **{("t", 1, hour): (400, 4.0, "n2") for hour in range(1, 13)},
+    }
+    assert rows == expected
+    [rate] = [row for row in loads.rates(hours).collect() if row["topic"] == "t"]
+    assert rate["hours"] == 14
+    assert rate["bytes_per_s_max"] == pytest.approx(1600 / 3600)  # both, in the last hour
+    assert rate["bytes_per_s_p50"] == pytest.approx(400 / 3600)
+    assert rate["messages_per_s_max"] == pytest.approx(12 / 3600)
+
+
+def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFrame) -> None:
+    """Rates are of the last day, unknown ones are null and have their cause."""
+    homes = [
+        Home("t", 0, "b1", ("b1",)),
+        Home("t", 1, "b2", ("b2",)),
+        Home("t", 2, "b3", ("b3",)),
+        Home("u", 0, "b1", ("b1",)),
+        Home("v", 0, "b1", ("b1",)),
+        Home("w", 0, "b1", ("b1",)),
+        *(Home("h", number, "b4", ("b4",)) for number in range(3)),
+        Home("x", 0, None, (), "the znode is missing"),
+    ]
+    one = growth.partitions(growth.chosen(blocks), now_ms=NOW)
+    rows = loads.partition_rows(spark, one, homes, {"b3": "b3/n1: TimedOut"}).cache()
+    found = by(rows, "topic", "partition")
+    t0, t1, t2 = (found["t", number] for number in range(3))
+    # 1 200 bytes in the last day: of t-0 there are older blocks, so a whole day counts.
+    assert (t0["bytes"], t0["disk_bytes"], t0["messages"]) == (3600, 1800, 30)
+    assert t0["bytes_per_day"] == pytest.approx(1200)
+    assert t0["messages_per_day"] == pytest.approx(6)
+    # 4 800 bytes in the twelve hours that t-1 has existed: twice that in a day.
+    assert t1["bytes_per_day"] == pytest.approx(9600)
+    assert (t0["verdict"], t1["verdict"], t2["verdict"]) == ("normal", "normal", "unknown")
+    assert t0["share"] == pytest.approx(1200 / 5400)
+    assert t1["share"] == pytest.approx(9600 / 5400)
+    assert (t2["bytes"], t2["bytes_per_day"], t2["reason"]) == (None, None, "b3/n1: TimedOut")
+    assert (found["u", 0]["verdict"], found["u", 0]["bytes_per_day"]) == ("idle", 0.0)
+    assert (found["v", 0]["verdict"], found["v", 0]["bytes"]) == ("idle", 0)
+    assert (found["w", 0]["verdict"], found["w", 0]["bytes_per_day"]) == ("unknown", None)
+    assert (found["w", 0]["messages"], found["w", 0]["bytes"]) == (None, 50)
+    assert found["w", 0]["reason"] == "blocks are too young, or tell no times"
+    assert t0["mean_message_bytes"] == 120
+    # h-0 gets 900 of 1 200 bytes, so 2.25 times an even share.
+    assert [found["h", number]["verdict"] for number in range(3)] == ["hot", "normal", "normal"]
+    assert found["h", 0]["share"] == pytest.approx(2.25)
+    assert (found["x", 0]["verdict"], found["x", 0]["reason"]) == (
+        "unknown",
+        "the znode is missing",
+    )
+
+    held = growth.partitions(blocks, now_ms=NOW)
+    topics = by(loads.topic_rows(rows, held), "topic")
+    assert (topics["t"]["partitions"], topics["t"]["unknown"]) == (3, 1)
+    assert (topics["t"]["bytes"], topics["t"]["bytes_per_day"]) == (None, None)  # t-2 is missing
+    assert topics["t"]["copies_disk_bytes"] == 1800 + 3600 + 4800
+    assert topics["t"]["skew"] == pytest.approx(9600 / 5400)
+    assert (topics["u"]["bytes"], topics["u"]["idle"]) == (100, 1)
+
+    settings = {name: TopicSettings(retention_hours=48) for name in "tuv"}
+    on = held_on_disks(spark, held, {**settings, "w": TopicSettings(retention_hours=None)})
+    assert on["b1", "n2", "/n2"].disk_bytes == 3600
+    assert on["b1", "n2", "/n2"].bytes_per_day == pytest.approx(1200)
+    assert on["b1", "n2", "/n2"].settles_at_bytes == pytest.approx(2400)
+    # w-0 tells no times, and is kept for ever: neither is known of that disk.
+    assert on["b1", "n1", "/n1"].disk_bytes == 600 + 1200 + 100 + 50
+    assert on["b1", "n1", "/n1"].bytes_per_day is None
+    assert on["b1", "n1", "/n1"].settles_at_bytes is None
+
+
+def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) -> None:
+    """Whole closed blocks that are too old; archives are as good as those that were measured."""
+    wished = [
+        ("t", "retention", 24),
+        ("t", "archive", 24),
+        ("u", "archive", 24),
+        ("t", "retention", 49),
+    ]
+    found = {
+        (row["topic"], row["action"], row["hours"], row["group"], row["node"]): row
+        for row in retention.what_ifs(spark, blocks, wished, now_ms=NOW).collect()
+    }
+    # n1 has it as an archive of 600 bytes, n2 as a block of 2 400.
+    assert found["t", "retention", 24, "b1", "n1"]["bytes_freed"] == 600
+    assert found["t", "retention", 24, "b1", "n2"]["bytes_freed"] == 2400
+    assert found["t", "retention", 49, "b1", "n2"]["bytes_freed"] == 0  # its youngest is 48 h old
+    # An archive takes a quarter, measured on n1: n2 would get three quarters of 2 400 back.
+    archive = found["t", "archive", 24, "b1", "n2"]
+    assert (archive["bytes_freed"], archive["blocks"], archive["ratio_of"]) == (1800, 1, "topic")
+    assert found["t", "archive", 24, "b1", "n1"]["bytes_freed"] == 0
+    # u has no archive: the ratio of the cluster stands in, and that is told.
+    other = found["u", "archive", 24, "b1", "n1"]
+    assert (other["bytes_freed"], other["ratio_of"]) == (75, "cluster")
+    none = retention.what_ifs(
+        spark, blocks.where("topic = 'u'"), [("u", "archive", 24)], now_ms=NOW
+    ).collect()
+    assert [(row["bytes_freed"], row["ratio_of"]) for row in none] == [(None, None)]
+
+
+def test_sizes_are_of_the_mean_message_of_a_block(blocks: DataFrame) -> None:
+    """100 bytes have 7 bits, 200 have 8."""
+    found = by(growth.sizes(growth.chosen(blocks)), "topic", "bits")
+    assert (found["t", 7]["messages"], found["t", 7]["bytes"]) == (72, 7200)
+    assert (found["t", 8]["messages"], found["t", 8]["bytes"]) == (6, 1200)
+    assert found["u", 7]["messages"] == 1
+
+
+def test_settings_are_tried_below_those_of_each_topic() -> None:
+    settings = {
+        "a": TopicSettings(retention_hours=72),
+        "b": TopicSettings(retention_hours=None, retention_policy="keep"),
+        "c": TopicSettings(retention_hours=12, retention_policy="archive", archive_after_hours=7),
+    }
+    wished = retention.wishes(settings)
+    assert [each for each in wished if each[:2] == ("a", "retention")] == [
+        ("a", "retention", hours) for hours in (12, 24, 48)
+    ]
+    assert [each[2] for each in wished if each[:2] == ("b", "retention")] == [168, 336, 720]
+    assert [each for each in wished if each[0] == "c"] == [
+        ("c", "retention", 6),
+        ("c", "archive", 6),
+    ]
+    assert retention.wishes(settings, [10, 10, 100])[:2] == [
+        ("a", "retention", 10),
+        ("a", "archive", 10),
+    ]
+    assert DAY_MS == 24 * HOUR_MS

@@ -1,0 +1,233 @@
+"""The pages of the capacity report and of the audit: what they show, and that names are harmless.
+
+Without Spark: rows in, a page out.
+"""
+
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.html_page import PageReader
+
+from pyspark_vq.reports import audit_page, capacity_page
+from pyspark_vq.reports.allocation import Group, Placed, plan
+from pyspark_vq.reports.audit import Audit
+from pyspark_vq.reports.capacity import Capacity
+from pyspark_vq.reports.capacity_cells import days_text
+from pyspark_vq.reports.capacity_summary import Summary
+from pyspark_vq.reports.contents import Finding
+from pyspark_vq.reports.disks import Held, disk_rows
+from pyspark_vq.reports.holdings import Disk
+from vq import TopicSettings
+
+GIB = 1 << 30
+DAY = 86_400.0
+NOW = 1_800_057_600.0
+HOSTILE = '"><script>alert(1)</script>\u202e'
+
+
+def capacity(name: str = "orders") -> Capacity:
+    """Three disks: one fills, one is steady, one is of a silent node; a plan of two moves."""
+    disks = [
+        Disk(name, "n1", "/data", 500 * GIB, 90 * GIB, "warn", GIB // 4, 300.0, ""),
+        Disk("b2", "n1", "/data", 500 * GIB, 450 * GIB, "ok", None, None, ""),
+        Disk("b3", "n1", "", None, None, "unknown", None, None, f"Unreachable: {name}"),
+    ]
+    history = {
+        (name, "n1", "/data"): [
+            (NOW - day * DAY, (410 - 6 * day + 3 * math.sin(day)) * GIB) for day in range(20, 0, -1)
+        ],
+        ("b2", "n1", "/data"): [(NOW - day * DAY, 50.0 * GIB) for day in range(8, 0, -1)],
+    }
+    held = {(name, "n1", "/data"): Held(300 * GIB, 6.5 * GIB, 320.0 * GIB)}
+    rows = disk_rows(disks, history, held, now_s=NOW)
+    rates = [Placed(name, n, name, (9 - n) * GIB / 4) for n in range(6)]
+    groups = [Group(name, None, 90 * GIB), Group("b2", None, 450 * GIB)]
+    return Capacity(
+        cluster=name,
+        snapshot="20270115T000000Z",
+        now_s=NOW,
+        tables={},
+        disks=rows,
+        plan=plan(groups, rates, notes=[f"b3 is left out: {name}"]),
+        silent={("b3", "n1"): f"Unreachable: {name}"},
+        history={key: [*some, (NOW, some[-1][1] + GIB)] for key, some in history.items()},
+        settings={
+            name: TopicSettings(retention_hours=72),
+            "v": TopicSettings(retention_hours=None),
+        },
+    )
+
+
+def summary(name: str = "orders") -> Summary:
+    hours = [NOW * 1000 - 3_600_000 * hour for hour in range(200)]
+    stored: dict[str, Any] = {
+        "bytes": 70 * GIB,
+        "disk_bytes": 60 * GIB,
+        "copies_disk_bytes": 120 * GIB,
+        "messages": 90_000_000,
+        "archived_bytes": 20 * GIB,
+        "archive_bytes": 5 * GIB,
+        "mean_message_bytes": 835.0,
+        "bytes_per_day": 6.5 * GIB,
+        "messages_per_day": 8_000_000.0,
+        "first_ms": 1,
+        "last_ms": 2,
+    }
+    topics = [
+        {**stored, "topic": topic, "partitions": 6, "skew": 1.7, "hot": 0, "idle": 0, "unknown": 0}
+        for topic in (name, "payments")
+    ]
+    unknown = dict.fromkeys(stored)
+    return Summary(
+        topics=[*topics, {**unknown, "topic": "v", "partitions": 1, "skew": None}],
+        topic_count=40,
+        partitions=[
+            {**stored, "verdict": "hot", "topic": name, "partition": 0, "group": name,
+             "share": 2.4, "reason": None},
+            {**unknown, "verdict": "unknown", "topic": "v", "partition": 0, "group": "b3",
+             "share": None, "reason": f"b3/n1: {name}"},
+        ],
+        verdicts={"hot": 1, "normal": 50, "idle": 0, "unknown": 1},
+        what_ifs=[
+            {"topic": name, "action": "retention", "hours": 48, "group": name,
+             "bytes_freed": 22 * GIB, "blocks": 170, "unknown_blocks": 3, "ratio_of": None},
+            {"topic": name, "action": "archive", "hours": 24, "group": name,
+             "bytes_freed": 30 * GIB, "blocks": 400, "unknown_blocks": 0, "ratio_of": "cluster"},
+            {"topic": "v", "action": "archive", "hours": 24, "group": "b3",
+             "bytes_freed": None, "blocks": 4, "unknown_blocks": 0, "ratio_of": None},
+        ],
+        rates=[{"topic": name, "hours": 72, **{
+            f"{what}_per_s_{part}": 90.5 for what in ("messages", "bytes")
+            for part in ("p50", "p95", "max")}}],
+        sizes=[{"bits": bits, "messages": 10 ** (bits - 6), "bytes": 5000} for bits in (8, 9, 10)],
+        topic_hours=[
+            {"topic": topic, "hour_ms": int(hour), "bytes": scale * (2 + math.sin(hour / 1.37e7)),
+             "messages": 1000.0}
+            for topic, scale in ((name, GIB / 6), ("payments", GIB / 9)) for hour in hours],
+        group_hours=[
+            {"group": group, "hour_ms": int(hour), "bytes": GIB / 4, "messages": 1.0}
+            for group in (name, "b2") for hour in hours],
+        bytes_per_day=None,
+        messages_per_day=None,
+    )  # fmt: skip
+
+
+def audit(name: str = "orders") -> Audit:
+    row = {
+        "topic": name, "partition": 0, "verdict": "bad", "start": 0, "end": 10**9,
+        "bytes": 10**9 - 500, "messages": 1_000_000, "batches": 9_000, "first_ms": 1, "last_ms": 2,
+        "producers": 4, "id_falls": 0, "deleted_bytes": 0, "findings": 2,
+    }  # fmt: skip
+    sizes = [0] * 33
+    sizes[8], sizes[9], sizes[11] = 600_000, 399_000, 1_000
+    return Audit(
+        cluster=name,
+        snapshot="20270115T000000Z",
+        now_s=NOW,
+        findings=[
+            Finding(name, 0, 3_000, 3_500, "damaged", "b1/n1", f"the batch fails its CRC {name}"),
+            Finding(name, 0, 9_000, None, "duplicate", "", "message id 7 is at offset 3, too"),
+        ],
+        counts={"damaged": 1, "duplicate": 1, "unreachable": 2},
+        partitions=[
+            row,
+            {**row, "partition": 1, "verdict": "sound", "findings": 0},
+            {**row, "partition": 2, "verdict": "unknown", "end": None, "first_ms": None},
+        ],
+        sizes={name: sizes},
+        archives=None,
+        notes=[f"archives were not verified: {name}"],
+        read_bytes=3 * 10**9,
+        compared_bytes=10**9,
+    )
+
+
+def test_the_page_of_capacity_has_its_numbers() -> None:
+    page = capacity_page.page(capacity(), summary(), top=10)
+    reader = PageReader(page)
+    assert reader.open == []
+    text = reader.text
+    assert "Capacity of orders" in text
+    assert "82.0%" in text  # 410 of 500 GiB
+    assert "6.00 GiB" in text or "5.9" in text or "6.0" in text  # its growth a day
+    assert "vq topic move orders --partition 0" in text
+    assert "38 more are left out" in text or "37 more are left out" in text
+    assert "with the compression of other topics" in text
+    assert "3 blocks tell no times" in text
+    assert "no archive shows yet how well messages compress" in text
+    assert "Unreachable" in text
+    assert "Nothing was moved" in text
+    assert reader.values  # of charts
+
+
+def test_the_page_of_the_audit_has_its_findings() -> None:
+    reader = PageReader(audit_page.page(audit(), top=10))
+    assert reader.open == []
+    for told in (
+        "damaged: no intact batch",
+        "orders-0",
+        "[3000, 3500)",
+        "[9000, …)",
+        "archives were not verified",
+        "128 B to 255 B",
+    ):
+        assert told in reader.text
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "a" * 300, "\x00\n", "日本語", "' onload='x"])
+def test_names_of_others_cannot_act_on_a_page(name: str) -> None:
+    for page in (
+        capacity_page.page(capacity(name), summary(name), top=10),
+        audit_page.page(audit(name), top=10),
+    ):
+        reader = PageReader(page)
+        assert reader.open == []
+        assert "script" not in reader.tags
+        assert not [attribute for attribute, _ in reader.attributes if attribute.startswith("on")]
+        assert "\u202e" not in page
+        assert "\x00" not in page
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (None, "later"),
+        (0.0, "now"),
+        (0.5, "12 h"),
+        (1.99, "48 h"),
+        (3.25, "3.2 d"),
+        (99.6, "100 d"),
+    ],
+)
+def test_days_are_short(days: float | None, text: str) -> None:
+    assert days_text(days) == text
+
+
+@pytest.mark.parametrize(
+    ("program", "option"), [("capacity_report", "--plan"), ("content_audit", "--no-copies")]
+)
+def test_the_programs_for_spark_submit_are_the_commands(
+    program: str,
+    option: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = Path(__file__).resolve().parents[2] / "spark" / f"{program}.py"
+    monkeypatch.setattr("sys.argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert option in capsys.readouterr().out
+
+
+def test_a_report_of_nothing_is_a_page() -> None:
+    made = Capacity(cluster="c", snapshot="s", now_s=NOW, tables={}, disks=[], plan=plan([], []))
+    empty = Summary(
+        topics=[], topic_count=0, partitions=[], verdicts=dict.fromkeys(("hot", "unknown"), 0),
+        what_ifs=[], rates=[], sizes=[], topic_hours=[], group_hours=[], bytes_per_day=0.0,
+        messages_per_day=0.0,
+    )  # fmt: skip
+    assert PageReader(capacity_page.page(made, empty, top=5)).open == []

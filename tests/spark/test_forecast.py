@@ -1,0 +1,144 @@
+"""A forecast says what its points say, how sure that is, and nothing without points."""
+
+import random
+from statistics import median
+
+import pytest
+
+from pyspark_vq.reports.disks import Held, disk_rows, points_of
+from pyspark_vq.reports.forecast import AHEAD, POINTS_MIN, Point, forecast, trend
+from pyspark_vq.reports.holdings import Disk
+
+DAY = 86_400.0
+
+
+def line(count: int, slope: float, start: float = 100.0, step: float = DAY) -> list[Point]:
+    return [(number * step, start + slope * number * step) for number in range(count)]
+
+
+def test_a_straight_line_is_its_own_trend() -> None:
+    """Its interval has no width, and it reaches the limit when arithmetic says so."""
+    points = line(10, 5 / DAY)  # from 100 by 5 a day: 145 on the last day
+    found = forecast(points, 195.0)
+    assert found.trend is not None
+    assert found.trend.slope * DAY == pytest.approx(5)
+    assert (found.trend.low, found.trend.high) == pytest.approx((found.trend.slope,) * 2)
+    assert found.verdict == "fills"
+    assert found.full_in_s == pytest.approx(10 * DAY)
+    assert (found.earliest_s, found.latest_s) == pytest.approx((10 * DAY, 10 * DAY))
+
+
+def test_the_example_of_the_module_can_be_counted_by_hand() -> None:
+    """Six points: 15 slopes; C = 1.645 * sqrt(6 * 5 * 17 / 18) = 8.76; ranks 3 and 12 + 1."""
+    points = [(0.0, 10.0), (1.0, 12.0), (2.0, 14.0), (3.0, 17.0), (4.0, 18.0), (5.0, 21.0)]
+    slopes = sorted(
+        (b[1] - a[1]) / (b[0] - a[0]) for n, a in enumerate(points) for b in points[n + 1 :]
+    )
+    found = trend(points)
+    assert found is not None
+    assert len(slopes) == 15
+    assert found.slope == median(slopes)
+    assert (found.low, found.high) == (slopes[2], slopes[11])
+
+
+def test_one_large_deletion_does_not_move_the_trend() -> None:
+    points = line(12, 5 / DAY)
+    points[6] = (points[6][0], 3.0)
+    found = trend(points)
+    assert found is not None
+    assert found.slope * DAY == pytest.approx(5)
+
+
+@pytest.mark.parametrize("count", range(POINTS_MIN))
+def test_too_few_points_give_no_number(count: int) -> None:
+    found = forecast(line(count, 5 / DAY), 1_000.0)
+    assert found.verdict == "unknown"
+    assert (found.trend, found.full_in_s, found.earliest_s, found.latest_s) == (None,) * 4
+    assert found.why
+
+
+def test_a_disk_of_unknown_size_gives_no_number() -> None:
+    assert forecast(line(20, 1.0), None).verdict == "unknown"
+
+
+def test_a_disk_at_its_limit_is_full_whatever_the_trend() -> None:
+    assert forecast([(0.0, 50.0)], 50.0).full_in_s == 0.0
+    assert forecast(line(9, -1 / DAY), 50.0).verdict == "full"
+
+
+def test_nothing_is_said_beyond_the_horizon() -> None:
+    """Ten points of a day each: 90 days ahead at most."""
+    points = line(10, 1 / DAY)
+    assert forecast(points, 109 + AHEAD * 9 - 1.0).verdict == "fills"
+    found = forecast(points, 109 + AHEAD * 9 + 1.0)
+    assert (found.verdict, found.full_in_s) == ("steady", None)
+    assert found.horizon_s == pytest.approx(AHEAD * 9 * DAY)
+
+
+def test_a_disk_that_shrinks_or_rests_does_not_fill() -> None:
+    for slope in (0.0, -3 / DAY):
+        assert forecast(line(10, slope), 1e9).verdict == "steady"
+
+
+def test_noise_widens_the_interval_and_the_truth_lies_in_it() -> None:
+    """Nine in ten times, over random walks around a known slope; fixed seed."""
+    rng = random.Random(7)
+    hits = 0
+    for _ in range(200):
+        points = [(t, value + rng.gauss(0, 8)) for t, value in line(20, 2 / DAY)]
+        found = trend(points)
+        assert found is not None
+        assert found.low <= found.slope <= found.high
+        hits += found.low * DAY <= 2 <= found.high * DAY
+    assert 0.85 * 200 <= hits <= 0.97 * 200
+
+
+def test_a_trend_that_may_be_flat_may_fill() -> None:
+    """Only the high end of its interval reaches the limit, and the latest moment is never."""
+    rng = random.Random(3)
+    points = [(t, 100 + rng.gauss(0, 5)) for t, _ in line(8, 0)]
+    found = forecast(points, 130.0)
+    assert found.trend is not None
+    assert found.trend.low < 0 < found.trend.high
+    assert found.latest_s is None
+    assert found.verdict in {"may fill", "fills"}
+
+
+def test_thousands_of_points_are_thinned_and_end_with_the_last() -> None:
+    points = line(5_000, 1 / DAY)
+    found = trend(points)
+    assert found is not None
+    assert found.points <= 500
+    assert found.slope * DAY == pytest.approx(1)
+
+
+# Rows of disks --------------------------------------------------------------------------------
+GIB = 1 << 30
+
+
+def test_disks_are_told_in_the_order_in_which_they_need_attention() -> None:
+    """With what vq has there; a silent node has a row without numbers and with the cause."""
+    now = 9 * DAY
+    disks = [
+        Disk("b1", "n1", "/a", 100 * GIB, 40 * GIB, "ok", GIB // 24, 400.0, ""),
+        Disk("b2", "n1", "/b", 100 * GIB, 90 * GIB, "ok", None, None, ""),
+        Disk("b3", "n1", "", None, None, "unknown", None, None, "Unreachable: no answer"),
+    ]
+    rows = [
+        {"group": "b1", "node": "n1", "directory": "/a", "seconds": day * DAY, "bytes_used": used}
+        for day, used in enumerate([(51 + day) * GIB for day in range(9)])
+    ]
+    history = points_of(reversed([*rows, {**rows[0], "bytes_used": None}]))
+    held = {("b1", "n1", "/a"): Held(30 * GIB, 2.0 * GIB, 60.0 * GIB)}
+    first, few, silent = disk_rows(disks, history, held, now_s=now)
+    assert (first["group"], first["verdict"], first["points"]) == ("b1", "fills", 10)
+    assert first["growth_bytes_per_day"] == pytest.approx(GIB)
+    assert first["full_in_days"] == pytest.approx(40)
+    assert (first["vq_bytes"], first["settles_at_bytes"]) == (30 * GIB, 60.0 * GIB)
+    assert first["broker_growth_bytes_per_day"] == pytest.approx(GIB, rel=1e-6)
+    assert first["broker_full_in_days"] == pytest.approx(400 / 24, abs=1e-3)
+    assert (few["verdict"], few["growth_bytes_per_day"], few["vq_bytes"]) == ("unknown", None, None)
+    assert "1 of the 6 snapshots" in few["reason"]
+    assert (few["group"], few["bytes_used"]) == ("b2", 10 * GIB)
+    assert (silent["group"], silent["bytes_used"]) == ("b3", None)
+    assert silent["reason"] == "Unreachable: no answer"

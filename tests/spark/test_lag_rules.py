@@ -1,0 +1,374 @@
+"""Lags, trends, verdicts and rollups against tables made by hand."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_vq.reports import lag, lag_reading, lag_rules
+from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
+from pyspark_vq.reports.outputs import snapshot_name
+from vq.admin import GroupContract, GroupView, TopicState
+from vq.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+NOW_S = 1_795_700_000.0
+LIMITS = Thresholds(warn_s=100, warn_bytes=5_000, warn_messages=500, stalled_after_s=300)
+
+#: What a row is when nothing is wrong: 1,000 bytes and 10 messages behind, the oldest 20 s old.
+FINE: dict[str, Any] = {
+    "problem": None,
+    "held": None,
+    "other_topic": False,
+    "committed": 1_000,
+    "end": 2_000,
+    "start": 0,
+    "stopped": None,
+    "placement_error": None,
+    "lag_bytes": 1_000,
+    "lag_messages": 10,
+    "lag_seconds": 20.0,
+    "members": 1,
+    "owner": "m1",
+    "committed_ms": int((NOW_S - 5) * 1_000),
+    "unmoved_s": None,
+}
+COLUMNS = (
+    "problem string, held string, other_topic boolean, committed bigint, end bigint, start bigint, "
+    "stopped string, placement_error string, lag_bytes bigint, lag_messages bigint, "
+    "lag_seconds double, members int, owner string, committed_ms bigint, unmoved_s double"
+)
+NO_LAG = {"committed": 2_000, "lag_bytes": 0, "lag_messages": 0, "lag_seconds": 0.0}
+SILENT = {"end": None, "start": None, "lag_bytes": None, "lag_messages": None, "lag_seconds": None}
+LONG_AGO = {"committed_ms": int((NOW_S - 300) * 1_000)}
+
+
+#: What differs, the verdict, the cause.
+CASES: list[tuple[dict[str, Any], str, str | None]] = [
+    ({}, "ok", None),
+    (NO_LAG, "ok", None),
+    ({**NO_LAG, "members": 0, "owner": None}, "ok", None),
+    ({**NO_LAG, **LONG_AGO, "unmoved_s": 900.0}, "ok", None),
+    ({"committed": None, "committed_ms": None}, "ok", None),
+    # unknown: nothing can be told
+    ({"problem": "broadcasting", "held": "x"}, "unknown", "broadcasting"),
+    (SILENT, "unknown", "broker_silent"),
+    ({**SILENT, "members": 0}, "unknown", "broker_silent"),
+    ({**SILENT, "placement_error": "gone"}, "unknown", "placement"),
+    ({"lag_seconds": None}, "unknown", "not_measured"),
+    ({"lag_messages": None}, "unknown", "not_measured"),
+    # stopped
+    ({**SILENT, "held": "x"}, "stopped", "needs_reset"),
+    ({**SILENT, "other_topic": True}, "stopped", "other_topic"),
+    ({"committed": 2_001, "lag_bytes": None}, "stopped", "beyond_end"),
+    ({**SILENT, "stopped": "ListenerFailed"}, "stopped", "owner_error"),
+    ({"members": 0, "owner": None}, "stopped", "no_members"),
+    # stalled
+    ({"lag_seconds": 300.0, **LONG_AGO}, "stalled", "unmoved"),
+    ({"lag_seconds": 299.0, **LONG_AGO}, "warning", "old"),
+    ({"lag_seconds": 300.0}, "warning", "old"),
+    ({"unmoved_s": 300.0}, "stalled", "unmoved"),
+    ({"unmoved_s": 299.0}, "ok", None),
+    ({"committed": None, "committed_ms": None, "lag_seconds": 900.0}, "warning", "old"),
+    # warning
+    ({"start": 1_001}, "warning", "overtaken"),
+    ({**NO_LAG, "start": 2_001}, "warning", "overtaken"),
+    ({"owner": None}, "warning", "no_owner"),
+    ({"lag_seconds": 100.0}, "warning", "old"),
+    ({"lag_seconds": 99.9}, "ok", None),
+    ({"lag_bytes": 5_000}, "warning", "many_bytes"),
+    ({"lag_bytes": 4_999}, "ok", None),
+    ({"lag_messages": 500}, "warning", "many_messages"),
+    ({"lag_messages": 499}, "ok", None),
+    ({"lag_messages": None, "lag_bytes": 5_000}, "warning", "many_bytes"),
+]
+
+
+@pytest.mark.slow
+def test_each_verdict_has_its_bounds(spark: SparkSession) -> None:
+    """One row for each case, judged by one query."""
+    rows = [tuple({**FINE, **case}.values()) for case, _, _ in CASES]
+    frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], f"n int, {COLUMNS}")
+    judged = lag_rules.with_verdicts(frame, LIMITS, now_s=NOW_S).orderBy("n").collect()
+    found = [
+        (case, row["verdict"], row["cause"])
+        for (case, _, _), row in zip(CASES, judged, strict=True)
+    ]
+    assert found == CASES
+
+
+@pytest.mark.slow
+def test_without_thresholds_only_what_is_broken_is_told(spark: SparkSession) -> None:
+    limits = Thresholds(warn_s=None)
+    case = {"lag_seconds": None, "lag_messages": None, "lag_bytes": 1 << 60}
+    frame = spark.createDataFrame([tuple({**FINE, **case}.values())], COLUMNS)
+    [row] = lag_rules.with_verdicts(frame, limits, now_s=NOW_S).collect()
+    assert (row["verdict"], row["cause"]) == ("ok", None)
+
+
+@pytest.mark.parametrize(
+    "given", [{"warn_s": 0}, {"warn_s": -1}, {"warn_bytes": 1 << 63}, {"stalled_after_s": 1e9}]
+)
+def test_a_threshold_out_of_bounds_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="is outside"):
+        Thresholds(**given)
+
+
+@pytest.mark.parametrize("given", [{"zookeeper_tasks": 0}, {"broker_requests": 257}])
+def test_a_load_out_of_bounds_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="is outside"):
+        lag_reading.Load(**given)
+
+
+# From what was read to lags -------------------------------------------------------------------
+def placement(number: int, *spans: tuple[str, int, int | None]) -> tuple[Any, ...]:
+    brokers, starts, ends = zip(*spans, strict=True)
+    return "t", number, list(brokers), list(starts), list(ends), None
+
+
+@pytest.mark.slow
+def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -> None:
+    """Moved, silent and deleted partitions; groups with and without a committed offset."""
+    placements = spark.createDataFrame(
+        [
+            placement(0, ("b1", 0, None)),
+            placement(1, ("b1", 0, 500), ("b2", 500, None)),
+            placement(2, ("b1", 0, 100), ("b2", 100, None)),  # what b1 had is deleted
+            placement(3, ("down", 0, None)),
+            placement(4, ("b2", 0, None)),  # b2 cannot read it
+            placement(5, ("b1", 0, None)),  # b1 does not know it
+            ("t", 6, [], [], [], "znode is damaged"),
+        ],
+        lag_reading.PLACEMENTS,
+    )
+    bounds = spark.createDataFrame(
+        [
+            ("b1", "t", 0, 100, 1_000, None),
+            ("b1", "t", 1, 200, 500, None),
+            ("b2", "t", 1, 500, 900, None),
+            ("b1", "t", 2, 100, 100, None),
+            ("b2", "t", 2, 300, 700, None),
+            ("b2", "t", 4, None, None, "cannot read its log"),
+            ("down", None, None, None, None, "no answer"),
+        ],
+        lag_reading.BOUNDS,
+    )
+    pairs = spark.createDataFrame(
+        [
+            ("g", "t", "id", 7, 1, "clustering", "earliest"),
+            ("late", "t", "id", 7, 1, "clustering", "latest"),
+            ("all", "t", "id", 7, 1, "broadcasting", "earliest"),
+        ],
+        lag_reading.PAIRS,
+    )
+
+    def place(group: str, number: int, at: int | None, **more: Any) -> tuple[Any, ...]:
+        held, younger = more.get("held"), more.get("younger", False)
+        topic_id, error = more.get("topic_id", "id"), more.get("error")
+        return group, "t", number, "m", at, None, topic_id, held, None, younger, error
+
+    places = spark.createDataFrame(
+        [
+            place("g", 0, 600),
+            place("g", 1, 150),
+            place("g", 2, None),
+            place("g", 3, 5),
+            place("g", 5, 5),
+            place("late", 0, None),
+            place("late", 1, None, younger=True),
+            place("late", 2, 300, topic_id="before"),
+            place("late", 4, 9, error="damaged"),
+            place("all", 0, 600),
+        ],
+        lag_reading.PLACES,
+    )
+    ends = lag_rules.partition_ends(placements, bounds)
+    rows = lag_rules.lags(pairs, places, ends).persist()
+    found = {
+        (row["group"], row["partition"]): (row["begin"], row["end"], row["lag_bytes"])
+        for row in rows.collect()
+    }
+    assert len(found) == 21
+    assert {key: value for key, value in found.items() if key[0] == "g"} == {
+        ("g", 0): (600, 1_000, 400),
+        ("g", 1): (200, 900, 700),
+        ("g", 2): (300, 700, 400),
+        ("g", 3): (None, None, None),
+        ("g", 4): (None, None, None),
+        ("g", 5): (None, None, None),
+        ("g", 6): (None, None, None),
+    }
+    assert found["late", 0] == (1_000, 1_000, 0)
+    assert found["late", 1] == (200, 900, 700)
+    assert found["late", 2] == (None, 700, None)
+    assert found["all", 0] == (None, 1_000, None)
+    whys = {row["partition"]: row["ends_error"] for row in ends.collect()}
+    assert whys == {
+        0: None,
+        1: None,
+        2: None,
+        3: "no answer",
+        4: "cannot read its log",
+        5: "broker group b1 does not have it",
+        6: None,
+    }
+    asked = {
+        (row["partition"], row["begin"], row["asked"])
+        for row in lag_rules.to_measure(rows).collect()
+    }
+    assert asked == {(0, 600, "b1"), (1, 200, "b1"), (2, 300, "b2")}
+    rows.unpersist()
+
+
+# Trends and rollups ---------------------------------------------------------------------------
+def row_of(snapshot: str, group: str, **values: Any) -> tuple[Any, ...]:
+    given = {"snapshot": snapshot, "group": group, "topic": "t", "partition": 0, **values}
+    return tuple(given.get(name) for name in SCHEMA.names)
+
+
+@pytest.mark.slow
+def test_a_trend_is_the_change_since_the_oldest_snapshot(spark: SparkSession) -> None:
+    """Snapshots 600 s, 300 s and 60 s ago."""
+    ago = {seconds: snapshot_name(NOW_S - seconds) for seconds in (600, 300, 60)}
+    history = {
+        "rising": [(1_000, 0), (2_000, 0), (3_000, 0)],
+        "falling": [(5_000, 0), (4_000, 10), (3_000, 20)],
+        "steady": [(1_000, 5), (3_000, 6), (1_000, 7)],
+        "unknown then": [(None, 0), (None, 0), (500, 0)],
+        "unmoved": [(10, 3), (10, 4), (10, 4)],
+        "gone": [(1, 1), (1, 1), (1, 1)],
+    }
+    earlier = spark.createDataFrame(
+        [
+            row_of(name, group, lag_bytes=lag, committed=committed)
+            for group, told in history.items()
+            for name, (lag, committed) in zip(ago.values(), told, strict=True)
+        ],
+        SCHEMA,
+    )
+    now = [
+        ("rising", 4_000, 0),
+        ("falling", 2_000, 30),
+        ("steady", 1_040, 8),
+        ("unknown then", 1_100, 0),
+        ("unmoved", 10, 4),
+        ("new", 7, 1),
+        ("silent", None, 1),
+    ]
+    rows = spark.createDataFrame(
+        [(group, "t", 0, lag, at) for group, lag, at in now],
+        "`group` string, topic string, `partition` int, lag_bytes bigint, committed bigint",
+    )
+    found = {
+        row["group"]: (row["trend"], row["trend_bytes_per_s"], row["unmoved_s"])
+        for row in lag_rules.with_trend(rows, earlier, now_s=NOW_S).collect()
+    }
+    assert found == {
+        "rising": ("rising", 5.0, 600.0),
+        "falling": ("falling", -5.0, None),
+        "steady": ("steady", 40 / 600, None),
+        "unknown then": ("rising", 10.0, 60.0),
+        "unmoved": ("steady", 0.0, 300.0),
+        "new": (None, None, None),
+        "silent": (None, None, None),
+    }
+    [row] = lag_rules.with_trend(rows.where("`group` = 'new'"), None, now_s=NOW_S).collect()
+    assert (row["trend"], row["unmoved_s"]) == (None, None)
+
+
+@pytest.mark.slow
+def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) -> None:
+    def row(group: str, topic: str, broker: str, lag: int | None, verdict: str) -> tuple[Any, ...]:
+        seconds = None if lag is None else float(lag)
+        lags = {"lag_bytes": lag, "lag_messages": lag, "lag_seconds": seconds}
+        return row_of("s", group, topic=topic, broker=broker, pool="fast", verdict=verdict, **lags)
+
+    rows = spark.createDataFrame(
+        [
+            row("g", "t", "b1", 100, "ok"),
+            row("g", "t", "b2", 500, "warning"),
+            row("g", "u", "b1", None, "unknown"),
+            row("h", "u", "b2", 0, "ok"),
+            row("i", "u", "b9", None, "unknown"),
+            row_of("s", "j", topic=None, partition=None, verdict="unknown"),
+        ],
+        SCHEMA,
+    )
+    rolled = lag_rules.rollups(rows, "c").persist()
+    found = {
+        (each["by"], each["name"]): (
+            each["partitions"],
+            [each[name] for name in VERDICTS],
+            each["lag_bytes"],
+            each["lag_seconds"],
+            each["unknown_lags"],
+            each["skew"],
+        )
+        for each in rolled.collect()
+    }
+    assert found == {
+        ("cluster", "c"): (5, [0, 0, 1, 3, 2], 600, 500.0, 3, 2.5),
+        ("group", "g"): (3, [0, 0, 1, 1, 1], 600, 500.0, 1, 500 / 300),
+        ("group", "h"): (1, [0, 0, 0, 0, 1], 0, 0.0, 0, None),
+        ("group", "i"): (1, [0, 0, 0, 1, 0], None, None, 1, None),
+        ("group", "j"): (0, [0, 0, 0, 1, 0], None, None, 1, None),
+        ("topic", "t"): (2, [0, 0, 1, 0, 1], 600, 500.0, 0, 500 / 300),
+        ("topic", "u"): (3, [0, 0, 0, 2, 1], 0, 0.0, 2, None),
+        ("broker", "b1"): (2, [0, 0, 0, 1, 1], 100, 100.0, 1, 1.0),
+        ("broker", "b2"): (2, [0, 0, 1, 0, 1], 500, 500.0, 0, 2.0),
+        ("broker", "b9"): (1, [0, 0, 0, 1, 0], None, None, 1, None),
+        ("pool", "fast"): (5, [0, 0, 1, 2, 2], 600, 500.0, 2, 2.5),
+    }
+    tops = [
+        (row["by"], row["name"], row["of"]) for row in lag_rules.top_rollups(rolled, 1).collect()
+    ]
+    assert tops == [
+        ("broker", "b2", 3),
+        ("cluster", "c", 1),
+        ("group", "g", 4),
+        ("pool", "fast", 1),
+        ("topic", "t", 2),
+    ]
+    worst = [
+        (each["group"], each["topic"], each["verdict"])
+        for each in lag_rules.offenders(rows, 2).collect()
+    ]
+    assert worst == [("g", "t", "warning"), ("g", "u", "unknown")]
+    rolled.unpersist()
+    nothing = lag_rules.rollups(rows.where("false"), "c")
+    assert lag_rules.top_rollups(nothing, 1).collect() == []
+
+
+# What the driver decides ----------------------------------------------------------------------
+def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
+    topics = [
+        TopicState(topic="t", id="x", partitions=2),
+        TopicState(topic="closed", id="y", partitions=1, writable=False),
+        TopicState(topic="deleted", partitions=1, phase="deleted"),
+        TopicState(topic="half", partitions=1, phase="creating"),
+        TopicState(topic="broken", error="damaged"),
+    ]
+    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never"), "")
+    contracts = [
+        GroupContract(group="g", members=2, topics=read),
+        GroupContract(group="empty", members=1),
+        GroupContract(group="odd", error="unreadable"),
+    ]
+    pairs, problems = lag.pairs_of(contracts, topics)
+    assert pairs == [
+        ("g", "closed", "y", 1, 2, "clustering", "earliest"),
+        ("g", "t", "x", 2, 2, "clustering", "earliest"),
+    ]
+    assert [(row[0], row[1], row[3]) for row in problems] == [
+        ("g", "broken", "topic_unreadable"),
+        ("g", "deleted", "topic_deleted"),
+        ("g", "half", "topic_not_ready"),
+        ("g", "never", "topic_deleted"),
+        ("empty", None, "no_topics"),
+        ("odd", None, "group_unreadable"),
+    ]
+    assert {row[3] for row in problems} <= set(lag_rules.PROBLEMS)
+    assert lag.pairs_of([], topics) == ([], [])
+    views = [GroupView(group="b1"), GroupView(group="b2", pool="fast")]
+    assert lag.broker_rows(views) == [("b1", "common"), ("b2", "fast")]

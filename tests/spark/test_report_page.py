@@ -1,0 +1,216 @@
+"""Pages, charts, numbers and files of a report: pure, so without Spark."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from support.html_page import PageReader
+
+from pyspark_vq.reports import charts, outputs
+from pyspark_vq.reports.charts import Band, Bar, Html, Limit, Line, Share
+from pyspark_vq.reports.figures import (
+    count_text,
+    moment_text,
+    seconds_text,
+    size_text,
+    visible,
+)
+from pyspark_vq.reports.page import POLICY, Page, Section, Tile, card, pair, render, table, tag
+from pyspark_vq.reports.progress import Progress, bar_text
+
+HOSTILE = "</style><script>alert(1)</script>\u202e\x1b[31m\"'&"
+
+
+def page_of(*blocks: Html) -> PageReader:
+    return PageReader(
+        render(Page(title="t", lead="l", sections=[Section(title="s", blocks=blocks)]))
+    )
+
+
+# Numbers --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (count_text(1_234_567), "1\u202f234\u202f567"),
+        (count_text(0.5), "0.50"),
+        (count_text(None), "unknown"),
+        (size_text(0), "0 B"),
+        (size_text(999), "999 B"),
+        (size_text(1_000), "0.98 KiB"),
+        (size_text(1_536 * 1_024), "1.50 MiB"),
+        (size_text(-2 * 1_024**3), "-2.00 GiB"),
+        (size_text(2**63 - 1), "8.00 EiB"),
+        (size_text(None), "unknown"),
+        (seconds_text(0), "0 s"),
+        (seconds_text(3.25), "3.2 s"),
+        (seconds_text(75), "1 min 15 s"),
+        (seconds_text(7_200), "2 h"),
+        (seconds_text(90_000), "1 d 1 h"),
+        (seconds_text(-75), "-1 min 15 s"),
+        (seconds_text(None), "unknown"),
+        (moment_text(0), "1970-01-01 00:00:00 UTC"),
+        (moment_text(1e20), "100000000000000000000 s"),
+        (visible("a\u202eb\x1bc\n\ud800ü"), "a\\u202eb\\u001bc\\u000a\\ud800ü"),
+    ],
+)
+def test_a_number_is_read_at_first_sight(found: str, wanted: str) -> None:
+    assert found == wanted
+
+
+# The page -------------------------------------------------------------------------------------
+def test_hostile_texts_are_shown_and_do_nothing() -> None:
+    """In every place that a text of others can get to."""
+    line = Line(label=HOSTILE, points=[(0.0, 1.0)])
+    page = render(
+        Page(
+            title=HOSTILE,
+            lead=HOSTILE,
+            facts=[(HOSTILE, HOSTILE)],
+            tiles=[Tile(label=HOSTILE, figure=HOSTILE, kind=HOSTILE)],
+            footer=HOSTILE,
+            sections=[
+                Section(
+                    title=HOSTILE,
+                    note=HOSTILE,
+                    blocks=[
+                        card(HOSTILE, table([[HOSTILE]], columns=[HOSTILE], total=2, rest=HOSTILE)),
+                        charts.bars(
+                            [
+                                Bar(
+                                    label=HOSTILE,
+                                    value=1,
+                                    shown=HOSTILE,
+                                    kind=HOSTILE,
+                                    note=HOSTILE,
+                                )
+                            ],
+                            about=HOSTILE,
+                        ),
+                        charts.shares([Share(label=HOSTILE, count=1, kind=HOSTILE)], about=HOSTILE),
+                        charts.lines(
+                            [line],
+                            about=HOSTILE,
+                            bands=[Band(label=HOSTILE, points=[(0.0, 0.0, 1.0)], kind=HOSTILE)],
+                            limits=[Limit(label=HOSTILE, value=2.0)],
+                        ),
+                        tag(HOSTILE),
+                    ],
+                )
+            ],
+        )
+    )
+    reader = PageReader(page)
+    assert not {"script", "a", "img", "link", "iframe"} & set(reader.tags)
+    assert reader.tags.count("style") == 1
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert ("content", POLICY) in reader.attributes
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+    assert page.count("alert(1)") > 20
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_a_page_needs_no_other_file() -> None:
+    reader = page_of(pair(card("", Html("x")), card("t", Html(""))))
+    assert not [name for name, _ in reader.attributes if name in {"src", "href"}]
+    assert not reader.open
+
+
+def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
+    reader = page_of(table([["a", 1], ["b", 2]], columns=["n", "m"], total=12_000, rest="; see X"))
+    assert "11\u202f998 more are left out; see X." in reader.text
+    assert reader.tags.count("td") == 4
+    assert "There are none." in page_of(table([], columns=["n"])).text
+
+
+# Charts ---------------------------------------------------------------------------------------
+def test_every_number_of_a_chart_is_told_and_an_unknown_one_is_none() -> None:
+    bars = [
+        Bar(label="a", value=10, shown="ten"),
+        Bar(label="b", value=0, shown="none"),
+        Bar(label="c", value=None, shown="unknown"),
+    ]
+    reader = page_of(charts.bars(bars, about="x"))
+    assert reader.values == [10, 0]
+    widths = [value for name, value in reader.attributes if name == "style" and value]
+    assert widths == ["width:100.00%", "width:0.00%", "width:0.00%"]
+    assert "unknown" in reader.text
+    shares = [Share(label=f"n{count}", count=count, kind="ok") for count in (1, 0, 999)]
+    reader = page_of(charts.shares(shares, about="x"))
+    assert reader.values == [1, 999]
+    assert "under 1 %" in reader.text
+    assert "over 99 %" in reader.text
+
+
+def test_a_line_is_interrupted_where_a_value_is_unknown() -> None:
+    points = [(0.0, 1.0), (60.0, 2.0), (120.0, None), (180.0, 4.0), (240.0, 5.0)]
+    drawn = charts.lines([Line(label="a", points=points)], about="x")
+    assert drawn.count("<polyline") == 2
+    assert page_of(drawn).values == [1.0, 2.0, 4.0, 5.0]
+    assert charts.lines([], about="x") == ""
+    assert charts.lines([Line(label="a", points=[(0.0, None)])], about="x") == ""
+
+
+def test_one_point_and_zeros_are_drawn_inside_the_picture() -> None:
+    drawn = charts.lines([Line(label="a", points=[(5.0, 0.0)])], about="x")
+    reader = page_of(drawn)
+    places = {name: float(value or 0) for name, value in reader.attributes if name in {"cx", "cy"}}
+    assert 0 < places["cx"] < 760
+    assert 0 < places["cy"] < 260
+
+
+# Files ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@x", "'@x"),
+        (" =1", "' =1"),
+        ("\t=1", "\\u0009=1"),
+        ("\r=1", "\\u000d=1"),
+        ("a\nb", "a\\u000ab"),
+    ],
+)
+def test_a_text_in_csv_is_no_formula(tmp_path: Path, text: str, cell: str) -> None:
+    path = tmp_path / "below" / "x.csv"
+    rows = [{"name": text, "lag": -5}, {"name": 'a,"b', "lag": None}]
+    assert outputs.write_csv(rows, ["name", "lag"], path) == 2
+    found = list(csv.reader(io.StringIO(path.read_text(), newline="")))
+    assert found == [["name", "lag"], [cell, "-5"], ['a,"b', ""]]
+    assert [each.name for each in path.parent.iterdir()] == ["x.csv"]
+
+
+def test_a_file_is_whole_or_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    outputs.write_text("before", path)
+    with pytest.raises(KeyError):
+        outputs.write_csv([{"a": 1}, {}], ["a"], path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_snapshots_are_named_by_their_moment_and_sort_by_it() -> None:
+    names = [outputs.snapshot_name(seconds) for seconds in (0, 1_795_700_000, 1_795_700_001.9)]
+    assert names == ["19700101T000000Z", "20261126T133320Z", "20261126T133321Z"]
+    assert [outputs.snapshot_seconds(each) for each in names] == [0, 1_795_700_000, 1_795_700_001]
+    with pytest.raises(ValueError, match="does not match"):
+        outputs.snapshot_seconds("yesterday")
+
+
+# Progress -------------------------------------------------------------------------------------
+def test_progress_is_a_line_for_each_step_or_nothing() -> None:
+    stream, now = io.StringIO(), iter([1.0, 3.5])
+    with Progress(stream, clock=lambda: next(now)).step("reading"):
+        pass
+    assert stream.getvalue() == "reading: 2.5 s\n"
+    with Progress(None).step("reading"):
+        pass
+
+
+def test_a_bar_shows_how_many_tasks_have_ended() -> None:
+    assert bar_text("reading", 6, 12, 3.4) == f"reading {'█' * 12}{'░' * 12} 6/12 3 s"
+    assert bar_text("reading", 0, 0, 0) == f"reading {'░' * 24} 0/? 0 s"

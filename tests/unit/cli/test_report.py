@@ -1,0 +1,85 @@
+"""``vq report``: options, and what is said without Spark, without Java or when a job fails."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vq.cli import report
+from vq.cli.main import run
+from vq.cli.report import ReportFiles, SparkFailed, SparkMissing
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--conf", "spark.driver.memory"], "is no setting of Spark"),
+        (["--conf", "driver.memory=1g"], "is no setting of Spark"),
+        (["--no-count", "--warn-messages", "5"], "leave out --no-count"),
+        (["--stalled-after", "0"], "not in the range"),
+        (["--warn-bytes", "lots"], "--warn-bytes"),
+        (["--zookeeper-tasks", "65"], "not in the range"),
+        (["--broker-requests", "0"], "not in the range"),
+        (["--top", "1001"], "not in the range"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", "lag", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_spark_the_error_has_the_line_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark_vq.session", None)
+    with pytest.raises(SparkMissing, match="not installed") as caught:
+        report.start_spark("x", master="local[1]", conf={})
+    assert "pip install 'vq[spark]'" in caught.value.hint
+
+
+def test_without_zookeeper_no_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error is that of every command: the address, and what to do."""
+    monkeypatch.setattr(report, "start_spark", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setenv("VQ_CLIENT_START_TIMEOUT_S", "0.2")
+    assert run(["report", "lag", "--zookeeper", "127.0.0.1:1"]) == 1
+    assert "no session with ZooKeeper at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_failed_job_is_told_by_the_error_of_vq_in_it() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.errors import PySparkException
+
+    said = "Job aborted\n\tat org.apache\n  vq.errors.CoordinationError: no session\n\tat java.x"
+    with pytest.raises(SparkFailed) as caught, report.told_failures():
+        raise PySparkException(said)
+    assert str(caught.value) == "a job of Spark failed: vq.errors.CoordinationError: no session"
+    with pytest.raises(SparkFailed) as caught, report.told_failures():
+        raise PySparkException("Path does not exist\n at somewhere")
+    assert str(caught.value) == "a job of Spark failed: Path does not exist"
+
+
+def test_the_places_of_files_are_texts_in_json() -> None:
+    files = ReportFiles(out="hdfs:///x", csv=Path("a.csv"), html=None)
+    assert files.written() == {"out": "hdfs:///x", "csv": "a.csv", "html": None}
+
+
+def test_what_spark_says_when_it_starts_goes_into_its_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And not between the lines of the command."""
+
+    class Session:
+        @staticmethod
+        def session(*_: Any, **__: Any) -> None:
+            import os
+
+            os.write(2, b"could not bind\n")
+            raise RuntimeError("gateway exited")
+
+    monkeypatch.setitem(sys.modules, "pyspark_vq.session", Session)
+    with pytest.raises(SparkFailed, match=r"gateway exited\ncould not bind"):
+        report.start_spark("x", master="local[1]", conf={})
+    assert capfd.readouterr().err == ""
