@@ -13,7 +13,6 @@ from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import ELSEWHERE_TIMEOUT_S
 from vq.broker.context import Context
 from vq.broker.reading import check_range, check_readable, check_tags
 from vq.broker.runner import Lane, Runner, leave, wait_at_most
@@ -37,6 +36,9 @@ logger = get_logger(__name__)
 ANSWER_S: Final = 0.5
 #: A pause is so many times as long as the step before it: others get the interpreter.
 PAUSE_SHARE: Final = 1.0
+#: How long one step waits for an archive elsewhere; a client waits longer for the answer. Reads of
+#: consumers wait for the same threads.
+ELSEWHERE_TIMEOUT_S: Final = 10.0
 #: Blocks that one request looks into.
 BLOCKS_MAX: Final = 64
 _ID_END: Final = 1 << 63
