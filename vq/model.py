@@ -223,7 +223,8 @@ class TopicSettings:
             is deleted, block by block. None: nothing is too much.
         retention_early_hours: While the disk of a node of the group is too full, messages older
             than this are deleted before their time, the oldest of all topics first, >= 1. With the
-            policy ``keep`` they wait for their readers even so. None: never early.
+            policy ``keep`` they wait for their readers even so; with ``archive`` only archives go.
+            None: never early.
         retention_policy: ``delete``: what is too old or too much goes. ``archive``: so it does, and
             before that blocks become archives, which are read like blocks. ``keep``: it goes once
             every consumer group of the topic has read it; without any group, it stays.
@@ -352,6 +353,17 @@ def _check_archive_to(url: object) -> None:
     if not (found and scheme and rest and url.isprintable() and " " not in url):
         raise InvalidArgument(
             f"archive_to = {shown(url)} is no URL of a directory, such as file:///mnt/archive"
+        )
+    kinds = set(scheme.lower().split("::"))
+    if "memory" in kinds:
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is lost with the broker's process, and all archives with "
+            "it; give a place that lasts, such as file:///mnt/archive"
+        )
+    if kinds & {"file", "local"} and not rest.startswith("/"):
+        raise InvalidArgument(
+            f"archive_to = {shown(url)} is a place below the directory that a broker happens to be "
+            f"started in; give an absolute path: {scheme}:///{rest}"
         )
     if "@" in rest.partition("/")[0]:
         raise InvalidArgument(

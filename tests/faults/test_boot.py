@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.faults import (
     LONG,
     Sender,
@@ -30,7 +30,7 @@ from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.coordination.registry import REGISTER_TIMEOUT_S
-from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.processes import BrokerSpec
 from vq.devtools.zookeeper import free_port
 from vq.model import Address
 
@@ -183,7 +183,7 @@ def test_an_emptied_directory_under_a_known_name_is_not_served_as_if_nothing_was
     assert processes.vq(*consume).stdout == b"1\n2\n"
     assert broker.stop() == 0
     shutil.rmtree(broker.spec.data)
-    processes.run(BrokerChild(replace(broker.spec, more=("--accept-data-loss",))))
+    processes.run(ForkedBroker(replace(broker.spec, more=("--accept-data-loss",))))
 
 
 def test_a_directory_of_a_newer_format_is_refused(processes: ProcessCluster) -> None:
@@ -241,7 +241,7 @@ def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
     identity = json.loads((broker.spec.data / "@identity").read_bytes())["id"]
     attempts = times(2, 20)
     codes = []
-    patient = BrokerChild(
+    patient = ForkedBroker(
         elsewhere(broker.spec, data=processes.directory / "patient", more=("--accept-data-loss",))
     )
     waiting = f"holder={broker.spec.address}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.faults import (
     Sender,
     broker_settings,
@@ -136,7 +136,7 @@ def test_a_first_start_may_be_interrupted_anywhere(
     points = [(call, number + 1) for call, most in FIRST_START.items() for number in range(most)]
     died = 0
     for number, (call, when) in enumerate(rng.sample(points, times(4, len(points)))):
-        broker = BrokerChild(processes.spec(f"b{number}"))
+        broker = ForkedBroker(processes.spec(f"b{number}"))
         broker.spec.data.parent.mkdir(exist_ok=True)
         hit = die_at(
             processes,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.block_files import read_partition
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.faults import (
     Sender,
     broker_settings,
@@ -107,7 +107,7 @@ def test_a_master_may_die_while_its_copy_follows_a_deletion(
     rng = make_rng()
     nodes = {"n1": processes.add("b1", *settings)}
     spec = replace(processes.spec("b1", *settings, node="n2"), data=processes.directory / "b1-n2")
-    nodes["n2"] = processes.run(BrokerChild(spec), name="b1-n2")
+    nodes["n2"] = processes.run(ForkedBroker(spec), name="b1-n2")
     processes.vq_json("topic", "create", "t", "--partitions", "1", *TOPIC)
     histories = tmp_path / "h"
     kills = 0

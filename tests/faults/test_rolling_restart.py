@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
@@ -68,7 +68,7 @@ class Cluster:
     def add(self, group: str, node: str) -> None:
         spec = self.processes.spec(group, node=node)
         name = f"{group}-{node}"
-        child = BrokerChild(replace(spec, data=self.processes.directory / name))
+        child = ForkedBroker(replace(spec, data=self.processes.directory / name))
         self.processes.run(child, name=name)
 
     def child(self, group: str, node: str) -> BrokerChild:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster, process_cluster
+from kazoo.exceptions import NoNodeError
+from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService, admin
 
 import vq
 from vq.coordination.paths import GraceClock
-from vq.devtools.processes import BrokerChild
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeperService) -> Iterator[ProcessClus
         made.vq_json("topic", "create", "t", "--partitions", str(PARTITIONS))
         send(made, range(COUNT))
         spec = replace(made.spec("b1", node="n2"), data=made.directory / "b1-n2")
-        made.run(BrokerChild(spec), name="b1-n2")
+        made.run(ForkedBroker(spec), name="b1-n2")
         made.add("b2")
         made.vq_json("topic", "move", "t", "--partition", "0", "--to", "b2", "--yes")
         send(made, range(COUNT, 2 * COUNT))
@@ -217,14 +217,14 @@ def test_brokers_remove_a_topic_whose_time_is_up_and_finish_what_a_killed_one_be
         assert client.exists(f"{root}/topics/t"), "its time is not up"
         count = GraceClock(counted_ms=before + 72 * 3_600_000).encode()
         client.set(f"{root}/grace", count)
-        block_until(
-            lambda: (
-                b'"deleting"' in (client.get(f"{root}/topics/t")[0])
-                if client.exists(f"{root}/topics/t")
-                else True
-            ),
-            "nobody removes it",
-        )
+
+        def removed() -> bool:
+            try:
+                return b'"deleting"' in client.get(f"{root}/topics/t")[0]
+            except NoNodeError:
+                return True
+
+        block_until(removed, "nobody removes it")
         kill(cluster)
         start(cluster)
         block_until(lambda: not client.exists(f"{root}/topics/t"), "its removal is not finished")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.raw_client import RawClient, message
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
@@ -252,7 +252,7 @@ def test_a_stop_while_starting_is_quick(processes):
             zookeeper=f"127.0.0.1:{silent.getsockname()[1]}",
             cluster=processes.name,
         )
-        broker = processes.brokers["b1"] = BrokerChild(spec)
+        broker = processes.brokers["b1"] = ForkedBroker(spec)
         broker.start()
         block_until((spec.data / "@lock").exists, "it starts")
         assert broker.stop() == 0  # and not of being killed, when its time was up
@@ -275,7 +275,7 @@ def test_a_data_directory_that_is_not_given_is_missed_and_given_up_on_request(
     said = _failed_start(processes, *spec.command()[4:])
     assert f"last at {second}" in said
     [lost] = re.findall(r"--without-data (\w+)", said)
-    again = processes.run(BrokerChild(replace(spec, more=("--without-data", lost))))
+    again = processes.run(ForkedBroker(replace(spec, more=("--without-data", lost))))
     again.wait_ready(PROCESSES_WAIT_S)
     ended = processes.vq("topic", "describe", "t", "--json")
     states = sorted(each["state"] for each in json.loads(ended.stdout)["partitions"])

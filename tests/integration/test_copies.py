@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from support.cluster import ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster
 from support.raw_client import RawClient, message
 from support.waiting import PROCESSES_WAIT_S, block_until
 
@@ -17,7 +17,7 @@ from vq.devtools.processes import BrokerChild
 def add_copy(cluster: ProcessCluster) -> BrokerChild:
     """Start node n2 of group b1, with a data directory of its own."""
     spec = replace(cluster.spec("b1", node="n2"), data=cluster.directory / "b1-n2")
-    return cluster.run(BrokerChild(spec), name="b1-n2")
+    return cluster.run(ForkedBroker(spec), name="b1-n2")
 
 
 def blocks(data: Path) -> dict[str, bytes]:
@@ -236,7 +236,7 @@ def test_a_consumer_reads_from_the_copy_in_its_rack(processes: ProcessCluster) -
     assert processes.vq("topic", "create", "t", "--partitions", "4").returncode == 0
     spec = processes.spec("b1", "--rack", "blue", node="n2")
     copy = processes.run(
-        BrokerChild(replace(spec, data=processes.directory / "b1-n2")), name="b1-n2"
+        ForkedBroker(replace(spec, data=processes.directory / "b1-n2")), name="b1-n2"
     )
     block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
     rows = processes.vq_json("cluster", "status")

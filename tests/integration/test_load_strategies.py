@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.faults import broker_settings, client_of
 from support.small_disk import small_disk_at
 from support.strace import attached, need_strace
@@ -23,7 +23,6 @@ from support.zookeeper import ZooKeeperService
 import vq
 from vq.client import broker_loads
 from vq.client.producer import load_follower, load_weights
-from vq.devtools.processes import BrokerChild
 from vq.limits import MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -64,7 +63,7 @@ def start(cluster: ProcessCluster, group: str, place: Path | None = None) -> Non
     spec = cluster.spec(group, *flags)
     if place is not None:
         spec = replace(spec, data=place / group)
-    cluster.run(BrokerChild(spec))
+    cluster.run(ForkedBroker(spec))
 
 
 def create_topic(cluster: ProcessCluster) -> dict[str, int]:

@@ -77,11 +77,11 @@ KEPT = {
         Rules(min_insync=2),
         Bounds(messages=2, expiries=1, changes=2),
     ),
-    "acknowledged before the flush": (CACHED, Bounds(expiries=1, changes=2)),
+    "acknowledged before the flush": (CACHED, Bounds(messages=1, expiries=1, changes=2)),
     "acknowledged before the flush, two losses of power": (CACHED, APART),
     "acknowledged before the flush, three nodes": (
         CACHED,
-        Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=1, changes=1),
+        Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=0, changes=1),
     ),
     "acknowledged before the flush, by a master that stops": (
         replace(CACHED, resigns=True),
@@ -103,6 +103,7 @@ KEPT_LONG = {
         Rules(),
         Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=1),
     ),
+    "acknowledged before the flush": (CACHED, Bounds(expiries=1, changes=2)),
     "acknowledged before the flush, two losses of power": (
         CACHED,
         Bounds(messages=2, epochs=4, crashes=2, expiries=1, changes=2, apart=True),

@@ -1,10 +1,13 @@
 """A place for archives in memory that can be told not to answer: ``failing://bucket``."""
 
+import io
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
 
 URL = "failing://bucket"
 
@@ -18,6 +21,8 @@ class Failing(MemoryFileSystem):
     down = False
     #: It answers while this is set.
     free = threading.Event()
+    #: Called whenever somebody asks for something.
+    asked: Callable[[object], object] = lambda _: None
 
     @classmethod
     def reset(cls) -> None:
@@ -30,6 +35,7 @@ class Failing(MemoryFileSystem):
         return MemoryFileSystem._strip_protocol(path.replace("failing://", "memory://"))
 
     def _check(self) -> None:
+        Failing.asked(self)
         Failing.free.wait()
         if Failing.down:
             raise ConnectionError("nobody answers")
@@ -47,7 +53,49 @@ class Failing(MemoryFileSystem):
         super()._rm(path)
 
 
+class Buckets(AbstractFileSystem):  # type: ignore[misc]
+    """A store of files in buckets, without directories: ``buckets://b``; only what archives use."""
+
+    protocol = "buckets"
+    cachable = False
+    files: dict[str, bytes] = {}  # noqa: RUF012
+    names: set[str] = set()  # noqa: RUF012
+
+    @classmethod
+    def reset(cls) -> None:
+        """Have one empty bucket, ``b``."""
+        cls.files, cls.names = {}, {"b"}
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """There is nothing to be made."""
+
+    def isdir(self, path: str) -> bool:
+        return path in self.names or any(name.startswith(path + "/") for name in self.files)
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        files = self.files
+
+        class Written(io.BytesIO):
+            def close(self) -> None:
+                if not self.closed:
+                    files[path] = self.getvalue()
+                super().close()
+
+        assert mode == "wb"
+        return Written()
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path][start:end]
+
+    def rm_file(self, path: str) -> None:
+        if self.files.pop(path, None) is None:
+            raise FileNotFoundError(path)
+
+
 fsspec.register_implementation("failing", Failing, clobber=True)
+fsspec.register_implementation("buckets", Buckets, clobber=True)
 
 
 def stored(place: str = URL) -> list[str]:

@@ -11,12 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.command_server import command_server
 from support.json_schema import schema_of, wrong
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
 
-from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.processes import BrokerChild, BrokerSpec, open_log
 from vq.model import Address
+from vq.store.disk import RealDisk
+
+VQ = (sys.executable, "-m", "vq.cli.main")
+
+
+class ForkedBroker(BrokerChild):
+    """A broker as ``support.command_server`` starts it, if it can."""
+
+    def start(self) -> None:
+        """Start the process; ``wait_ready`` tells when it serves."""
+        server = command_server(os.environ)
+        if server is None:
+            super().start()
+            return
+        arguments = self.spec.command()[len(VQ) :]
+        RealDisk().mkdir(self.spec.data.parent)
+        with open_log(self.spec.log) as log, open(os.devnull) as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            process: Any = server.start(arguments, os.environ, streams, new_session=True)
+        self.process = process
 
 
 class ProcessCluster:
@@ -59,7 +80,7 @@ class ProcessCluster:
         self, group: str, *more: str, node: str = "n1", zookeeper: str | None = None
     ) -> BrokerChild:
         """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
-        return self.run(BrokerChild(self.spec(group, *more, node=node, zookeeper=zookeeper)))
+        return self.run(ForkedBroker(self.spec(group, *more, node=node, zookeeper=zookeeper)))
 
     def run(self, broker: BrokerChild, *, name: str = "") -> BrokerChild:
         """Start a broker and wait until it serves; it is known here by its group or ``name``."""
@@ -75,7 +96,7 @@ class ProcessCluster:
 
     def command(self, *arguments: str) -> list[str]:
         """Return the command line of ``vq <arguments>``."""
-        return [sys.executable, "-m", "vq.cli.main", *arguments]
+        return [*VQ, *arguments]
 
     @property
     def environ(self) -> dict[str, str]:
@@ -86,13 +107,17 @@ class ProcessCluster:
     def vq(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = PROCESSES_WAIT_S
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run ``vq`` to its end."""
+        """Run ``vq`` to its end; see ``support.command_server`` for how."""
+        environ = self.environ
+        server = command_server(environ)
+        if server is not None:
+            return server.run(arguments, stdin, timeout_s, environ)
         return subprocess.run(
             self.command(*arguments),
             input=stdin,
             capture_output=True,
             timeout=timeout_s,
-            env=self.environ,
+            env=environ,
             check=False,
         )
 

@@ -131,6 +131,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     fills=True,
                     full_in_s=3600,
                     excess_bytes=7,
+                    files_free=5,
+                    files_total=50,
                 )
             ],
             repairs=2,

@@ -120,6 +120,22 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("memory://there", "is lost with the broker's process"),
+        ("simplecache::memory://there", "is lost with the broker's process"),
+        ("file://mnt/archive", "file:///mnt/archive"),
+        ("local://mnt/archive", "local:///mnt/archive"),
+        ("FILE://mnt", "absolute path"),
+    ],
+)
+def test_archives_do_not_go_where_they_would_not_be_found_again(url: str, told: str) -> None:
+    """After a restart, in another directory perhaps."""
+    with pytest.raises(InvalidArgument, match=told):
+        TopicSettings(retention_policy="archive", archive_to=url)
+
+
 def test_a_diverted_result_is_a_result_that_says_so() -> None:
     plain, diverted = SendResult(1, 2, 3), DivertedResult(1, 2, 3)
     assert (plain.diverted, diverted.diverted) == (False, True)

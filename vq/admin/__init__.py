@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vq.admin.diverged import CutFile, CutMessages
     from vq.admin.draining import DrainedGroup, DrainedNode, DrainUnknown
     from vq.admin.emptying import GroupDrain, TopicDrain
-    from vq.admin.finding import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.admin.groups import (
         GroupDeletion,
         GroupDescription,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from vq.admin.removing import GivenUp, Removal
     from vq.admin.resets import Goal, Reset, Target
     from vq.admin.safety import Unsafe, UnsafeKind
+    from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.admin.settings import SettingsUnknown
     from vq.admin.stored import StoredRange
     from vq.admin.switching import Switched
@@ -76,7 +76,7 @@ _HOMES = {
     "vq.admin.diverged": ("CutFile", "CutMessages"),
     "vq.admin.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.admin.emptying": ("GroupDrain", "TopicDrain"),
-    "vq.admin.finding": ("FoundMessages", "GapKind", "SearchGap", "SearchedPartition"),
+    "vq.admin.searched": ("FoundMessages", "GapKind", "SearchGap", "SearchedPartition"),
     "vq.admin.groups": (
         "GroupDeletion",
         "GroupDescription",

@@ -34,12 +34,13 @@ from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
-from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
+from vq.admin.finding import LIMIT, TIMEOUT_S
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
+from vq.admin.searched import FoundMessages
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
@@ -263,11 +264,15 @@ class Admin:
         )
 
     async def wait_for_archive_run(
-        self, number: int, *, on_progress: RunListener | None = None
+        self,
+        number: int,
+        *,
+        timeout: float | None = None,
+        on_progress: RunListener | None = None,
     ) -> ArchiveRun:
         """Return a run once all nodes have ended it; see ``vq.Admin.wait_for_archive_run``."""
         return await archive_runs.wait_for_archive_run(
-            self._client, number, on_progress=on_progress
+            self._client, number, timeout=timeout, on_progress=on_progress
         )
 
     async def list_archives(

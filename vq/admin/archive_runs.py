@@ -6,7 +6,7 @@ Loop-bound functions on a ``ClusterClient``. Nodes go on with a run if the calle
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from vq.admin.changes import ChangeUnknown, unknown_when_cut
@@ -18,8 +18,9 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import registry, run_values, runs
 from vq.coordination.paths import Unreadable
 from vq.coordination.reading import gather_all
-from vq.coordination.run_values import RunResult, RunState, TopicResult
+from vq.coordination.run_values import ArchiveTopicRun, RunResult, RunState
 from vq.errors import InvalidArgument, UnknownTopic
+from vq.model import check_timeout
 
 __all__ = [
     "ArchiveNodeRun",
@@ -33,31 +34,15 @@ __all__ = [
 ]
 
 _POLL_S: Final = 0.5
+#: Nodes look at the runs when one is made, and each minute. One that has not begun a run after so
+#: long, and does no other one, is not waited for: it is of an earlier version, say.
+BEGIN_S: Final = 180.0
 
 
 class ArchiveRunUnknown(ChangeUnknown):
     """ZooKeeper went away while a run of the archive was made."""
 
     hint = "`vq archive history` shows whether it was made; to make it again does no harm"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveTopicRun:
-    """What a node, or all of them, have done of a topic.
-
-    Attributes:
-        blocks: That became archives; in a dry run: that would.
-        size_bytes: Of these blocks.
-        archive_bytes: Of the archives.
-        failed: Blocks that are due and could not be archived.
-        error: Why, of the first of them; "": all could.
-    """
-
-    blocks: int = 0
-    size_bytes: int = 0
-    archive_bytes: int = 0
-    failed: int = 0
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,7 @@ class ArchiveNodeRun:
     state: str | None = None
     begun_ms: int | None = None
     ended_ms: int | None = None
-    total: ArchiveTopicRun = ArchiveTopicRun()
+    total: ArchiveTopicRun = field(default_factory=ArchiveTopicRun)
     topics: Mapping[str, ArchiveTopicRun] | None = None
     omitted: int = 0
     error: str = ""
@@ -120,15 +105,10 @@ class ArchiveRun:
     @property
     def total(self) -> ArchiveTopicRun:
         """What all nodes have done."""
-        total = TopicResult()
+        total = ArchiveTopicRun()
         for each in self.nodes:
-            found = each.total
-            total = total.plus(
-                TopicResult(
-                    found.blocks, found.size_bytes, found.archive_bytes, found.failed, found.error
-                )
-            )
-        return _topic_run(total)
+            total = total.plus(each.total)
+        return total
 
     @property
     def state(self) -> str:
@@ -216,15 +196,23 @@ async def archive_history(cluster: ClusterClient) -> list[ArchiveRun]:
 
 
 async def wait_for_archive_run(
-    cluster: ClusterClient, number: int, *, on_progress: RunListener | None = None
+    cluster: ClusterClient,
+    number: int,
+    *,
+    timeout: float | None = None,
+    on_progress: RunListener | None = None,
 ) -> ArchiveRun:
-    """Return a run once every registered node has ended it.
+    """Return a run once every registered node has ended it, or none of the others works on it.
 
-    ``on_progress`` is called when something has changed.
+    ``timeout``: return it after so many seconds in any case. ``on_progress`` is called when
+    something has changed.
 
     Raises:
         InvalidArgument: There is no such run, or it was forgotten meanwhile, or is unreadable.
     """
+    clock = cluster.clock
+    bound_s = None if timeout is None else check_timeout(timeout)
+    begun_s = clock.monotonic()
     told: ArchiveRun | None = None
     while True:
         found = await runs.read_runs(cluster.coordinator)
@@ -235,12 +223,33 @@ async def wait_for_archive_run(
         registered = [(each.group, each.node) for each in nodes]
         now = await _run(cluster, number, found.known[number], registered)
         waits = [each for each in now.nodes if (each.group, each.node) in registered]
-        if waits and all(each.has_ended for each in waits):
+        waits = [each for each in waits if not each.has_ended]
+        waited_s = clock.monotonic() - begun_s
+        is_late = bound_s is not None and waited_s >= bound_s
+        if is_late or (registered and not waits):
+            return now
+        if waited_s >= BEGIN_S and not await _works(cluster, found.known, waits):
             return now
         if on_progress is not None and now != told:
             on_progress(now)
         told = now
         await asyncio.sleep(_POLL_S)
+
+
+async def _works(
+    cluster: ClusterClient, known: Mapping[int, run_values.ArchiveRun], nodes: list[ArchiveNodeRun]
+) -> bool:
+    """Whether one of the nodes works on a run, and so may come to another one."""
+    if any(each.state == RunState.RUNNING for each in nodes):
+        return True
+    names = {(each.group, each.node) for each in nodes}
+    found = await gather_all(runs.read_results(cluster.coordinator, number) for number in known)
+    return any(
+        isinstance(result, RunResult) and result.state is RunState.RUNNING
+        for results in found
+        for name, result in results.items()
+        if name in names
+    )
 
 
 async def _run(
@@ -274,15 +283,9 @@ def _node_run(group: str, node: str, result: RunResult | Unreadable | None) -> A
         state=str(result.state),
         begun_ms=result.begun_ms,
         ended_ms=result.ended_ms or None,
-        total=_topic_run(result.total),
-        topics={name: _topic_run(each) for name, each in sorted(result.topics.items())},
+        total=result.total,
+        topics=dict(sorted(result.topics.items())),
         omitted=result.omitted,
-    )
-
-
-def _topic_run(found: TopicResult) -> ArchiveTopicRun:
-    return ArchiveTopicRun(
-        found.blocks, found.size_bytes, found.archive_bytes, found.failed, found.error
     )
 
 

@@ -12,12 +12,13 @@ from vq.admin.cluster import ClusterStatus
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
-from vq.admin.finding import LIMIT, TIMEOUT_S, FoundMessages
+from vq.admin.finding import LIMIT, TIMEOUT_S
 from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
 from vq.admin.resets import Reset, Target
+from vq.admin.searched import FoundMessages
 from vq.admin.stored import RANGE_BYTES, StoredRange
 from vq.admin.switching import Switched
 from vq.admin.topics import DeletedTopic, Deletion, Topic, TopicDescription, TopicSummary
@@ -441,18 +442,26 @@ class Admin:
         return self._run(self._admin.start_archive_run(topic, as_of_ms=as_of_ms, dry_run=dry_run))
 
     def wait_for_archive_run(
-        self, number: int, *, on_progress: RunListener | None = None
+        self,
+        number: int,
+        *,
+        timeout: float | None = None,
+        on_progress: RunListener | None = None,
     ) -> ArchiveRun:
         """Return a run of the archive once every registered node has ended it.
 
         That may take hours: nodes archive slowly, beside their other work, and go on if this call
-        is interrupted. ``on_progress`` is called with the run when something has changed, on the
+        is interrupted. After ``timeout`` seconds it returns in any case, and after three minutes
+        if none of the nodes that have not ended works on a run; then its ``state`` is
+        ``"running"``. ``on_progress`` is called with the run when something has changed, on the
         factory's thread; it must be short.
 
         Raises:
             InvalidArgument: There is no such run, or it cannot be read.
         """
-        return self._run(self._admin.wait_for_archive_run(number, on_progress=on_progress))
+        return self._run(
+            self._admin.wait_for_archive_run(number, timeout=timeout, on_progress=on_progress)
+        )
 
     def list_archives(
         self,

@@ -168,6 +168,15 @@ def closed_topics(status: StatusResult) -> set[str]:
     return {each["topic"] for each in status.raw["partitions"] if each["state"] == CLOSED_STATE}
 
 
+def deleted_topics(status: StatusResult) -> dict[str, int]:
+    """Return the bytes of logs of deleted topics that can be brought back, by topic."""
+    found: dict[str, int] = {}
+    for each in status.raw["partitions"]:
+        if each["state"] == DELETED_STATE:
+            found[each["topic"]] = found.get(each["topic"], 0) + each["size_bytes"]
+    return found
+
+
 def damage(status: StatusResult) -> list[Damage]:
     """Return the damaged ranges in a status: the first few of each partition."""
     return [

@@ -6,7 +6,7 @@ not as one would want it in production, or only a part (such as ``vq standalone`
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from vq.admin.disks import DiskState
@@ -23,6 +23,8 @@ SKEW_FAIL_S = 60.0
 ARCHIVE_QUIET_WARN_S = 26 * 3600.0
 #: Damaged ranges of one broker that are shown; `vq cluster status` shows all.
 _DAMAGE_SHOWN = 5
+#: Deleted topics that are named, those with the most bytes.
+_DELETED_SHOWN = 5
 ZOOKEEPER_MIN = (3, 5)
 
 
@@ -187,6 +189,7 @@ class BrokerAnswer:
     damaged_ranges: int = 0
     problems: Sequence[str] = ()
     disks: Sequence[DiskState] = ()
+    deleted: Mapping[str, int] = field(default_factory=dict)
 
 
 #: What to do about each kind that is wrong; docs/operations.md (What is unsafe) has the same.
@@ -286,7 +289,28 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
                 "watermarks)",
             )
         )
+    if full:
+        found += _deleted(check, answer)
     return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]
+
+
+def _deleted(check: str, answer: BrokerAnswer) -> list[Finding]:
+    """Judge what deleted topics hold on a broker with a disk that fills."""
+    if not sum(answer.deleted.values()):
+        return []
+    names = sorted(answer.deleted, key=lambda name: (-answer.deleted[name], name))
+    more = len(names) - _DELETED_SHOWN
+    shown = ", ".join(names[:_DELETED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    size = bytes_text(sum(answer.deleted.values()))
+    return [
+        warn(
+            check,
+            f"{answer.address}: deleted topics hold {size} while a disk fills: {shown}",
+            "they can be brought back until their time is up (`vq topic list --deleted`); `vq "
+            "topic delete NAME --now` removes one for good: its data lie in the trash for "
+            "trash_keep_s",
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,16 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import InvalidState, UnknownTopic, VqError
-from vq.model import TopicSettings, check_timeout
+from vq.model import PartitionState, TopicSettings, check_timeout
 
 #: How long ``close_topic`` waits for brokers.
 CLOSE_WAIT_S: Final = 10.0
 _LOOKS: Final = Backoff(first_s=0.02, most_s=0.5)
 _TAKES_MESSAGES: Final = "rw"
+#: What a partition may be for a moment, also on a node that has not heard yet that the topic is
+#: closed: while it is moved or opened, and before the node knows that it is there. Then it may take
+#: messages again.
+_PASSING: Final = frozenset({"ro", "sealed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +167,18 @@ async def _look_at_group(
     names = sorted({*nodes, *(() if state is None else state.insync)})
     if not names:
         found.missing.append(f"group {group} has no running node")
+        return
+    missing: list[str] = []
+    is_led = False
     for name in names:
         node = nodes.get(name)
         if node is None:
-            found.missing.append(f"{group}/{name} is not registered")
+            missing.append(f"{group}/{name} is not registered")
             continue
         try:
             status = await broker_status(cluster, node.address)
         except VqError as error:
-            found.missing.append(f"{group}/{name} does not answer: {type(error).__name__}: {error}")
+            missing.append(f"{group}/{name} does not answer: {type(error).__name__}: {error}")
             continue
         told = {
             each["partition"]: each
@@ -179,20 +186,27 @@ async def _look_at_group(
             if each["topic"] == view.name
         }
         leads = bool(status.raw["master"])
+        is_led = is_led or leads
         for number in numbers:
-            why = _why_not(told.get(number), leads=leads)
+            placed = view.partitions[number].state
+            why = _why_not(told.get(number), placed, leads=leads)
             if why:
-                found.missing.append(f"{group}/{name}: {view.name}-{number} {why}")
+                missing.append(f"{group}/{name}: {view.name}-{number} {why}")
             elif leads:
                 found.ends[number] = told[number]["log_end_offset"]
+    if not (missing or is_led):  # a new master may have what is not stored by all in sync
+        missing.append(f"no node leads group {group} at this moment")
+    found.missing += missing
 
 
-def _why_not(told: Mapping[str, Any] | None, *, leads: bool) -> str:
+def _why_not(told: Mapping[str, Any] | None, placed: PartitionState, *, leads: bool) -> str:
     """Return why it is not known that a node appends nothing more to a partition, "" if it is."""
     if told is None:
         return "is not known there yet"
     if told["state"] == _TAKES_MESSAGES:
         return "still takes messages"
+    if told["state"] in _PASSING and placed is PartitionState.RW:
+        return f"is {told['state']} at this moment, so it may not be known there yet"
     end, committed = told["log_end_offset"], told["high_watermark"]
     if leads and committed < end:
         return f"waits until [{committed}, {end}) is stored by all nodes in sync"

@@ -65,6 +65,11 @@ class BrokerReport:
         return [] if self.status is None else brokers.damage(self.status)
 
     @property
+    def deleted_topics(self) -> dict[str, int]:
+        """The bytes of deleted topics there that can be brought back, by topic."""
+        return {} if self.status is None else brokers.deleted_topics(self.status)
+
+    @property
     def damaged_ranges(self) -> int:
         """How many damaged ranges it knows, those left out included."""
         return 0 if self.status is None else brokers.damaged_ranges(self.status)

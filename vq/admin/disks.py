@@ -35,6 +35,8 @@ class DiskState:
         full_in_hours: When messages are refused at that growth, 0: now; None: that is not known, or
             the disk does not fill up.
         excess_bytes: What should be deleted early.
+        files_free: Files (inodes) that can still be made there; None: not known, or no bound.
+        files_total: How many it can have; None like ``files_free``.
     """
 
     directory: str
@@ -44,6 +46,8 @@ class DiskState:
     growth_bytes_per_hour: int | None
     full_in_hours: float | None
     excess_bytes: int
+    files_free: int | None = None
+    files_total: int | None = None
 
     @property
     def fills_soon(self) -> bool:
@@ -60,6 +64,10 @@ class DiskState:
         if self.bytes_total and self.bytes_free is not None and self.level != _GONE:
             used = 1 - self.bytes_free / self.bytes_total
             parts[0] += f" is {used:.1%} full, {bytes_text(self.bytes_free)} are free"
+            if self.files_total and self.files_free is not None:
+                files = 1 - self.files_free / self.files_total
+                if files > used:
+                    parts[0] += f", and {files:.1%} of its files (inodes) are in use"
         if self.level in _MEANINGS:
             parts.append(_MEANINGS[self.level])
         if self.full_in_hours:
@@ -78,6 +86,8 @@ def disk_states(status: StatusResult) -> list[DiskState]:
             growth_bytes_per_hour=each["growth_bytes_per_hour"] if each["growth_known"] else None,
             full_in_hours=round(each["full_in_s"] / 3600, 2) if each["fills"] else None,
             excess_bytes=each["excess_bytes"],
+            files_free=each.get("files_free") if each.get("files_total") else None,
+            files_total=each.get("files_total") or None,
         )
         for each in status.raw.get("disks", ())
     ]

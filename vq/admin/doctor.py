@@ -190,4 +190,5 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         damaged_ranges=report.damaged_ranges,
         problems=report.problems,
         disks=report.disks,
+        deleted=report.deleted_topics,
     )

@@ -6,14 +6,21 @@ they are asked range after range, and what they could not search is told as a ga
 
 import asyncio
 import contextlib
-import enum
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from vq import limits
 from vq.admin.offsets import check_time
+from vq.admin.searched import (
+    DAMAGE,
+    Budget,
+    FoundMessages,
+    GapKind,
+    SearchedPartition,
+    SearchGap,
+    Work,
+)
 from vq.admin.stored import COUNT_MAX
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
@@ -30,8 +37,6 @@ from vq.errors import (
     InvalidArgument,
     InvalidRequest,
     NotMaster,
-    OffsetOutOfRange,
-    PartitionFailed,
     PartitionQuarantined,
     PermissionRefused,
     TimedOut,
@@ -62,108 +67,19 @@ TIMEOUT_S: Final = 60.0
 AROUND_MS: Final = 3_600_000
 #: Partitions that are searched at once.
 _AT_ONCE: Final = 8
-#: A search ends when the messages found have so many bytes.
-_CONTENT_BYTES_MAX: Final = 256 * limits.MIB
 #: Beside the usual time-out: searches of a broker take turns.
 _EXTRA_S: Final = 10.0
 _ID_MAX: Final = (1 << 63) - 1
 _OFFSET_MAX: Final = (1 << 64) - 1
-_DAMAGE: Final = (PartitionQuarantined, PartitionFailed, CorruptData, OffsetOutOfRange)
+#: A master that has just taken over serves less than the one before it, until the nodes in sync
+#: told it what they have. So long, and so far apart, it is asked again for what follows.
+_BEHIND_S: Final = 15.0
+_BEHIND_PAUSE_S: Final = 0.2
+#: Pauses before damage that a search met is searched once more: a broker repairs it meanwhile, if
+#: another node of its group has the bytes.
+_REPAIR_PAUSES_S: Final = (1.0, 3.0)
 _AWAY: Final = (ConnectionCut, NotMaster, TimedOut, Unreachable)
 _RAISED: Final = (UnknownTopic, PermissionRefused, InvalidRequest)
-
-
-class GapKind(enum.StrEnum):
-    """Why a range could not be searched."""
-
-    DELETED = "deleted"
-    """Its messages were deleted, since the topic does not keep them."""
-    DAMAGED = "damaged"
-    UNREACHABLE = "unreachable"
-    """No broker that has it answered, or its broker cannot reach it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchGap:
-    """A range of offsets ``[start, end)`` that was asked for and could not be searched.
-
-    Attributes:
-        start: Its first offset.
-        end: The offset behind it; None: up to the end of the partition, which is not known.
-        kind: Why.
-        reason: The same for people.
-    """
-
-    start: int
-    end: int | None
-    kind: GapKind
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedPartition:
-    """What was searched of one partition: ``[start, next_offset)`` without the ``gaps``.
-
-    Attributes:
-        partition: Its number.
-        start: The first offset that was to be searched.
-        end: Where the range ended that was to be searched; None: not known.
-        next_offset: Where to go on; ``end`` if nothing is left.
-        done: Whether nothing is left; gaps are not left.
-        read_bytes: Bytes of the log that brokers read.
-        skipped_bytes: Bytes of the log that key indexes ruled out.
-        first_ms: When the first batch searched was stored, in milliseconds since 1970; None: there
-            was none.
-        last_ms: When the last one was.
-        gaps: In rising order.
-    """
-
-    partition: int
-    start: int
-    end: int | None
-    next_offset: int
-    done: bool
-    read_bytes: int
-    skipped_bytes: int
-    first_ms: int | None
-    last_ms: int | None
-    gaps: tuple[SearchGap, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessages:
-    """What a search found, and where it searched.
-
-    Attributes:
-        messages: In the order in which they were sent, as far as that of each partition allows it.
-        searched: One for each partition.
-        since_ms: Only messages stored at or after this time count; None: all.
-        until_ms: Only those stored before this time do; None: all.
-        stopped: Why it ended early: ``limit`` (enough messages), ``bytes`` or ``timeout``; None: it
-            did not.
-    """
-
-    messages: tuple[Message, ...]
-    searched: tuple[SearchedPartition, ...]
-    since_ms: int | None
-    until_ms: int | None
-    stopped: str | None
-
-    @property
-    def rest(self) -> dict[int, int]:
-        """Where a search with ``offsets`` goes on: the partitions of which something is left."""
-        return {each.partition: each.next_offset for each in self.searched if not each.done}
-
-    @property
-    def gaps(self) -> list[tuple[int, SearchGap]]:
-        """The ranges that could not be searched, with their partitions."""
-        return [(each.partition, gap) for each in self.searched for gap in each.gaps]
-
-    @property
-    def complete(self) -> bool:
-        """Whether all that is kept of the range was searched."""
-        lost = any(gap.kind is not GapKind.DELETED for _, gap in self.gaps)
-        return not self.rest and not lost
 
 
 async def find_messages(
@@ -202,7 +118,7 @@ async def find_messages(
         if max_bytes < 1:
             raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
-    budget = _Budget(limit, max_bytes)
+    budget = Budget(limit, max_bytes)
     finder = _Finder(cluster, question, since_ms, until_ms, budget, deadline)
     placements = await _placements(cluster, topic, partitions, offsets or {})
     turns = asyncio.Semaphore(_AT_ONCE)
@@ -264,74 +180,6 @@ async def _placements(
     return [each for each in view.partitions if not wanted or each.partition in wanted]
 
 
-class _Budget:
-    """How much all partitions together may still find and search."""
-
-    def __init__(self, messages: int, searched_bytes: int | None) -> None:
-        self.messages = messages
-        self.searched_bytes = searched_bytes
-        self.content_bytes = _CONTENT_BYTES_MAX
-        self.stopped: str | None = None
-
-    def stop(self, why: str) -> None:
-        """Note the first reason to end early."""
-        self.stopped = self.stopped or why
-
-    def spend(self, messages: Sequence[Message], searched_bytes: int) -> None:
-        """Note what a broker has found and searched."""
-        self.messages -= len(messages)
-        self.content_bytes -= sum(len(each.content) for each in messages)
-        if self.searched_bytes is not None:
-            self.searched_bytes -= searched_bytes
-            if self.searched_bytes <= 0:
-                self.stop("bytes")
-        if self.messages <= 0 or self.content_bytes <= 0:
-            self.stop("limit")
-
-
-@dataclass(slots=True)
-class _Work:
-    """The search of one partition, under way."""
-
-    partition: TopicPartition
-    start: int
-    position: int
-    end: int | None = None
-    read_bytes: int = 0
-    skipped_bytes: int = 0
-    first_ms: int | None = None
-    last_ms: int | None = None
-    gaps: list[SearchGap] = field(default_factory=list)
-
-    def add_gap(self, start: int, end: int | None, kind: GapKind, reason: str) -> None:
-        """Note a gap, unless it is empty."""
-        if end is None or start < end:
-            self.gaps.append(SearchGap(start, end, kind, reason))
-
-    def fail(self, span: Span, error: VqError) -> None:
-        """Give up the rest of a range."""
-        kind = GapKind.DAMAGED if isinstance(error, _DAMAGE) else GapKind.UNREACHABLE
-        self.add_gap(self.position, span.end, kind, f"{type(error).__name__}: {error}")
-        self.end = span.end
-        if span.end is not None:
-            self.position = span.end
-
-    def result(self, *, done: bool) -> SearchedPartition:
-        """Return what became of it."""
-        return SearchedPartition(
-            self.partition.partition,
-            self.start,
-            self.end,
-            self.position,
-            done,
-            self.read_bytes,
-            self.skipped_bytes,
-            self.first_ms,
-            self.last_ms,
-            tuple(sorted(self.gaps, key=lambda gap: gap.start)),
-        )
-
-
 class _Finder:
     """Searches partition after partition; keeps what was found."""
 
@@ -341,7 +189,7 @@ class _Finder:
         question: FindRequest,
         since_ms: int | None,
         until_ms: int | None,
-        budget: _Budget,
+        budget: Budget,
         deadline: float,
     ) -> None:
         self.found: dict[int, list[Message]] = {}  # by partition, in their order
@@ -365,55 +213,85 @@ class _Finder:
         partition = TopicPartition(placement.topic, placement.partition)
         spans = [each for each in placement.spans if each.end is None or start < each.end]
         first = max(start, spans[0].start) if spans else start
-        work = _Work(partition, first, first)
+        work = Work(partition, first, first)
         try:
             async with asyncio.timeout(max(0.0, self._deadline - self._cluster.clock.monotonic())):
                 done = await self._search_spans(work, spans)
+                await self._search_damage(work)
         except TimeoutError:
             self._budget.stop("timeout")
             done = False
         return work.result(done=done)
 
-    async def _search_spans(self, work: _Work, spans: Sequence[Span]) -> bool:
+    async def _search_spans(self, work: Work, spans: Sequence[Span]) -> bool:
         """Search one range after the other; return whether nothing is left."""
         topic = work.partition.topic
         await self._cluster.track(topic)
         self._topic_id = self._topic_id or self._cluster.routes.topic(topic).id
+        is_late = False
         for span in spans:
             if span.end == span.start:
                 continue
             if self._must_stop():
                 return False
-            work.position = max(work.position, span.start)
-            work.end = span.end
-            if not await self._search_span(work, span):
+            if not await self._search_span(work, span, is_late=is_late):
                 return False
-            if span.end is not None and work.end is not None and work.end < span.end:
-                break  # what follows was stored too late
+            if span.end is not None and work.end is not None:
+                # The next range is looked at all the same: each group has clocks of its own.
+                is_late = is_late or work.end < span.end
         if work.end is None and not work.gaps:
             work.end = work.position
         return True
+
+    async def _search_damage(self, work: Work) -> None:
+        """Search once more what was damaged: by now it may be repaired."""
+        for pause_s in _REPAIR_PAUSES_S:
+            damaged = [each for each in work.gaps if each.kind is GapKind.DAMAGED and each.end]
+            late = self._cluster.clock.monotonic() + pause_s >= self._deadline
+            if not damaged or late or self._must_stop():
+                return
+            await asyncio.sleep(pause_s)
+            for gap in damaged:
+                await self._search_gap(work, gap, gap.end or 0)
+
+    async def _search_gap(self, work: Work, gap: SearchGap, end: int) -> None:
+        """Search a range again that was damaged; what it turns out to be replaces the gap."""
+        again = Work(work.partition, gap.start, gap.start)
+        try:
+            await self._search_to(again, end)
+        except _RAISED:
+            raise
+        except VqError:
+            return  # it is still a gap
+        again.add_gap(again.position, end, gap.kind, gap.reason)  # a limit came before
+        work.gaps = [*(each for each in work.gaps if each is not gap), *again.gaps]
+        work.read_bytes += again.read_bytes
+        work.skipped_bytes += again.skipped_bytes
+        self.found.setdefault(work.partition.partition, []).sort(key=lambda each: each.offset)
 
     def _must_stop(self) -> bool:
         if self._cluster.clock.monotonic() >= self._deadline:
             self._budget.stop("timeout")
         return self._budget.stopped is not None
 
-    async def _search_span(self, work: _Work, span: Span) -> bool:
-        """Search one range, from the position of ``work`` on; return whether nothing is left."""
+    async def _search_span(self, work: Work, span: Span, *, is_late: bool) -> bool:
+        """Search one range, from the position of ``work`` on; return whether nothing is left.
+
+        ``is_late``: what precedes it was stored too late.
+        """
+        before = work.place
+        work.position, work.end = max(work.position, span.start), span.end
         away = self._away.get(span.group)
         if away is not None:
             work.fail(span, away)
             return True
         try:
             end = await self._bounds(work, span)
-            while work.position < end:
-                if self._must_stop():
-                    return False
-                try:
-                    await self._search_some(work, end)
-                except PartitionQuarantined as error:
-                    _go_behind(work, end, error)
+            if is_late and work.position >= end and work.place.gaps == before.gaps:
+                work.go_back(before)  # so was all of this
+                return True
+            if not await self._search_to(work, end):
+                return False
         except _RAISED:
             raise
         except VqError as error:
@@ -424,11 +302,43 @@ class _Finder:
             work.fail(span, error)
         return True
 
-    async def _bounds(self, work: _Work, span: Span) -> int:
+    async def _search_to(self, work: Work, end: int) -> bool:
+        """Search up to an offset of one range; return whether nothing is left.
+
+        Raises:
+            VqError: Its broker cannot search it.
+        """
+        now = self._cluster.clock.monotonic
+        behind_since: float | None = None
+        while work.position < end:
+            if self._must_stop():
+                return False
+            position = work.position
+            try:
+                await self._search_some(work, end)
+            except PartitionQuarantined as error:
+                _go_behind(work, end, error)
+            if work.position > position:
+                behind_since = None
+            elif not self._must_stop():
+                behind_since = behind_since if behind_since is not None else now()
+                if now() - behind_since >= _BEHIND_S:
+                    work.add_gap(
+                        position,
+                        end,
+                        GapKind.UNREACHABLE,
+                        f"it was served, and its broker serves offsets up to {position} only now",
+                    )
+                    work.position = end
+                    break
+                await asyncio.sleep(_BEHIND_PAUSE_S)
+        return True
+
+    async def _bounds(self, work: Work, span: Span) -> int:
         """Move ``work`` to the first offset that is kept and young enough; return the end."""
         since_ms, answer = self._since_ms, None
         if since_ms is not None:
-            with contextlib.suppress(*_DAMAGE):  # where it is damaged, the beginning is not known
+            with contextlib.suppress(*DAMAGE):  # where it is damaged, the beginning is not known
                 answer = await self._ask(work, span, _at_time(since_ms))
         if answer is None:
             answer, since_ms = await self._ask(work, span, OffsetsRequest()), None
@@ -447,14 +357,14 @@ class _Finder:
         if not work.gaps and not work.first_ms and since_ms is not None:
             work.start = max(work.start, min(begin, end))
         if self._until_ms is not None and begin < end:
-            with contextlib.suppress(*_DAMAGE):
+            with contextlib.suppress(*DAMAGE):
                 answer = await self._ask(work, span, _at_time(self._until_ms))
                 end = min(end, max(answer.offset, begin))
         work.position = min(max(begin, kept), max(end, work.position))
         work.end = end
         return end
 
-    async def _ask(self, work: _Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
+    async def _ask(self, work: Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
         request.topic, request.partition = work.partition
         at = span.start if span.end is None else span.end - 1
         answer, _ = await self._reader.request(
@@ -463,7 +373,7 @@ class _Finder:
         assert isinstance(answer, OffsetsResponse)
         return answer
 
-    async def _search_some(self, work: _Work, end: int) -> None:
+    async def _search_some(self, work: Work, end: int) -> None:
         """Have the broker of a range search on from the position."""
         budget, request = self._budget, FindRequest()
         request.CopyFrom(self._question)
@@ -481,8 +391,6 @@ class _Finder:
             topic_id=self._topic_id,
         )
         assert isinstance(answer, FindResponse)
-        if answer.next_offset <= work.position and not answer.done:
-            raise CorruptData(f"a search of {work.partition} does not get behind {work.position}")
         searched = answer.read_bytes + answer.skipped_bytes
         work.read_bytes += answer.read_bytes
         work.skipped_bytes += answer.skipped_bytes
@@ -503,10 +411,8 @@ class _Finder:
         self.found.setdefault(work.partition.partition, []).extend(found)
         budget.spend(found, searched)
         work.position = max(work.position, min(next_offset, end))
-        if answer.done and next_offset == answer.next_offset:
-            work.position = max(work.position, end)
 
-    def _take(self, work: _Work, answer: FindResponse, body: bytes) -> tuple[list[Message], int]:
+    def _take(self, work: Work, answer: FindResponse, body: bytes) -> tuple[list[Message], int]:
         """Return the messages in an answer, and where to go on.
 
         That is before the first message for which there is no room any more: partitions that are
@@ -550,7 +456,7 @@ def _at_time(time_ms: int) -> OffsetsRequest:
     return OffsetsRequest(by_time=True, time_ms=time_ms)
 
 
-def _go_behind(work: _Work, end: int, error: PartitionQuarantined) -> None:
+def _go_behind(work: Work, end: int, error: PartitionQuarantined) -> None:
     """Go on behind blocks that are lost at the begin of a log.
 
     Raises:

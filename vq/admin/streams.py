@@ -22,6 +22,7 @@ from vq.client.consumer.fetcher import chunk_of
 from vq.client.consumer.tail import merge_last, read_last
 from vq.coordination import topics
 from vq.errors import (
+    Busy,
     ConnectionCut,
     CorruptData,
     InvalidArgument,
@@ -45,6 +46,9 @@ FOLLOWED_MAX: Final = 256
 #: Messages that are yielded together at most.
 _READY_MAX: Final = 1_000
 _AGAIN: Final = Backoff(first_s=0.1, most_s=2.0)
+#: A master that has just taken over serves less than the one before it, until the nodes in sync
+#: told it what they have. So long it is asked again.
+_BEHIND_S: Final = 15.0
 #: So many damaged readings of one place end the reading.
 _READS_OF_DAMAGE: Final = 4
 #: Damage is reported after so many: the first one may have met a bad network.
@@ -132,6 +136,7 @@ async def messages(
         InvalidArgument: An offset for several partitions, or too many partitions to follow.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
         NotMaster: A broker that must be asked does not answer.
+        Busy: A broker serves less than there was when reading began.
         CorruptData: A message is damaged; those before it were yielded.
     """
     placements = await _placements(cluster, topic, partitions)
@@ -231,7 +236,7 @@ async def _read(
     """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
     at, decoder = part.end if follow else part.start, Decoder(part.source.partition)
     tries, validate = 0, True
-    damaged = _Damaged(part.source)
+    damaged, behind = _Damaged(part.source), _Behind(part)
     while follow or at < part.end:
         request = GetRequest(offset=at, max_bytes=size, tags=tags, validate=validate)
         wait_s = limits.LONG_POLL_S_MAX if follow else 0.0
@@ -250,9 +255,13 @@ async def _read(
             )
             await asyncio.sleep(_AGAIN.pause_s(tries))
             continue
-        tries, chunk = 0, chunk_of(answer, body)
+        chunk = chunk_of(answer, body)
         if chunk.next_offset == at and not body and not follow:
-            return  # the partition became shorter meanwhile
+            tries += 1
+            behind.check(at)
+            await asyncio.sleep(_AGAIN.pause_s(tries))
+            continue
+        tries, behind = 0, _Behind(part)
         validate = False
         decoder.begin(chunk)
         while decoder.has_more:
@@ -268,6 +277,30 @@ async def _read(
             continue
         at, damaged.reads = chunk.next_offset, 0
         size = max(size, decoder.rest.missing)
+
+
+class _Behind:
+    """The end of what a broker serves, before the end that its partition had when reading began."""
+
+    def __init__(self, part: _Part) -> None:
+        self._part = part
+        self._since_s: float | None = None
+
+    def check(self, offset: int) -> None:
+        """Return if what follows ``offset`` may be served in a moment.
+
+        Raises:
+            Busy: It was not for long.
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        if now_s - self._since_s >= _BEHIND_S:
+            raise Busy(
+                f"{self._part.source.partition} ended at offset {self._part.end} when reading "
+                f"began, and its broker serves offsets up to {offset} only: what follows was lost "
+                "in a take-over, or its nodes do not have it yet",
+                hint="try again; `vq cluster status` tells of the nodes, and of what was lost",
+            )
 
 
 class _Damaged:

@@ -6,7 +6,7 @@ never 0. Moving a topic's partitions is in ``placements``.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from vq.admin import brokers
 from vq.admin.brokers import FAILED_STATES, Damage, broker_status, master_of
@@ -20,7 +20,13 @@ from vq.coordination.paths import IN_GRACE, READY, Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.coordination.remains import read_remains
 from vq.coordination.topics import TopicExists
-from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    InvalidState,
+    UnknownTopic,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import (
     Address,
@@ -35,6 +41,9 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
 
 logger = get_logger(__name__)
+
+#: Looks at a topic that others change while it is to be deleted.
+DELETE_TRIES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +279,29 @@ async def delete_topic(cluster: ClusterClient, name: str, *, now: bool = False) 
             await topics.delete_topic(coordinator, name)
             return
         grace_s = await _grace_s(cluster)
-        found = await read_remains(coordinator, check_name("topic", name))
-        if found.view is None and grace_s:
-            raise _unreadable(name, found.unreadable)
-        if found.view is not None and found.view.phase == IN_GRACE:
-            return  # it keeps the time that it was given
-        if found.view is not None and found.view.phase == READY and grace_s:
-            await grace.retire_topic(
-                coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
-            )
-            return
-        await topics.delete_topic(coordinator, name, only=_is_not_in_grace if grace_s else None)
+        for _ in range(DELETE_TRIES_MAX):
+            found = await read_remains(coordinator, check_name("topic", name))
+            if found.view is None and grace_s:
+                raise _unreadable(name, found.unreadable)
+            if found.view is not None and found.view.phase == IN_GRACE:
+                return  # it keeps the time that it was given
+            if found.view is not None and found.view.phase == READY and grace_s:
+                await grace.retire_topic(
+                    coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
+                )
+                return
+            # Otherwise somebody has just completed it: then it can be brought back, too.
+            if await topics.delete_topic(coordinator, name, only=_is_in_part if grace_s else None):
+                return
+        raise CoordinationError(
+            f"topic {name!r} was changed {DELETE_TRIES_MAX} times while it was to be deleted; it "
+            "was not; try again"
+        )
 
 
-def _is_not_in_grace(view: TopicView) -> bool:
-    return view.phase != IN_GRACE
+def _is_in_part(view: TopicView) -> bool:
+    """Whether a topic was created or removed in part: nobody has messages in it."""
+    return view.phase not in {READY, IN_GRACE}
 
 
 async def _grace_s(cluster: ClusterClient) -> int:

@@ -19,16 +19,16 @@ from vq.backoff import Backoff
 from vq.broker.archiving import Archived
 from vq.broker.channel import Channel
 from vq.broker.context import Counters
-from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
+from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, WatchEvent
 from vq.coordination.keeper import Keeper
 from vq.coordination.run_values import (
     ArchiveRun,
+    ArchiveTopicRun,
     RunResult,
     RunState,
-    TopicResult,
     covering,
     refused,
 )
@@ -38,7 +38,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.store.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
 from vq.store.block import Block
-from vq.store.block_facts import read_facts, read_first_ms
+from vq.store.block_facts import read_facts
 from vq.store.disk import Disk
 from vq.store.log import Log
 from vq.store.retention import OpenBlock
@@ -272,17 +272,14 @@ class Archiver:
                 if block is not None:
                     await self._logs.roll(channel, block)
             except (OSError, VqError) as error:
-                tally.add(channel, TopicResult(error=f"{channel}: {error}"))
+                tally.add(channel, ArchiveTopicRun(error=f"{channel}: {error}"))
 
     async def _to_roll(self, channel: Channel, run: ArchiveRun) -> Block | None:
         """Return the block of a partition that takes appends and that the run ends, if there is."""
         block = None if channel.log is None else channel.log.open_block
         if block is None or not block.length:
             return None
-        if block.index is not None:
-            first_ms: int | None = block.index.at_offset(block.start_offset).append_time_ms
-        else:
-            first_ms = await read_block(self._disk, self._runner, read_first_ms, block)
+        first_ms = await first_ms_of(self._disk, self._runner, block)
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
@@ -299,7 +296,7 @@ class Archiver:
             blocks = await self._due(channel, run, settings.archived_after_hours, unknown)
             if run.dry_run:
                 size = sum(block.length for block in blocks)
-                tally.add(channel, TopicResult(blocks=len(blocks), size_bytes=size))
+                tally.add(channel, ArchiveTopicRun(blocks=len(blocks), size_bytes=size))
                 break
             block = next((each for each in blocks if each not in tried), None)
             if block is None:
@@ -311,15 +308,15 @@ class Archiver:
                 if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
                     continue  # it was deleted meanwhile, say: nothing is left to be archived
                 problem = problem or f"{channel}: {error}"
-                tally.add(channel, TopicResult(failed=1, error=problem))
+                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
             except Exception as error:  # one block must not keep the others from being archived
                 logger.exception("archiving a block failed", partition=channel, block=block.path)
                 problem = problem or f"{channel}: {type(error).__name__}: {error}"
-                tally.add(channel, TopicResult(failed=1, error=problem))
+                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
             else:
                 self._counters.archived_blocks += 1
                 self._counters.archived_bytes += done.size_bytes
-                tally.add(channel, TopicResult(1, done.size_bytes, done.archive_bytes))
+                tally.add(channel, ArchiveTopicRun(1, done.size_bytes, done.archive_bytes))
             await asyncio.sleep(PAUSE_S)
         return problem
 
@@ -366,7 +363,7 @@ class _Tally:
             name: replace(each, failed=0, error="")
             for name, each in (before.topics if before is not None else {}).items()
         }
-        self._total = TopicResult()
+        self._total = ArchiveTopicRun()
         for each in self._topics.values():
             self._total = self._total.plus(each)
 
@@ -375,10 +372,10 @@ class _Tally:
         """Whether not all that was due became an archive."""
         return bool(self._total.failed or self._total.error)
 
-    def add(self, channel: Channel, result: TopicResult) -> None:
+    def add(self, channel: Channel, result: ArchiveTopicRun) -> None:
         """Count what was done of a partition."""
         topic = channel.partition.topic
-        self._topics[topic] = self._topics.get(topic, TopicResult()).plus(result)
+        self._topics[topic] = self._topics.get(topic, ArchiveTopicRun()).plus(result)
         self._total = self._total.plus(result)
 
     def result(self, state: RunState) -> RunResult:
@@ -389,7 +386,7 @@ class _Tally:
             begun_ms=self._begun_ms,
             ended_ms=ended_ms,
             total=self._total,
-            topics={name: each for name, each in self._topics.items() if each != TopicResult()},
+            topics={name: each for name, each in self._topics.items() if each != ArchiveTopicRun()},
         )
 
 

@@ -29,6 +29,7 @@ from vq.broker.replica_rules import acknowledges, committed, counts_flushed, may
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
+    DiskFull,
     InternalError,
     InvalidRequest,
     NotEnoughInSync,
@@ -464,6 +465,8 @@ class Channel:
                 or log is None
                 or self.place.refusal is not None
             ):
+                if self.acknowledge_known(session, request_id, header):
+                    return
                 raise self.why_refused(header.epoch)
             if settings.min_insync > self.role.named:
                 raise self._too_few()
@@ -529,6 +532,31 @@ class Channel:
         self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
         if not others:
             self._move_high_watermark(end)
+
+    def acknowledge_known(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest
+    ) -> bool:
+        """Answer a batch that is stored already with its first result; return whether it is.
+
+        For a topic that was closed, and a disk that is full: its producer has lost the answer, and
+        would not learn the outcome from a refusal.
+        """
+        log, role, place = self.log, self.role, self.place
+        is_closed = self.state is State.NOT_WRITABLE
+        is_full = self.state is State.WRITES and isinstance(place.refusal, DiskFull)
+        if not (is_closed or is_full) or place.gone or not header.producer_id:
+            return False
+        if log is None or log.state is not LogState.OK or not header.epoch <= role.epoch > 0:
+            return False
+        stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
+        try:
+            first = log.producers.check(stamp)
+        except VqError:
+            return False
+        if first is None:
+            return False
+        self._acknowledge_again(session, request_id, first)
+        return True
 
     def copy(self, data: bytes | memoryview) -> None:
         """Append whole batches of the master's log, on a node that follows it.

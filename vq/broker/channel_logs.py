@@ -362,7 +362,7 @@ class ChannelLogs:
             try:
                 files = await self._runner.run(
                     lambda: self._logs.cut_back(channel.partition, log, offset),
-                    Lane.ELSEWHERE if log.is_elsewhere else Lane.LOGS,
+                    Lane.ELSEWHERE if log.is_elsewhere(offset) else Lane.LOGS,
                 )
             finally:
                 await self._open(channel)

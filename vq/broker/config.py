@@ -130,7 +130,7 @@ class BrokerConfig:
             that makes it.
         grace_interval_s: How often the time of deleted topics is counted, and those are removed
             whose time is up.
-        trash_keep_s: How long data of a topic that was removed lie in the trash.
+        trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
         connections: Bounds of connections.
     """
 
@@ -241,7 +241,7 @@ class BrokerConfig:
                 f"catch_up_bytes_per_s = {self.catch_up_bytes_per_s} is below {limits.MIB}: a node "
                 "that slow may never catch up; 0 means no limit"
             )
-        for name in ("scrub_bytes_per_s", "key_index_bytes_per_s"):
+        for name in ("scrub_bytes_per_s", "key_index_bytes_per_s", "trash_keep_s"):
             if getattr(self, name) < 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} is below 0")
         if self.load_interval_s > limits.LOAD_INTERVAL_S_MAX:

@@ -33,6 +33,7 @@ class Counters:
     deleted_blocks: int = 0
     deleted_early_bytes: int = 0
     archived_bytes: int = 0
+    archived_early_bytes: int = 0
     archived_blocks: int = 0
 
 

@@ -7,6 +7,7 @@ the node (``soundness``).
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.errors import Busy, DiskFull, VqError
 from vq.log_lines import get_logger
-from vq.store.directory import is_gone
+from vq.store.directory import why_gone
 from vq.store.disk import Disk
 
 logger = get_logger(__name__)
@@ -49,7 +50,9 @@ class DataDisk:
         reserve: Space that is kept there while there is some.
         watch: How full the disk is.
         growth: How fast it fills.
-        gone: The directory was removed or unmounted: what is written is kept nowhere.
+        own_id: The id of the directory, once it is open; before that it is not looked for.
+        gone: The directory was removed or unmounted, or cannot be read: what is written is kept
+            nowhere.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
         place: Is told what follows for the partitions there; set it before the first look.
     """
@@ -83,7 +86,9 @@ class DataDisk:
         )
         self.watch = DiskWatch(marks)
         self.growth = Growth()
+        self.own_id = ""
         self.gone = False
+        self._why_gone = ""
         self.refusal: VqError | None = None
         self.place: Place | None = None
         self._told_soon = False
@@ -92,9 +97,15 @@ class DataDisk:
         """Look at the disk, for ever."""
         while True:
             if self.watch.level is DiskLevel.OK and not self.gone and not self.reserve.held:
-                await self._runner.run(self.reserve.hold)
+                await self._runner.run(self._hold_reserve)
             await asyncio.sleep(self._interval_s)
             self.look()
+
+    def _hold_reserve(self) -> None:
+        """Make the reserve, but not where a file system was mounted until now; blocks."""
+        with contextlib.suppress(OSError):
+            if not why_gone(self.path, self._disk, self.own_id):
+                self.reserve.hold()
 
     def look(self) -> None:
         """Look whether the directory is there, and how full its disk is."""
@@ -103,13 +114,23 @@ class DataDisk:
         self._look_ahead()
 
     def _look_at_directory(self) -> None:
-        gone = is_gone(self.path, self._disk)
+        if not self.own_id:
+            return
+        try:
+            why = why_gone(self.path, self._disk, self.own_id)
+        except OSError:  # nothing is known of the directory: it is as it was
+            return
+        gone = bool(why)
+        if why == self._why_gone:
+            return
+        self._why_gone = why
         if gone is self.gone:
+            self._tell()
             return
         self.gone = gone
         self._on_gone(gone)
         if gone:
-            logger.error("data directory is gone, messages are refused", path=self.path)
+            logger.error("data directory is gone, messages are refused", path=self.path, reason=why)
         else:
             logger.warning("data directory is there again", path=self.path)
         self._tell()
@@ -125,7 +146,7 @@ class DataDisk:
         watch, path = self.watch, self.path
         was = watch.level
         try:
-            level = watch.observe(*self._disk.free_space(path))
+            level = watch.observe(*self._disk.free_space(path), *self._disk.free_files(path))
         except OSError as error:
             if watch.trouble != str(error):
                 logger.warning("disk usage cannot be read", path=path, error=error)
@@ -140,6 +161,7 @@ class DataDisk:
                 "disk usage crossed a watermark",
                 path=path,
                 used=f"{watch.used_share:.1%}",
+                files_used=f"{watch.files_share:.1%}" if watch.files_total else None,
                 step=level.name.lower(),
                 before=was.name.lower(),
                 warn=f"{watch.marks.warn:.0%}",
@@ -187,14 +209,14 @@ class DataDisk:
         watch = self.watch
         if self.gone:
             return Busy(
-                f"the data directory {self.path} of broker {self._node} is gone: mount it again, "
-                "or stop the broker and start it with an empty one (docs/operations.md, Replace a "
-                "lost disk)"
+                f"the data directory {self.path} of broker {self._node} is gone "
+                f"({self._why_gone}): mount it again, or stop the broker and start it with an "
+                "empty one (docs/operations.md, Replace a lost disk)"
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(
-                f"the disk {self.path} of broker {self._node} is {watch.used_share:.1%} full; "
-                f"messages are refused from {watch.marks.refuse:.0%} on"
+                f"the disk {self.path} of broker {self._node} is {watch.fullness}; messages are "
+                f"refused from {watch.marks.refuse:.0%} on"
             )
         return None
 
@@ -215,5 +237,5 @@ class DataDisk:
         if self.gone:
             return "the data directory is gone, messages are refused"
         if self.watch.level >= DiskLevel.REFUSE:
-            return f"the disk is {self.watch.used_share:.1%} full, messages are refused"
+            return f"the disk is {self.watch.fullness}, messages are refused"
         return ""

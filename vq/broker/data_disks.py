@@ -82,6 +82,11 @@ class DataDisks:
             disk.place = places[disk.path] = Place(Storer(flusher, turn))
         return places
 
+    def know(self, ids: Mapping[Path, str]) -> None:
+        """Take the ids of the directories, which are open: another one is not in its place."""
+        for each in self.all:
+            each.own_id = ids[each.path]
+
     async def release_reserves(self) -> None:
         """Free reserves where there is no space, at a start."""
         for each in self.all:

@@ -20,6 +20,7 @@ from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
 from vq.errors import (
     Busy,
+    DiskFull,
     InternalError,
     InvalidRequest,
     MemberRequired,
@@ -232,6 +233,8 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
     ) -> None:
         """Refuse a PUT, or hold it: this node hands over, or it may be about to lead."""
+        if self._acknowledge_known(session, request_id, header):
+            return
         if not self._holds and not self._may_lead_soon(header):
             self._refuse(session, request_id, self._refusal())
             return
@@ -239,6 +242,17 @@ class Dispatcher:
         waiting = _WaitingPut(_Parked(session, body), request_id, header)
         self._held.append(_HeldPut(until, waiting))
         self._look_again()
+
+    def _acknowledge_known(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest
+    ) -> bool:
+        """See ``Channel.acknowledge_known``."""
+        if not (isinstance(self.put_refusal, DiskFull) and self._role.holds()):
+            return False
+        channel = self._channels.get((header.topic, header.partition))
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
+            return False
+        return channel.acknowledge_known(session, request_id, header)
 
     def _may_lead_soon(self, header: wire.PutRequest) -> bool:
         """Whether a client knows that this node leads, before this node does."""

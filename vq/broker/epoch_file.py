@@ -9,6 +9,7 @@ The words are: file type, version of this layout, epoch, and CRC-32C of the thre
 the group's record in ZooKeeper was lost: an epoch that does not rise is no fence.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from vq.broker.replica_rules import accepts
@@ -52,11 +53,20 @@ class EpochFile:
 
     Every batch in a log was written in an epoch that had been stored before. So a directory with
     batches has had this file, and an epoch below theirs is that of an older copy of it.
+
+    Args:
+        data: The data directory.
+        disk: Where it is.
+        check_there: Raises ``OSError`` while the directory is gone: a file in its place would say
+            nothing of it.
     """
 
-    def __init__(self, data: Path, disk: Disk) -> None:
+    def __init__(
+        self, data: Path, disk: Disk, check_there: Callable[[], None] = lambda: None
+    ) -> None:
         self._data = data
         self._disk = disk
+        self._check_there = check_there
         self._in_logs = 0  # the highest epoch of a batch, as far as was looked
         # Compared with the file and then written, with an error: it may be in the file all the
         # same, and is nobody else's.
@@ -104,6 +114,7 @@ class EpochFile:
             DirectoryRefused: The one stored cannot be read.
             OSError: It could not be stored; it must not be acted in.
         """
+        self._check_there()
         known = self._known()
         if epoch < known or (epoch == known and epoch != self._half_stored):
             raise CoordinationError(
@@ -122,6 +133,7 @@ class EpochFile:
             DirectoryRefused: The one stored cannot be read.
             OSError: It could not be stored; it must not be followed.
         """
+        self._check_there()
         known = self._known()
         if not accepts(known, epoch):
             raise CoordinationError(

@@ -13,9 +13,10 @@ from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
+from vq.broker.cold_reads import ELSEWHERE_TIMEOUT_S
 from vq.broker.context import Context
 from vq.broker.reading import check_range, check_readable, check_tags
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.errors import Busy, InternalError, InvalidRequest, PartitionRangeElsewhere, VqError
@@ -143,7 +144,7 @@ class Finder:
         session, request_id = finding.session, finding.request_id
         try:
             begin = search.position
-            await self._work(finding, part, log, search)
+            search = await self._work(finding, part, log, search)
             if not finding.is_wanted:
                 return
             if _gone(channel, part, log):
@@ -160,8 +161,8 @@ class Finder:
             if not self._under_way[session]:
                 del self._under_way[session]
 
-    async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> None:
-        """Search until the end, or as long as one request may."""
+    async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> Search:
+        """Search until the end, or as long as one request may; return the search as it is then."""
         now = self._context.clock.monotonic
         most = limits.FIND_SEARCHED_BYTES_MAX
         most = min(finding.header.max_searched_bytes or most, most)
@@ -169,7 +170,10 @@ class Finder:
         try:
             while not search.done and finding.is_wanted and part.log is log:
                 since = now()
-                await self._runner.run(search.step, Lane.FIND)
+                if search.waits_elsewhere:
+                    search = await self._step_elsewhere(search)
+                else:
+                    await self._runner.run(search.step, Lane.FIND)
                 took_s = now() - since
                 is_enough = search.covered.size >= most or now() - begun >= ANSWER_S
                 if is_enough and search.position > begin:
@@ -178,6 +182,21 @@ class Finder:
         finally:  # behind a step that a cancellation left running
             await self._runner.run(search.close, Lane.FIND)
         search.end()
+        return search
+
+    async def _step_elsewhere(self, search: Search) -> Search:
+        """Take a step that reads from a place elsewhere; return the search to go on with.
+
+        When the place does not answer, that is another one: the step may end one day.
+        """
+        spare = search.fork()
+        try:
+            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(search.step, Lane.ELSEWHERE))
+        except TimeoutError as error:
+            leave(self._runner.run(search.close, Lane.ELSEWHERE))
+            spare.give_up(str(error))
+            return spare
+        return search
 
     def _answer(
         self, finding: Finding, channel: Channel, part: Channel, search: Search, begin: int
@@ -286,6 +305,8 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
     """Whether nothing is left behind ``position`` of what is searched up to ``end_offset``.
 
     At the end of what is served more may follow that cannot be: then whoever asks again learns why.
+    So it is with what is stored and not committed: where an earlier master served more, this one
+    will serve that in a moment.
     """
     if end_offset and position >= end_offset:
         return True
@@ -297,7 +318,7 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
         return not end_offset
     except VqError:
         return False
-    return True
+    return not end_offset or part.log is None or position >= part.log.end_offset
 
 
 def _kept(ranges: list[Damage], log: Log) -> list[Damage]:

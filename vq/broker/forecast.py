@@ -27,6 +27,8 @@ WINDOWS_S: Final = (2 * 3_600.0, 6 * 3_600.0, 24 * 3_600.0)
 LEAST_S: Final = 1_200.0
 #: Of the notes in a window, so many are compared with each other.
 POINTS_MAX: Final = 48
+#: A disk that is full later than this, ten years, does not fill up.
+FULL_IN_S_MAX: Final = 10 * 366 * 24 * 3_600.0
 
 Note = tuple[float, int]
 
@@ -90,4 +92,6 @@ def full_in_s(growth: float | None, left_bytes: int) -> float | None:
     """
     if left_bytes <= 0:
         return 0.0
-    return left_bytes / growth if growth is not None and growth > 0 else None
+    if growth is None or growth * FULL_IN_S_MAX < left_bytes:
+        return None
+    return left_bytes / growth

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from vq.broker.channel import Channel
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.clock import Clock
 from vq.log_lines import get_logger
 from vq.store.block import Block
@@ -34,6 +34,8 @@ LOOK_S: Final = 10.0
 PAUSE_SHARE: Final = 4.0
 #: The loop runs other things after so many logs without a block to index.
 LOGS_PER_TURN: Final = 64
+#: How long one step waits for an archive elsewhere.
+ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Blocks of one log that were there before are looked at together.
 LOOKED_AT: Final = 256
 
@@ -54,6 +56,10 @@ class KeyIndexer:
         disk, runner: To read blocks and write indexes.
         clock: To measure steps.
         bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
+
+    Attributes:
+        unindexed_bytes: Of closed blocks that are to get an index and have none yet; None: not
+            known yet, or none is made.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class KeyIndexer:
         self._runner = runner
         self._clock = clock
         self._bytes_per_s = bytes_per_s
+        self.unindexed_bytes: int | None = None
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
         # Those of blocks whose index a search had no use of, perhaps before the first pass.
@@ -89,6 +96,7 @@ class KeyIndexer:
 
     async def look(self) -> None:
         """Make one pass over all logs."""
+        self.unindexed_bytes = await self._count()
         for number, (channel, log) in enumerate(self._logs(), start=1):
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)
@@ -107,10 +115,29 @@ class KeyIndexer:
             if part.log is not None and part.log.status.can_flush
         ]
 
-    async def _index_log(self, channel: Channel, log: Log) -> None:
+    async def _count(self) -> int:
+        """Return how many bytes of closed blocks are to get an index and have none."""
+        count = 0
+        for number, (_, log) in enumerate(self._logs(), start=1):
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                settled = await self._known(log)
+            except OSError:
+                continue  # told where its indexes are made
+            count += sum(
+                each.length for each in log.closed_blocks if each.start_offset not in settled
+            )
+        return count
+
+    async def _known(self, log: Log) -> set[int]:
+        """Return the blocks of a log that have an index, or can have none."""
         if log not in self._settled:
             self._settled[log] = await self._fitting(log)
-        settled = self._settled[log]
+        return self._settled[log]
+
+    async def _index_log(self, channel: Channel, log: Log) -> None:
+        settled = await self._known(log)
         again = settled & self._missed.pop(log, set())
         if again:
             settled -= again
@@ -123,6 +150,7 @@ class KeyIndexer:
                 return
             await self._index(due)
             settled.add(block.start_offset)
+            self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - block.length)
         settled.intersection_update([each.start_offset for each in log.closed_blocks])
 
     async def _fitting(self, log: Log) -> set[int]:
@@ -155,6 +183,8 @@ class KeyIndexer:
     async def _index(self, due: _Due) -> None:
         """Make the index of one block, slowly; none of a block that is damaged or goes away.
 
+        Nor of one in a place that does not answer.
+
         Raises:
             OSError: It could not be written.
         """
@@ -162,11 +192,19 @@ class KeyIndexer:
         piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
         build = KeyIndexBuild(self._disk, piece)
         now = self._clock.monotonic
+        archive = block.archive
+        is_elsewhere = archive is not None and bool(archive.url)
         try:
             while not build.done and _is_closed(due):
                 begun = now()
-                read = await self._runner.run(build.step, Lane.KEYS)
+                if is_elsewhere:
+                    step = self._runner.run(build.step, Lane.ELSEWHERE)
+                    read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
+                else:
+                    read = await self._runner.run(build.step, Lane.KEYS)
                 await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
+        except TimeoutError:
+            return  # its place does not answer: a search that meets the block asks again
         finally:  # behind a step that a cancellation left running
             await self._runner.run(build.close, Lane.KEYS)
         data, path = build.index, due.log.directory / keys_name(block.start_offset)

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
-from vq.errors import PartitionFailed
+from vq.errors import InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.archive import ArchiveFiles, Stub, url_of
-from vq.store.archive_place import discard, drop_archive, url_in
+from vq.store.archive_place import discard, drop_archive, end_upload, local_path, url_in
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
@@ -289,6 +289,7 @@ class Logs:
         """Begin to archive the block in the file at ``path``; ``place``: a URL, None: beside it.
 
         Raises:
+            InvalidState: ``place`` is one of the data directories, or below.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
                 be removed.
         """
@@ -298,12 +299,12 @@ class Logs:
         url = ""
         if place is not None:
             url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
+            self._check_outside(place, url)
         mark = ArchiveFiles.of(path).discard
+        is_written_over = False
         if self._disk.exists(mark):
-            if url_in(self._disk, mark) == url:  # it is written over
-                self._disk.unlink(mark)
-                self._disk.sync_directory(mark.parent)
-            else:
+            is_written_over = url_in(self._disk, mark) == url
+            if not is_written_over:
                 discard(self._disk, mark)
         about = {
             **dict(zip(("cluster", "group", "node"), owner, strict=True)),
@@ -311,11 +312,36 @@ class Logs:
             "topic_id": topic_id,
             "partition": partition.partition,
         }
-        return ArchiveWriter(self._disk, path, start_offset, end_offset, url=url, about=about)
+        writer = ArchiveWriter(self._disk, path, start_offset, end_offset, url=url, about=about)
+        if is_written_over:  # behind its note
+            try:
+                self._disk.unlink(mark)
+                self._disk.sync_directory(mark.parent)
+            except OSError:
+                writer.close()
+                raise
+        return writer
+
+    def _check_outside(self, place: str, url: str) -> None:
+        """Return if a zip does not lie among the data of this node.
+
+        It would be in the way of a topic that has the cluster's name, and be deleted with it.
+
+        Raises:
+            InvalidState: It does.
+        """
+        path = local_path(url)
+        for directory in self._directory.paths if path is not None else ():
+            if path is not None and path.is_relative_to(directory.resolve()):
+                raise InvalidState(
+                    f"archive_to = {place} lies in the data directory {directory}; alter the topic "
+                    "to another place, or without one: archives lie beside the log then"
+                )
 
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""
         self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
+        end_upload(self._disk, path)
 
     def restore(self, stub_path: Path) -> BlockWriter:
         """Begin to write the block file of an archive again."""

@@ -208,6 +208,11 @@ class BrokerMetrics:
         yield states
         yield _gauge("vq_topics", "Topics with a partition on this node.", totals.topic_count)
         yield _gauge("vq_stored_bytes", "Bytes of all logs on this node.", totals.stored_bytes)
+        yield _gauge(
+            "vq_deleted_topics_bytes",
+            "Of these, those of deleted topics that can be brought back.",
+            totals.deleted_bytes,
+        )
         topics = totals.topics
         for name, meaning, values in (
             (
@@ -281,6 +286,16 @@ class BrokerMetrics:
         )
         yield family("vq_disk_size_bytes", "Size of that disk.", lambda disk: disk.watch.total)
         yield family(
+            "vq_disk_free_files",
+            "Files (inodes) that can still be made there; none if there is no bound.",
+            lambda disk: disk.watch.files_free if disk.watch.files_total else None,
+        )
+        yield family(
+            "vq_disk_files",
+            "Files (inodes) that it can have; none if there is no bound.",
+            lambda disk: disk.watch.files_total or None,
+        )
+        yield family(
             "vq_disk_refuses",
             "1 while messages are refused because the disk is too full, else 0.",
             lambda disk: disk.watch.level >= DiskLevel.REFUSE,
@@ -339,6 +354,11 @@ class BrokerMetrics:
         yield _counter(
             "vq_archived_blocks", "Blocks that became archives.", counters.archived_blocks
         )
+        yield _counter(
+            "vq_archived_early_bytes",
+            "Of vq_archived_bytes: those before their time, since a disk was too full.",
+            counters.archived_early_bytes,
+        )
         run = self._status.archive_run()
         ended_ms = run.result.ended_ms if run is not None else 0
         yield _gauge(
@@ -350,6 +370,12 @@ class BrokerMetrics:
             "vq_archive_run_failed_blocks",
             "Blocks that the last run of the archive, under way or ended, could not archive.",
             run.result.total.failed if run is not None else None,
+        )
+        yield _gauge(
+            "vq_unindexed_bytes",
+            "Bytes of closed blocks that are to get a key index, and have none yet; none where "
+            "the broker makes none.",
+            self._status.unindexed_bytes(),
         )
         yield _gauge(
             "vq_held_bytes",

@@ -17,6 +17,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
@@ -80,6 +81,7 @@ from vq.remoting.membership import Member
 from vq.remoting.transport import Listener, Network
 from vq.store.directories import DataDirectories
 from vq.store.disk import Disk
+from vq.store.identity import check_there
 from vq.store.log import LogConfig
 from vq.version import __version__
 
@@ -169,7 +171,8 @@ class BrokerNode:
             on_change=self._update_refusal,
             on_gone=lambda gone, main: self._soundness.note_directory(gone=gone, main=main),
         )
-        self._epoch_file = EpochFile(config.directories[0], disk)
+        main = config.directories[0]
+        self._epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
         self._leadership: Leadership | None = None
@@ -224,6 +227,7 @@ class BrokerNode:
                 config.node,
                 self._disk,
                 without=config.without_data,
+                spend=self._disks.main.reserve.spend,
             )
         )
         await self._disks.release_reserves()
@@ -273,6 +277,7 @@ class BrokerNode:
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
         directory.takes = self._disks.takes
+        self._disks.know(directory.ids)
         self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
         role = Role(group=config.group, holds=self._lease.holds)
         self._context = Context(
@@ -425,6 +430,7 @@ class BrokerNode:
         finder.on_unfit = upkeep.indexer.rebuild
         status.held = lambda: upkeep.retainer.held
         status.archive_run = lambda: upkeep.archiver.last
+        status.unindexed_bytes = lambda: upkeep.indexer.unindexed_bytes
         status.scrub, status.repairs = lambda: upkeep.scrubber.position, lambda: repairer.count
         status.next_scrub_ms = upkeep.scrubber.next_ms
         self._context.suspect = verifier.suspect

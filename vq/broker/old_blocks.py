@@ -11,12 +11,13 @@ from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
 from vq.errors import CorruptData
 from vq.store.block import Block
+from vq.store.block_facts import read_first_ms
 from vq.store.disk import Disk
 from vq.store.log import Log
 from vq.store.retention import Kept
 from vq.store.scrub import Piece
 
-__all__ = ["closed_blocks", "is_whole", "kept_of", "read_block"]
+__all__ = ["closed_blocks", "first_ms_of", "is_whole", "kept_of", "read_block"]
 
 _BROKEN = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
 
@@ -47,11 +48,21 @@ def closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:
 
 
 def kept_of(log: Log, block: Block) -> Kept:
-    """Return what is known of a block's age."""
+    """Return what is known of a block's age, and of what it takes on the disk."""
     last_ms = None if block.facts is None else block.facts.last_ms
     if block.end_offset == log.end_offset:
         last_ms = log.last_append_time_ms
-    return Kept(block.start_offset, block.end_offset, last_ms)
+    archive, archive_bytes = block.archive, None
+    if archive is not None:
+        archive_bytes = 0 if archive.url else archive.zip_bytes
+    return Kept(block.start_offset, block.end_offset, last_ms, archive_bytes)
+
+
+async def first_ms_of(disk: Disk, runner: Runner, block: Block) -> int | None:
+    """Return the append time of a block's first batch; None: damage hides it."""
+    if block.index is not None:
+        return block.index.at_offset(block.start_offset).append_time_ms
+    return await read_block(disk, runner, read_first_ms, block)
 
 
 async def read_block(

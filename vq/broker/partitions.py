@@ -43,7 +43,7 @@ from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicPartition
 from vq.shown import shown
-from vq.store.directory import NamesakeFound
+from vq.store.directory import NamesakeFound, Trashed
 
 logger = get_logger(__name__)
 
@@ -451,23 +451,27 @@ class Partitions:
                 hint="was ZooKeeper restored from a backup?",
             )
 
-    async def purge_trash(self, keep_s: float, *, elsewhere: bool) -> None:
-        """Remove data from the trash that lay there for a while, of topics that were removed.
+    async def due_trash(self, keep_s: float) -> list[Trashed]:
+        """Return what has lain in the trash for a while; look again and again.
 
-        ``elsewhere``: those with archives elsewhere, which may not answer; otherwise all others.
+        Raises:
+            OSError: The trash cannot be read.
+        """
+        return await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
+
+    async def purge_trash(self, due: Sequence[Trashed], lane: Lane) -> None:
+        """Remove data from the trash, of topics that were removed; on a lane.
 
         That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
         been restored meanwhile. An operator may take data back from the trash until then.
 
         Raises:
-            OSError: The trash cannot be read or emptied.
+            OSError: The trash cannot be emptied.
             CoordinationError: ZooKeeper cannot be asked.
         """
-        due = await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
         known = {view.id for view in self.view.topics.values()}
-        lane = Lane.UPLOAD if elsewhere else Lane.PURGE
         removed = 0
-        for each in [each for each in due if each.elsewhere is elsewhere]:
+        for each in due:
             if each.topic_id in known or not await was_deleted(self._coordinator, each.topic_id):
                 if each.path not in self._kept_trash:
                     self._kept_trash.add(each.path)

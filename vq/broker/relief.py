@@ -1,8 +1,10 @@
 """Which disks need space: those of this node, and of the nodes that copy from it.
 
 The master decides what is deleted, and the copies follow (decision 0056). So the master asks for
-the pressure on their disks, too: each node publishes it with its load. What a copy has published
-may be older than what was deleted since, so nothing more goes for it until it had time to follow.
+the pressure on their disks, too: each node publishes it with its load. Also that of a node that is
+not in sync: a full disk may be why, and it hears of deletions all the same. What a copy has
+published may be older than what was deleted since, so nothing more goes for it until it had time to
+follow.
 
 Not in here: what goes (``store.retention.relieve``), and when (``retaining``).
 """
@@ -12,11 +14,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from vq.broker.channel import Channel
-from vq.broker.context import Role
 from vq.broker.data_disk import DataDisk
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, NoNode
 from vq.coordination.paths import BrokerLoad, Unreadable
+from vq.coordination.reading import children_or_none
+from vq.store.retention import Kept
 
 __all__ = ["Pressed", "Relief"]
 
@@ -31,11 +34,23 @@ class Pressed(NamedTuple):
         name: Of the data directory, or of the node that copies.
         excess_bytes: How much must go.
         has: Returns whether a partition has bytes there.
+        is_copy: It is that of a node that copies, whose blocks may be archives or not.
     """
 
     name: str
     excess_bytes: int
     has: Callable[[Channel], bool]
+    is_copy: bool = False
+
+    def seen(self, blocks: Sequence[Kept]) -> Sequence[Kept]:
+        """Return blocks of this node as they are on that disk, as far as that is known.
+
+        A block of a copy may be larger than the archive here. It counts as that: if it is not, the
+        copy says so once it has followed.
+        """
+        if not self.is_copy:
+            return blocks
+        return [each._replace(archive_bytes=None) if each.frees else each for each in blocks]
 
 
 class Relief:
@@ -43,19 +58,26 @@ class Relief:
 
     Args:
         disks: Of this node.
-        role: Of this node: who copies from it.
+        group, node: This node.
         coordinator: Has what the others have published.
         clock: For durations.
     """
 
     def __init__(
-        self, disks: Sequence[DataDisk], role: Role, coordinator: Coordinator, clock: Clock
+        self,
+        disks: Sequence[DataDisk],
+        coordinator: Coordinator,
+        clock: Clock,
+        *,
+        group: str,
+        node: str,
     ) -> None:
         self._disks = disks
-        self._role = role
+        self._group = group
+        self._node = node
         self._coordinator = coordinator
         self._clock = clock
-        self._waits: dict[str, float] = {}  # until when, by node
+        self._copies_wait_until = 0.0
 
     async def pressed(self) -> list[Pressed]:
         """Return the disks that need space now.
@@ -70,16 +92,16 @@ class Relief:
             for disk in self._disks
             if disk.pressure_bytes
         ]
-        now = self._clock.monotonic()
-        self._waits = {node: until for node, until in self._waits.items() if until > now}
-        for node in sorted(self._role.insync - self._waits.keys()):
-            excess = await self._published(node)
-            if excess:
-                found.append(Pressed(f"{self._role.group}/{node}", excess, _everything))
+        if self._clock.monotonic() < self._copies_wait_until:
+            return found
+        for node in await children_or_none(self._coordinator, BrokerLoad.parent(self._group)):
+            excess = 0 if node == self._node else await self._published(node)
+            if excess > 0:
+                found.append(Pressed(f"{self._group}/{node}", excess, _everything, is_copy=True))
         return found
 
     async def _published(self, node: str) -> int:
-        path = BrokerLoad.path(self._role.group, node)
+        path = BrokerLoad.path(self._group, node)
         try:
             found = await self._coordinator.get(path)
             return BrokerLoad.decode(path, found.data).disk_excess_bytes
@@ -88,8 +110,7 @@ class Relief:
 
     def note_deleted(self) -> None:
         """Have nothing more go for the copies until they have followed."""
-        until = self._clock.monotonic() + FOLLOW_S
-        self._waits = dict.fromkeys(self._role.insync, until)
+        self._copies_wait_until = self._clock.monotonic() + FOLLOW_S
 
 
 def _lies_on(disk: DataDisk, channel: Channel) -> bool:

@@ -11,14 +11,14 @@ deletes a few blocks at a time, whatever is due.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from itertools import count, groupby
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, groupby, takewhile
 from typing import Final, NamedTuple
 
 from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
-from vq.broker.old_blocks import closed_blocks, is_whole, kept_of, read_block
+from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.relief import Relief
 from vq.broker.runner import Runner
 from vq.clock import Clock
@@ -29,7 +29,7 @@ from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
 from vq.store.block import Block
-from vq.store.block_facts import read_facts, read_first_ms
+from vq.store.block_facts import read_facts
 from vq.store.disk import Disk
 from vq.store.log import Log
 from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll, relieve
@@ -51,6 +51,9 @@ DELETED_LOOKS_MAX: Final = 200
 PARTITIONS_PER_TURN: Final = 64
 #: While a disk is too full, and as long as that frees anything, a pass follows so soon.
 PRESSED_S: Final = 5.0
+#: What groups need is read again after this time: a pass over many blocks takes long, and a group
+#: may come, or be reset, meanwhile.
+NEEDS_S: Final = 10.0
 
 
 class Held(NamedTuple):
@@ -68,6 +71,19 @@ class Held(NamedTuple):
     offset: int
     size_bytes: int
     since_ms: int
+
+
+class Early(NamedTuple):
+    """What may go early of a partition.
+
+    Attributes:
+        end: What lies before this offset.
+        settings, epoch: Under which that was decided; it does not hold under others.
+    """
+
+    end: int
+    settings: TopicSettings
+    epoch: int
 
 
 class Retainer:
@@ -145,8 +161,8 @@ class Retainer:
             self._freed = self._deleted_early > before
             self._relief.note_deleted()
 
-    async def _pass(self, led: list[Channel], early: dict[Channel, int]) -> None:
-        """Delete what is due, and what lies before the offsets in ``early``."""
+    async def _pass(self, led: list[Channel], early: dict[Channel, Early]) -> None:
+        """Delete what is due, and what may go early."""
         numbers = count(1)
         for topic, channels in groupby(led, key=lambda each: each.partition.topic):
             work = _Topic(topic, early=bool(early))
@@ -154,7 +170,7 @@ class Retainer:
                 if not number % PARTITIONS_PER_TURN:
                     await asyncio.sleep(0)
                 try:
-                    await self._retain(channel, work, early.get(channel, 0))
+                    await self._retain(channel, work, early.get(channel))
                 except (OSError, VqError) as error:
                     work.problem = work.problem or f"{channel}: {error}"
                 except Exception as error:  # one partition must not keep the others full
@@ -184,13 +200,14 @@ class Retainer:
             self._told.pop(topic, None)
 
     # Under pressure -----------------------------------------------------------------------------
-    async def _plan(self, channels: list[Channel]) -> dict[Channel, int]:
-        """Return before which offsets messages go early, of those partitions that allow it."""
+    async def _plan(self, channels: list[Channel]) -> dict[Channel, Early]:
+        """Return what goes early, of those partitions that allow it."""
         try:
             pressed = await self._relief.pressed() if channels else []
         except CoordinationError as error:
             self._tell_plan(str(error))
             return {}
+        begun = {each: (each.settings, each.role.epoch) for each in channels}
         spare: dict[Channel, list[Kept]] = {}
         needs: dict[str, Needs] = {}
         problem = ""
@@ -199,19 +216,21 @@ class Retainer:
                 spare[channel] = await self._spare(channel, needs)
             except (OSError, VqError) as error:
                 problem = problem or f"{channel}: {error}"
-        early: dict[Channel, int] = {}
+        ends: dict[Channel, int] = {}
         for each in pressed:
-            mine = {channel: blocks for channel, blocks in spare.items() if each.has(channel)}
-            left = each.excess_bytes - sum(_size(blocks) for blocks in mine.values())
+            mine = {
+                channel: each.seen(blocks) for channel, blocks in spare.items() if each.has(channel)
+            }
+            left = each.excess_bytes - sum(map(_freed_by, mine.values()))
             if left > 0:
                 problem = problem or (
                     f"{each.name} has {left} bytes too many beyond what may go early"
                 )
             for channel, end in relieve(mine, each.excess_bytes).items():
-                early[channel] = max(end, early.get(channel, 0))
-        self._freed = bool(early) or not pressed
+                ends[channel] = max(end, ends.get(channel, 0))
+        self._freed = bool(ends) or not pressed
         self._tell_plan(problem)
-        return early
+        return {channel: Early(end, *begun[channel]) for channel, end in ends.items()}
 
     def _tell_plan(self, problem: str) -> None:
         """Log once that a disk stays too full."""
@@ -223,6 +242,9 @@ class Retainer:
 
     async def _spare(self, channel: Channel, needs: dict[str, Needs]) -> list[Kept]:
         """Return the blocks of a partition that may go early.
+
+        Where blocks become archives before they are deleted, only archives may: other blocks become
+        archives early (``early_archives``).
 
         Raises:
             VqError, OSError: They cannot be told.
@@ -238,20 +260,26 @@ class Retainer:
             if topic not in needs:
                 needs[topic] = await read_needs(self._coordinator, topic, channel.topic_id)
             cut = self._decide(channel, blocks, limits, needs[topic])
-        return [kept_of(*each) for each in blocks if each[1].end_offset <= cut.offset]
+        found = [each for each in blocks if each[1].end_offset <= cut.offset]
+        if settings.retention_policy is RetentionPolicy.ARCHIVE:
+            found = list(takewhile(lambda each: each[1].is_archived, found))
+        return [kept_of(*each) for each in found]
 
     # One partition ------------------------------------------------------------------------------
-    async def _retain(self, channel: Channel, work: "_Topic", early: int) -> None:
-        """Delete what is due of one partition, a few blocks at a time; also what may go early.
+    async def _retain(self, channel: Channel, work: "_Topic", early: Early | None) -> None:
+        """Delete what is due of one partition, a few blocks at a time; or also what may go early.
 
         Raises:
             VqError, OSError: Not all of it could be deleted.
         """
         settings, epoch = channel.settings, channel.role.epoch
         limits = limits_of(settings)
-        if limits == Limits() and not early:
+        if early is not None and (settings, epoch) != early[1:]:
+            return
+        if limits == Limits() and early is None:
             self.held.pop(channel, None)
             return
+        early_end = 0 if early is None else early.end
 
         def still() -> bool:
             return _leads(channel) and channel.role.epoch == epoch and channel.settings == settings
@@ -260,12 +288,11 @@ class Retainer:
         while still():
             blocks = closed_blocks(channel)
             await self._look_at(blocks, limits)
-            cut = self._decide(channel, blocks, limits, None, early)
+            cut = self._decide(channel, blocks, limits, None, early_end)
             if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
-                if work.needs is None:
-                    work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
-                cut = self._decide(channel, blocks, limits, work.needs, early)
-            if not early:
+                needs = await self._needs(channel, work)
+                cut = self._decide(channel, blocks, limits, needs, early_end)
+            if early is None:
                 self._note_held(channel, blocks, cut, limits)
             due = _at_a_time([each for each in blocks if each[1].end_offset <= cut.offset])
             if due:
@@ -274,7 +301,7 @@ class Retainer:
                 freed = await self._logs.drop_before(channel, offset, still)
                 work.size_bytes += freed.size_bytes
                 work.blocks += freed.blocks
-                if early:
+                if early is not None:
                     channel.context.counters.deleted_early_bytes += freed.size_bytes
                     self._deleted_early += freed.size_bytes
             # Also when nothing is left, and so nothing was due: copies may have more.
@@ -286,6 +313,14 @@ class Retainer:
                 return
             took_s = self._clock.monotonic() - begun_s
             await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
+
+    async def _needs(self, channel: Channel, work: "_Topic") -> Needs:
+        """Return who needs what of a topic, as it was ``NEEDS_S`` ago at most."""
+        now = self._clock.monotonic()
+        if work.needs is None or now - work.needs_at > NEEDS_S:
+            work.needs_at = now
+            work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
+        return work.needs
 
     async def _are_deleted(self, channel: Channel) -> bool:
         """Return whether the files of dropped blocks are deleted, once they are or time is up.
@@ -344,10 +379,8 @@ class Retainer:
         if block is None or not block.length:
             return
         first_ms = None
-        if block.index is not None:
-            first_ms = block.index.at_offset(block.start_offset).append_time_ms
-        elif limits.age_ms is not None:
-            first_ms = await read_block(self._disk, self._runner, read_first_ms, block)
+        if limits.age_ms is not None:
+            first_ms = await first_ms_of(self._disk, self._runner, block)
         open_block = OpenBlock(block.start_offset, block.end_offset, first_ms)
         if must_roll(open_block, limits, now_ms=self._clock.wall_ms()):
             await self._logs.roll(channel, block)
@@ -376,6 +409,7 @@ class _Topic:
         name: Of the topic.
         size_bytes, blocks: What went.
         needs: Who needs what; None: that was not read.
+        needs_at: When that was asked.
         problem: The first error, "" if there was none.
         early: It goes before its time.
     """
@@ -386,6 +420,7 @@ class _Topic:
         self.size_bytes = 0
         self.blocks = 0
         self.needs: Needs | None = None
+        self.needs_at = 0.0
         self.problem = ""
 
 
@@ -410,8 +445,8 @@ def _may_go_early(channel: Channel) -> bool:
     return channel.settings.retention_early_hours is not None and _leads(channel)
 
 
-def _size(blocks: list[Kept]) -> int:
-    return sum(each.end - each.start for each in blocks)
+def _freed_by(blocks: Sequence[Kept]) -> int:
+    return sum(each.frees for each in blocks)
 
 
 def _at_a_time(due: list[tuple[Log, Block]]) -> list[tuple[Log, Block]]:

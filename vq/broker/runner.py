@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import enum
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
+
+#: Calls of a lane that may never answer: nobody waits for them for ever, so they would pile up.
+CALLS_MAX: Final = 256
 
 
 class Lane(enum.Enum):
@@ -34,12 +38,21 @@ class Lane(enum.Enum):
         """How many calls of the lane may run at once."""
         return self.value[1]
 
+    @property
+    def calls_max(self) -> int | None:
+        """How many calls may run or wait; None: who hands them in bounds them, by waiting."""
+        return CALLS_MAX if self in (Lane.ELSEWHERE, Lane.UPLOAD) else None
+
 
 class Runner(Protocol):
     """Runs blocking calls without holding up the event loop, where there is a way to."""
 
     async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
-        """Return what ``call()`` returns, or raise what it raises."""
+        """Return what ``call()`` returns, or raise what it raises.
+
+        Raises:
+            TimeoutError: As many calls as may (``Lane.calls_max``) wait for that lane already.
+        """
         ...
 
     async def close(self) -> None:
@@ -90,10 +103,22 @@ class ThreadRunner:
 
     def __init__(self) -> None:
         self._pools: dict[Lane, ThreadPoolExecutor] = {}
+        self._calls: Counter[Lane] = Counter()  # that run or wait, of lanes with a bound
 
     async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
         """See ``Runner.run``."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool(lane), call)
+        loop = asyncio.get_running_loop()
+        if lane.calls_max is None:
+            return await loop.run_in_executor(self._pool(lane), call)
+        if self._calls[lane] >= lane.calls_max:
+            raise TimeoutError(f"{self._calls[lane]} calls wait for the places of archives already")
+        self._calls[lane] += 1
+        future = loop.run_in_executor(self._pool(lane), call)
+        future.add_done_callback(lambda _: self._ended(lane))
+        return await asyncio.shield(future)
+
+    def _ended(self, lane: Lane) -> None:
+        self._calls[lane] -= 1
 
     def _pool(self, lane: Lane) -> ThreadPoolExecutor:
         pool = self._pools.get(lane)

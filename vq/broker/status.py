@@ -54,6 +54,7 @@ class StatusReport:
         not_copied: Tells which partitions this node cannot copy, and why.
         held: Tells what is kept only because somebody needs it.
         archive_run: Tells how far the last run of the archive is.
+        unindexed_bytes: Tells how much has no key index yet; None: that is not known.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class StatusReport:
         self.not_copied: Callable[[], dict[Channel, str]] = dict
         self.held: Callable[[], Mapping[Channel, Held]] = dict
         self.archive_run: Callable[[], LastRun | None] = lambda: None
+        self.unindexed_bytes: Callable[[], int | None] = lambda: None
         self.diverged: DivergedFiles | None = None
         self.scrub: Callable[[], Position] = Position
         self.next_scrub_ms: Callable[[], int] = int
@@ -167,6 +169,8 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         fills=full_in_s is not None,
         full_in_s=round(full_in_s or 0),
         excess_bytes=disk.pressure_bytes,
+        files_free=watch.files_free,
+        files_total=watch.files_total,
     )
 
 

@@ -39,6 +39,7 @@ class Totals:
         topics: By name; see ``OTHER_TOPICS``.
         topic_count: How many topics there are.
         stored_bytes: Bytes of the logs on disk, earlier ranges of partitions included.
+        deleted_bytes: Of these, those of deleted topics that can be brought back.
         damaged_ranges: Known damage.
         lost_messages: Of topics with async replication, in take-overs; what is kept of them.
         lag: How far other nodes are behind.
@@ -48,6 +49,7 @@ class Totals:
     topics: dict[str, TopicSum] = field(default_factory=dict)
     topic_count: int = 0
     stored_bytes: int = 0
+    deleted_bytes: int = 0
     damaged_ranges: int = 0
     lost_messages: int = 0
     lag: LagSum = field(default_factory=LagSum)
@@ -96,3 +98,4 @@ def _add(totals: Totals, channel: Channel, named: set[str]) -> None:
     of_topic.partitions += 1
     of_topic.stored_bytes += size
     totals.stored_bytes += size
+    totals.deleted_bytes += size if channel.deleted else 0

@@ -2,7 +2,8 @@
 
     scrub      verifies all that is stored                 (``scrubbing``)
     retention  deletes what topics do not keep             (``retaining``, ``relief``)
-    archive    makes zip files of old blocks, in runs      (``archive_runs``, ``daily_runs``)
+    archive    makes zip files of old blocks, in runs      (``archive_runs``, ``daily_runs``),
+               and early where a disk is too full          (``early_archives``)
     keys       makes key indexes of closed blocks          (``key_indexing``)
     removal    ends the grace of deleted topics            (``topic_remover``)
     tidy       notes which logs were begun, empties trash  (here)
@@ -22,11 +23,12 @@ from vq.broker.context import Context, Role
 from vq.broker.daily import DailyTime
 from vq.broker.daily_runs import Alarm, DailyRuns
 from vq.broker.data_disk import DataDisk
+from vq.broker.early_archives import EarlyArchiver
 from vq.broker.key_indexing import KeyIndexer
 from vq.broker.partitions import Partitions
 from vq.broker.relief import Relief
 from vq.broker.retaining import Retainer
-from vq.broker.runner import Runner
+from vq.broker.runner import Lane, Runner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.tasks import Tasks
 from vq.broker.topic_remover import TopicRemover
@@ -35,12 +37,15 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.store.directory import Trashed
 from vq.store.disk import Disk
 
 logger = get_logger(__name__)
 
-#: How often the trash, and the record of begun logs, are looked at, at least.
+#: How often the trash, and the record of begun logs, are looked at, at least …
 TIDY_INTERVAL_S: Final = 60.0
+#: … and at most, also where data of removed topics go at once.
+TIDY_LEAST_S: Final = 1.0
 
 
 class Upkeep:
@@ -84,7 +89,9 @@ class Upkeep:
         channels = partitions.channels.values
         self._partitions = partitions
         self._trash_keep_s = config.trash_keep_s
-        self._tidy_interval_s = min(config.trash_keep_s, TIDY_INTERVAL_S)
+        self._tidy_interval_s = max(TIDY_LEAST_S, min(config.trash_keep_s, TIDY_INTERVAL_S))
+        self._elsewhere: list[Trashed] = []  # in the trash, with archives elsewhere, and due
+        self._elsewhere_due = asyncio.Event()
         self.scrubber = Scrubber(
             partitions.channels,
             verifier,
@@ -103,7 +110,7 @@ class Upkeep:
             runner=runner,
             clock=clock,
             interval_s=config.retention_interval_s,
-            relief=Relief(disks, role, coordinator, clock),
+            relief=Relief(disks, coordinator, clock, group=config.group, node=config.node),
         )
         self.archiver = Archiver(
             channels,
@@ -116,6 +123,16 @@ class Upkeep:
             clock=clock,
             counters=context.counters,
             rng=rng,
+            stops=stops,
+        )
+        self._early_archiver = EarlyArchiver(
+            channels,
+            partitions.logs,
+            disks,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            counters=context.counters,
             stops=stops,
         )
         self.indexer = KeyIndexer(
@@ -150,9 +167,10 @@ class Upkeep:
     def run_registered(self, tasks: Tasks) -> None:
         """Begin what a registered node does."""
         tasks.keep(self._tidy, "tidy up")
-        tasks.keep(lambda: self._empty_trash(elsewhere=False), "empty the trash")
-        tasks.keep(lambda: self._empty_trash(elsewhere=True), "purge archives elsewhere")
+        tasks.keep(self._empty_trash, "empty the trash")
+        tasks.keep(self._empty_trash_elsewhere, "purge archives elsewhere")
         tasks.keep(self.archiver.run, "archive")
+        tasks.keep(self._early_archiver.run, "archive early")
         tasks.keep(self._daily_runs.run, "make daily runs")
 
     async def _tidy(self) -> None:
@@ -162,11 +180,29 @@ class Upkeep:
             await self._partitions.look_at_losses()
             await asyncio.sleep(self._tidy_interval_s)
 
-    async def _empty_trash(self, *, elsewhere: bool) -> None:
+    async def _empty_trash(self) -> None:
         """Remove data of removed topics after a while, in which an operator may take them back."""
         while True:
             try:
-                await self._partitions.purge_trash(self._trash_keep_s, elsewhere=elsewhere)
+                due = await self._partitions.due_trash(self._trash_keep_s)
+                self._elsewhere = [each for each in due if each.elsewhere]
+                if self._elsewhere:
+                    self._elsewhere_due.set()
+                here = [each for each in due if not each.elsewhere]
+                await self._partitions.purge_trash(here, Lane.PURGE)
             except (OSError, VqError) as error:
                 logger.warning("trash cannot be emptied, trying again later", error=error)
             await asyncio.sleep(self._tidy_interval_s)
+
+    async def _empty_trash_elsewhere(self) -> None:
+        """Remove what has archives elsewhere: a place that does not answer holds up nothing else.
+
+        What cannot be removed is due again when the trash is looked at next.
+        """
+        while True:
+            await self._elsewhere_due.wait()
+            try:
+                await self._partitions.purge_trash(self._elsewhere, Lane.UPLOAD)
+            except (OSError, VqError) as error:
+                logger.warning("trash cannot be emptied, trying again later", error=error)
+            self._elsewhere_due.clear()  # what was listed meanwhile may be gone by now

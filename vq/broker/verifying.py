@@ -433,6 +433,7 @@ class Verifier:
         on_read: Callable[[int], None],
     ) -> str:
         """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
+        piece = _located(log, piece)  # it may have waited for days
         scrub = Scrub(self._disk, [piece])
 
         async def pause(read: int, batches: int) -> None:
@@ -539,6 +540,15 @@ def _end(channel: Channel, log: Log) -> int:
 def _gone(channel: Channel, log: Log) -> bool:
     """Whether the log is not the channel's any more: closed, put aside, or about to be."""
     return not channel.rules.verify or log not in _logs(channel)
+
+
+def _located(log: Log, piece: Piece) -> Piece:
+    """Return a piece where its block is by now: it may have become an archive, or a file again."""
+    block = log.reader.block_at(piece.start)
+    if block is None or block.start_offset != piece.block_start:
+        return piece
+    archive = block.archive
+    return piece._replace(path=block.path, is_elsewhere=archive is not None and bool(archive.url))
 
 
 def _is_there(disk: Disk, piece: Piece) -> bool:

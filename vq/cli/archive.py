@@ -12,7 +12,14 @@ from vq.cli.archive_blocks import export, list_, restore, verify
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.moments import Moment
-from vq.cli.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.options import (
+    Commands,
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    no_effect,
+)
 from vq.cli.text import in_seconds, utc
 
 
@@ -38,17 +45,32 @@ def archive() -> None:
 @click.option(
     "--wait/--no-wait", default=True, help="Return when all brokers have ended, or at once.  [wait]"
 )
+@click.option(
+    "--timeout",
+    type=Seconds(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Wait no longer.  [no bound]",
+)
 @command_options
 def run(
-    invocation: Invocation, topic: str | None, as_of_ms: int | None, dry_run: bool, wait: bool
+    invocation: Invocation,
+    topic: str | None,
+    as_of_ms: int | None,
+    dry_run: bool,
+    wait: bool,
+    timeout: float | None,
 ) -> None:
     """Have all brokers archive now what the daily run would archive.
 
     Blocks become archives when their last message is older than the topic's archive_after_hours,
     as of that time. Brokers go on if this command is interrupted; `vq archive history` shows it.
 
-    Exit code 1 when a block could not be archived.
+    A broker that does not begin within three minutes, and does no other run, is not waited for.
+
+    Exit code 1 when a block could not be archived, or a broker has not ended.
     """
+    if timeout is not None and not wait:
+        raise no_effect(f"--timeout {timeout:g}", "with --no-wait", "leave one of them out")
 
     async def work() -> ArchiveRun | int:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -58,7 +80,10 @@ def run(
             if not wait:
                 return number
             return await archive_runs.wait_for_archive_run(
-                cluster, number, on_progress=lambda now: invocation.output.remark(_sentence(now))
+                cluster,
+                number,
+                timeout=timeout,
+                on_progress=lambda now: invocation.output.remark(_sentence(now)),
             )
 
     found = invocation.run(work())
@@ -87,6 +112,13 @@ def run(
             )
     if found.state == "failed":
         raise CommandFailed(f"{found.total.failed} block(s) could not be archived, see above")
+    waits = [f"{each.group}/{each.node}" for each in found.nodes if not each.has_ended]
+    if waits:
+        raise CommandFailed(
+            f"{len(waits)} broker(s) have not ended run {found.number}: {', '.join(waits[:5])}"
+            f"{' …' if waits[5:] else ''}; `vq archive history` shows how far they are",
+            outcome="unknown",
+        )
 
 
 def _sentence(now: ArchiveRun) -> str:

@@ -257,6 +257,8 @@ def disk_json(disk: DiskState) -> dict[str, Any]:
         "growth_bytes_per_hour": disk.growth_bytes_per_hour,
         "full_in_hours": disk.full_in_hours,
         "excess_bytes": disk.excess_bytes,
+        "files_free": disk.files_free,
+        "files_total": disk.files_total,
     }
 
 

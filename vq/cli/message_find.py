@@ -9,15 +9,8 @@ from typing import Any, Final
 import click
 
 from vq.admin.connect import cluster_client
-from vq.admin.finding import (
-    LIMIT,
-    TIMEOUT_S,
-    FoundMessages,
-    GapKind,
-    SearchedPartition,
-    SearchGap,
-    find_messages,
-)
+from vq.admin.finding import LIMIT, TIMEOUT_S, find_messages
+from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 from vq.admin.stored import COUNT_MAX
 from vq.cli import text
 from vq.cli.completion import topic_names

@@ -202,6 +202,8 @@ _NODE: Final = record(
                 growth_bytes_per_hour=maybe(WHOLE),
                 full_in_hours=maybe(NUMBER),
                 excess_bytes=WHOLE,
+                files_free=maybe(WHOLE),
+                files_total=maybe(WHOLE),
             )
         )
     ),

@@ -537,9 +537,14 @@ class BrokerLoad(Value):
         return 1 - min(max(0, self.disk_bytes_free), total) / total  # too large ones have no float
 
     @staticmethod
-    def path(group: str, node: str) -> str:
+    def parent(group: str) -> str:
+        """Return the path that holds the loads of a group's nodes."""
+        return join(BROKERS, group, "load")
+
+    @classmethod
+    def path(cls, group: str, node: str) -> str:
         """Return the path of the node's load."""
-        return join(BROKERS, group, "load", node)
+        return join(cls.parent(group), node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

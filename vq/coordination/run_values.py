@@ -96,8 +96,8 @@ class ArchiveRun(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicResult:
-    """What a node has done of one topic in a run.
+class ArchiveTopicRun:
+    """What a node, or all of them, have done of a topic in a run.
 
     Attributes:
         blocks: That became archives; in a dry run: that would.
@@ -113,9 +113,9 @@ class TopicResult:
     failed: int = 0
     error: str = ""
 
-    def plus(self, other: "TopicResult") -> "TopicResult":
+    def plus(self, other: "ArchiveTopicRun") -> "ArchiveTopicRun":
         """Return both together; the first error counts."""
-        return TopicResult(
+        return ArchiveTopicRun(
             self.blocks + other.blocks,
             self.size_bytes + other.size_bytes,
             self.archive_bytes + other.archive_bytes,
@@ -140,8 +140,8 @@ class RunResult(Value):
     state: RunState
     begun_ms: int = 0
     ended_ms: int = 0
-    total: TopicResult = field(default_factory=TopicResult)
-    topics: Mapping[str, TopicResult] = field(default_factory=dict)
+    total: ArchiveTopicRun = field(default_factory=ArchiveTopicRun)
+    topics: Mapping[str, ArchiveTopicRun] = field(default_factory=dict)
     omitted: int = 0
 
     @staticmethod
@@ -206,12 +206,12 @@ def covering(runs: Mapping[int, ArchiveRun], number: int) -> int | None:
     return None
 
 
-def _short(result: TopicResult) -> TopicResult:
+def _short(result: ArchiveTopicRun) -> ArchiveTopicRun:
     return replace(result, error=result.error[:ERROR_CHARACTERS_MAX])
 
 
-def _topic_result(document: Mapping[str, Any]) -> TopicResult:
-    return TopicResult(
+def _topic_result(document: Mapping[str, Any]) -> ArchiveTopicRun:
+    return ArchiveTopicRun(
         blocks=int(document["blocks"]),
         size_bytes=int(document["size_bytes"]),
         archive_bytes=int(document["archive_bytes"]),

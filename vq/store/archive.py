@@ -38,13 +38,14 @@ from vq.store.format import (
     INDEX_SUFFIX,
     OFFSET_DIGITS,
     OFFSET_MAX,
+    UPLOAD_SUFFIX,
     ZIP_SUFFIX,
     BatchHeader,
     decode_control,
 )
 from vq.store.zip_format import MEMBERS_MAX, ZIP_BYTES_MAX
 
-__all__ = ["Archive", "ArchiveFiles", "Chunk", "Stub", "url_of"]
+__all__ = ["STUB_VERSION", "Archive", "ArchiveFiles", "Chunk", "Stub", "url_of"]
 
 #: What one chunk of a block has, unless a batch is larger.
 CHUNK_BYTES: Final = 1 * MIB
@@ -56,7 +57,7 @@ EPOCHS_MAX: Final = 4096
 CHUNK_DIRECTORY: Final = "block/"
 DESCRIPTION_NAME: Final = "description.json"
 DESCRIPTION_VERSION: Final = 1
-_VERSION: Final = 2
+STUB_VERSION: Final = 2
 #: A position in a block has so many digits in the name of a chunk: names sort as the chunks lie.
 _POSITION_DIGITS: Final = len(str(ARCHIVED_BLOCK_BYTES_MAX))
 
@@ -74,12 +75,13 @@ class ArchiveFiles:
     zip: Path
     index: Path
     discard: Path
+    upload: Path
 
     @classmethod
     def of(cls, path: Path) -> "ArchiveFiles":
         """Return them; ``path`` is any of them."""
-        suffixes = (BLOCK_SUFFIX, ARCHIVE_SUFFIX, ZIP_SUFFIX, INDEX_SUFFIX, DISCARD_SUFFIX)
-        return cls(*(path.with_suffix(suffix) for suffix in suffixes))
+        names = BLOCK_SUFFIX, ARCHIVE_SUFFIX, ZIP_SUFFIX, INDEX_SUFFIX, DISCARD_SUFFIX
+        return cls(*(path.with_suffix(suffix) for suffix in (*names, UPLOAD_SUFFIX)))
 
 
 class Chunk(NamedTuple):
@@ -186,7 +188,7 @@ class Stub:
             "epochs": archive.epochs,
             "chunks": [chunk[1:] for chunk in self.chunks],
         }
-        return encode_text(_VERSION, values)
+        return encode_text(STUB_VERSION, values)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Stub":
@@ -195,9 +197,9 @@ class Stub:
         Raises:
             CorruptData: It is no stub, is damaged, or of an unknown version.
         """
-        version, values = decode_text(data, version_max=_VERSION)
-        if version != _VERSION:
-            raise CorruptData(f"a stub of an archive has version {version}, not {_VERSION}")
+        version, values = decode_text(data, version_max=STUB_VERSION)
+        if version != STUB_VERSION:
+            raise CorruptData(f"a stub of an archive has version {version}, not {STUB_VERSION}")
         try:
             first = bytes.fromhex(values["first"])
             header = decode_control(first)

@@ -21,7 +21,7 @@ old then, and 22 would do. So each message is an archive when it is 24 to 48 hou
 from collections.abc import Sequence
 from typing import Final
 
-from vq.store.retention import Kept, OpenBlock
+from vq.store.retention import Kept, OpenBlock, times_of
 
 __all__ = ["EARLY_MS_MAX", "HOUR_MS", "due", "must_roll"]
 
@@ -48,9 +48,7 @@ def due(blocks: Sequence[Kept], *, after_hours: int, as_of_ms: int, committed: i
     """
     age_ms = after_hours * HOUR_MS
     before_ms = as_of_ms - age_ms + min(EARLY_MS_MAX, age_ms // EARLY_SHARE)
-    for at, block in enumerate(blocks):
-        times = (each.last_ms for each in blocks[at:] if each.last_ms is not None)
-        time_ms = next(times, None)
+    for at, (block, time_ms) in enumerate(zip(blocks, times_of(blocks), strict=True)):
         if time_ms is None or time_ms > before_ms or block.end > committed:
             return at
     return len(blocks)

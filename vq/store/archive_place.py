@@ -16,9 +16,10 @@ from typing import Any, Final, Protocol
 
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
-from vq.store.archive import ArchiveFiles, Stub
+from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
+from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import FILE_MODE, Disk, File
-from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX
+from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX, UPLOAD_SUFFIX
 
 __all__ = [
     "Unreachable",
@@ -27,7 +28,10 @@ __all__ = [
     "discard",
     "discard_all",
     "drop_archive",
+    "end_upload",
     "has_archives_elsewhere",
+    "lies_on_disk",
+    "local_path",
     "new_zip",
     "open_zip",
     "url_in",
@@ -103,7 +107,8 @@ def new_zip(disk: Disk, block_path: Path, url: str) -> ZipWriter:
         Unreachable: The place cannot be reached.
         OSError: It cannot be made.
     """
-    return _ElsewhereWriter(url) if url else _BesideWriter(disk, ArchiveFiles.of(block_path).zip)
+    files = ArchiveFiles.of(block_path)
+    return _ElsewhereWriter(disk, files, url) if url else _BesideWriter(disk, files.zip)
 
 
 class _BesideWriter:
@@ -172,11 +177,15 @@ class _Elsewhere:
 
 
 class _ElsewhereWriter:
-    """A zip at a URL. Nothing refers to it before the stub does, so it gets its name at once."""
+    """A zip at a URL. Only a note names it before the stub does, so it gets its name at once."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, disk: Disk, files: ArchiveFiles, url: str) -> None:
+        self._disk = disk
+        self._files = files
         self._url = url
         self._is_placed = False
+        # What a killed process leaves there is known by this note, and removed by the next start.
+        disk.write_atomic(files.upload, encode_text(STUB_VERSION, {"zip": url}))
         with _at(url) as (system, path):
             #: Directories with names that are not durable; only where the system has the files.
             self._changed = _missing_names(Path(path).parent) if _is_local(system) else []
@@ -209,7 +218,7 @@ class _ElsewhereWriter:
         self._is_placed = True
 
     def discard(self) -> None:
-        """See ``ZipWriter.discard``. What cannot be removed is written over by the next try."""
+        """See ``ZipWriter.discard``. What cannot be removed has its note still."""
         if self._is_placed:
             return
         self._is_placed = True
@@ -217,6 +226,8 @@ class _ElsewhereWriter:
             with _at(self._url):
                 self._file.close()
             _remove(self._url)
+            with contextlib.suppress(FileNotFoundError):  # also if its directory was moved away
+                self._disk.unlink(self._files.upload)
         except OSError as error:
             logger.warning("zip of an archive cannot be removed", url=self._url, error=error)
 
@@ -226,7 +237,7 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     """Provide the file system of a URL and the path in it; have its errors be ``OSError``.
 
     That a file is not there can mean that nothing is: a mount is missing, say. So it counts only if
-    its directory is there.
+    its directory is there; in a store that has no directories, only if its bucket is.
     """
     try:
         import fsspec
@@ -243,18 +254,34 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     except Unreachable:
         raise
     except FileNotFoundError as error:
-        if _has_directory(system, path):
+        if _has_place(system, path):
             raise FileNotFoundError(errno.ENOENT, "no such file", url) from error
-        raise Unreachable(url, f"its directory is not there: {error}") from error
+        raise Unreachable(url, f"its directory, or bucket, is not there: {error}") from error
     except Exception as error:  # each file system has its own
         raise Unreachable(url, f"{type(error).__name__}: {error}") from error
 
 
-def _has_directory(system: Any, path: str) -> bool:
+def _has_place(system: Any, path: str) -> bool:
+    """Whether what a file should lie in is there.
+
+    Stores with buckets, of which a path does not begin with a slash, have no directories: one seems
+    to be gone with the last file in it.
+    """
+    place = _parent(path) if path.startswith("/") else path.partition("/")[0]
     try:
-        return bool(system.isdir(_parent(path)))
+        return bool(system.isdir(place))
     except Exception:  # noqa: BLE001  so it cannot be reached
         return False
+
+
+def local_path(url: str) -> Path | None:
+    """Return the file that a URL names on this machine, without links; None: it is not here.
+
+    Raises:
+        Unreachable: The URL means nothing.
+    """
+    with _at(url) as (system, path):
+        return Path(path).resolve() if _is_local(system) else None
 
 
 def _is_local(system: Any) -> bool:
@@ -289,6 +316,23 @@ def _remove(url: str) -> None:
         system.rm_file(path)
 
 
+def lies_on_disk(url: str, directory: Path) -> bool:
+    """Return whether an archive at a URL takes space of the disk that a directory lies on.
+
+    True also where that cannot be told.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in _LOCAL:
+        return False
+    path = Path(rest)
+    try:
+        while not path.exists():
+            path = path.parent
+        return path.stat().st_dev == directory.stat().st_dev
+    except OSError:
+        return True
+
+
 # Removing ---------------------------------------------------------------------------------------
 def drop_archive(disk: Disk, stub_path: Path) -> bool:
     """Remove a stub and the zip beside it; whether a zip elsewhere is left to be removed.
@@ -307,7 +351,27 @@ def drop_archive(disk: Disk, stub_path: Path) -> bool:
             disk.unlink(files.stub)
     if disk.exists(files.zip):
         disk.unlink(files.zip)
-    return is_elsewhere
+    return end_upload(disk, stub_path) or is_elsewhere
+
+
+def end_upload(disk: Disk, path: Path) -> bool:
+    """Forget the note that a zip of a block is written elsewhere; whether that made a mark of it.
+
+    It does unless a stub, or a mark, names the same zip: then the zip is to be removed. A note
+    beside the mark of another place stays until that is done. ``path`` is any file of the block.
+    """
+    files = ArchiveFiles.of(path)
+    if not disk.exists(files.upload):
+        return False
+    with contextlib.suppress(FileNotFoundError):  # who wrote it has just removed it
+        url = url_in(disk, files.upload)
+        named = [url_in(disk, each) for each in (files.stub, files.discard) if disk.exists(each)]
+        if not url or url in named:
+            disk.unlink(files.upload)
+        elif not disk.exists(files.discard):
+            disk.rename(files.upload, files.discard)
+            return True
+    return False
 
 
 def discard(disk: Disk, path: Path) -> None:
@@ -327,10 +391,10 @@ def discard(disk: Disk, path: Path) -> None:
 
 
 def url_in(disk: Disk, path: Path) -> str:
-    """Return the URL that a stub names; "": none, or it cannot be read."""
+    """Return the URL that a stub, a mark or a note names; "": none, or it cannot be read."""
     try:
-        return Stub.from_bytes(disk.read_bytes(path)).archive.url
-    except CorruptData as error:
+        return str(decode_text(disk.read_bytes(path), version_max=STUB_VERSION)[1]["zip"])
+    except (CorruptData, KeyError) as error:
         logger.warning("stub of an archive cannot be read", path=path, error=error)
         return ""
 
@@ -360,7 +424,7 @@ def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:
         return
     for name in names:
         path = directory / name
-        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX)):
+        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)):
             url = url_in(disk, path)
             if url:
                 yield url

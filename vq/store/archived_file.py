@@ -31,6 +31,7 @@ __all__ = [
     "NotInMemory",
     "fetch_stored",
     "inflate",
+    "is_elsewhere",
     "open_stored",
     "read_archive",
     "stored_length",
@@ -352,6 +353,11 @@ def _open(disk: Disk, path: Path, chunks: ChunkCache | None) -> File:
     if path == ArchiveFiles.of(path).stub:
         return ArchivedFile(disk, path, chunks)
     return disk.open(path)
+
+
+def is_elsewhere(file: File) -> bool:
+    """Whether reading from a file that ``open_stored`` returned may wait for another machine."""
+    return isinstance(file, ArchivedFile) and bool(file.archive.url)
 
 
 def stored_length(disk: Disk, path: Path) -> int:

@@ -17,7 +17,7 @@ Threads: any; a lock is held during a write. ``Log`` and the event loop do not c
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -52,10 +52,11 @@ class BegunLog(NamedTuple):
 class BegunLogs:
     """The record of one data directory."""
 
-    def __init__(self, data: Path, disk: Disk) -> None:
+    def __init__(self, data: Path, disk: Disk, check: Callable[[], None] = lambda: None) -> None:
         """Use ``BegunLogs.load``."""
         self._path = data / BEGUN_NAME
         self._disk = disk
+        self._check = check
         self._lock = threading.Lock()
         # (topic id, partition) → name of a directory → first offset
         self._logs: dict[tuple[str, str], dict[str, int]] = {}
@@ -64,14 +65,16 @@ class BegunLogs:
         self._saved = True
 
     @classmethod
-    def load(cls, data: Path, disk: Disk) -> "BegunLogs":
+    def load(cls, data: Path, disk: Disk, check: Callable[[], None] = lambda: None) -> "BegunLogs":
         """Return the record of the data directory ``data``; empty if there is none yet.
+
+        ``check`` raises ``OSError`` while the directory is gone.
 
         Raises:
             DirectoryRefused: A newer vq wrote it.
             OSError: It cannot be read.
         """
-        begun = cls(data, disk)
+        begun = cls(data, disk, check)
         if disk.exists(begun._path):
             begun._read(disk.read_bytes(begun._path))
         return begun
@@ -174,11 +177,13 @@ class BegunLogs:
         """Make noted lines durable; without space or file descriptors, leave it to the next save.
 
         Raises:
-            OSError: It is unknown which lines are durable; the next save writes another file.
+            OSError: It is unknown which lines are durable; the next save writes another file. Also
+                if the data directory is gone: a list in its place would not be found again.
         """
         with self._lock:
             if self._saved:
                 return
+            self._check()
             end, self._end = self._end, 0
             try:
                 self._end = self._append(end) if end else self._write_anew()

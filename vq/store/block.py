@@ -11,6 +11,7 @@ An archived block (``archive``) does not change. Who reads one on the log's thre
 not in memory (``NotInMemory``); its first batch, its epochs and its facts are.
 """
 
+import contextlib
 import errno
 import threading
 from collections import OrderedDict
@@ -390,14 +391,23 @@ class Block:
             NotInMemory: It must be built of an archive.
             OSError: The medium cannot deliver the block.
         """
-        if self.index is not None:
-            return self.index
-        try:
-            index, messages = self._decode_index(self._disk.read_bytes(self.index_path))
-        except (OSError, CorruptData):
-            index, messages = self._build_index()
-        self.index, self.messages = index, messages
+        index = self.kept_index()
+        if index is None:
+            index, self.messages = self._build_index()
+            self.index = index
         return index
+
+    def kept_index(self) -> OffsetIndex | None:
+        """Return the index at hand, or the one beside the block; None: it would have to be built.
+
+        For an archive, which may lie elsewhere, of which the number of messages is known.
+        """
+        if self.index is None:
+            with contextlib.suppress(OSError, CorruptData):
+                self.index, self.messages = self._decode_index(
+                    self._disk.read_bytes(self.index_path)
+                )
+        return self.index
 
     def _decode_index(self, data: bytes) -> tuple[OffsetIndex, int]:
         index, end, messages = OffsetIndex.from_bytes(data)

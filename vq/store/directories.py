@@ -62,6 +62,7 @@ class DataDirectories:
         disk: Disk,
         *,
         without: Collection[str] = (),
+        spend: Callable[[Callable[[], None], str], None] = lambda write, _: write(),
     ) -> "DataDirectories":
         """Lock all ``paths``, making them if needed, and check that they belong together.
 
@@ -70,10 +71,15 @@ class DataDirectories:
             cluster, group, node: Whose they are.
             disk: Where they are.
             without: Ids of further ones that the node goes on without, from now on.
+            spend: Calls what writes to the main one, and says what that is for; on a full disk,
+                which a further one is added for, perhaps, it finds some space.
 
         Raises:
-            DirectoryRefused: See ``DataDirectory.open``; or one that belongs to it is not given.
+            DirectoryRefused: See ``DataDirectory.open``; or one that belongs to it is not given, or
+                two of them cannot be used together.
+            DiskFull: ``spend`` has found no space.
         """
+        _check_apart(paths)
         opened: list[DataDirectory] = []
         try:
             for path in paths:
@@ -82,7 +88,10 @@ class DataDirectories:
             _check_complete(opened, without)
             further = {each.identity.id: str(each.path) for each in opened[1:]}
             try:
-                opened[0].name_further(further)
+                spend(
+                    lambda: opened[0].name_further(further),
+                    "which directories belong together cannot be stored",
+                )
             except OSError as error:
                 raise unusable(opened[0].path, error) from error
         except BaseException:
@@ -100,6 +109,11 @@ class DataDirectories:
     def paths(self) -> list[Path]:
         """All of them, the main one first."""
         return [each.path for each in self._directories]
+
+    @property
+    def ids(self) -> dict[Path, str]:
+        """Their ids."""
+        return {each.path: each.identity.id for each in self._directories}
 
     @property
     def identity(self) -> Identity:
@@ -183,8 +197,9 @@ class DataDirectories:
         if len(self._directories) == 1:
             return False
         home = self._home(topic, partition)
-        names = {name.partition(".")[0] for name in self._names(home.path / topic)}
-        if self.takes(home.path) or str(partition) in names:
+        if self.takes(home.path):  # asked first: a topic may have thousands of names to list
+            return False
+        if str(partition) in {name.partition(".")[0] for name in self._names(home.path / topic)}:
             return False
         with self._lock:
             self._counts[home] -= 1
@@ -294,13 +309,36 @@ class DataDirectories:
         return directory.remove_trash(trashed)
 
 
+def _check_apart(paths: Sequence[Path]) -> None:
+    """Return if no data directory lies in another one, where it would be taken for a topic.
+
+    Raises:
+        DirectoryRefused: One does.
+    """
+    for inner in paths:
+        for outer in paths:
+            if outer.absolute() in inner.absolute().parents:
+                raise DirectoryRefused(
+                    f"data directory {inner} lies in data directory {outer}: give directories "
+                    "beside each other"
+                )
+
+
 def _check_complete(opened: Sequence[DataDirectory], without: Collection[str]) -> None:
     """Return if all further directories are there that the main one names, or are given up.
 
     Raises:
-        DirectoryRefused: One is not.
+        DirectoryRefused: One is not, or one is there twice.
     """
-    there = {each.identity.id for each in opened[1:]}
+    there: dict[str, Path] = {}
+    for each in opened[1:]:
+        if each.identity.id in there:
+            raise DirectoryRefused(
+                f"{there[each.identity.id]} and {each.path} have the same id, "
+                f"{each.identity.id}: one is a copy of the other. Give only the one that this "
+                "node used last"
+            )
+        there[each.identity.id] = each.path
     for missing, path in opened[0].identity.further.items():
         if missing not in there and missing not in without:
             raise DirectoryRefused(

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,14 +28,15 @@ from vq.log_lines import get_logger
 from vq.model import check_name
 from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
 from vq.store.begun import BegunLogs
+from vq.store.block import PASSING_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, Lock
 from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
-from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity
+from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity, check_there
 from vq.store.unflushed import Unflushed
 
-__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "Trashed", "is_gone", "unusable"]
+__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "Trashed", "unusable", "why_gone"]
 
 logger = get_logger(__name__)
 
@@ -55,12 +57,27 @@ def unusable(path: Path, error: OSError) -> DirectoryRefused:
     )
 
 
-def is_gone(path: Path, disk: Disk) -> bool:
-    """Whether a data directory was removed, moved or unmounted while it is open.
+def why_gone(path: Path, disk: Disk, own_id: str) -> str:
+    """Return why a data directory, which is open, is not there any more; "": it is.
 
-    Files that are open go on taking bytes then, which nobody finds again.
+    It was removed, moved or unmounted; another one is in its place; or its file system fails. Files
+    that are open may go on taking bytes then, which nobody finds again.
+
+    Raises:
+        OSError: That cannot be told now, for want of file descriptors.
     """
-    return not disk.exists(path / IDENTITY_NAME)
+    file = path / IDENTITY_NAME
+    try:
+        if not disk.exists(file):
+            return "it was removed or unmounted"
+        found = Identity.from_bytes(disk.read_bytes(file), file).id
+    except DirectoryRefused:  # a damaged identity is no other one
+        return ""
+    except OSError as error:
+        if error.errno in PASSING_ERRNOS:
+            raise
+        return f"it cannot be read: {error.strerror or error}"
+    return "" if found == own_id else f"another one, with the id {found}, is in its place"
 
 
 class NamesakeFound(DirectoryRefused):
@@ -145,8 +162,9 @@ class DataDirectory:
                 identity = check_identity(
                     path, cluster=cluster, group=group, node=node, disk=disk, of=of
                 )
-                begun = BegunLogs.load(path, disk)
-                unflushed = Unflushed.load(path, disk)
+                check = partial(check_there, path, disk)
+                begun = BegunLogs.load(path, disk, check)
+                unflushed = Unflushed.load(path, disk, check)
             except BaseException:
                 lock.release()
                 raise
@@ -175,13 +193,21 @@ class DataDirectory:
         Raises:
             InvalidArgument: The topic's name may not name a directory.
             NamesakeFound: Data of a topic of the same name and another id lie here.
-            DirectoryRefused: It is unknown whose data lie here, or a file has the topic's name.
+            DirectoryRefused: It is unknown whose data lie here, a file has the topic's name, or the
+                data directory is gone.
             OSError: The topic's directory cannot be made or read.
         """
         if self._topic_ids.get(topic) == topic_id:
             return
         directory = self.path / check_name("topic", topic)
         disk = self._disk
+        try:
+            check_there(self.path, disk)
+        except FileNotFoundError as error:
+            raise DirectoryRefused(
+                f"data directory {self.path} is gone: topic {topic!r} gets no directory there "
+                "before it is back"
+            ) from error
         file = directory / TOPIC_FILE_NAME
         if disk.exists(directory) and not disk.is_directory(directory):
             raise DirectoryRefused(

@@ -191,6 +191,10 @@ class Disk(Protocol):
         """Return the bytes free for us and the bytes in all of the file system of ``path``."""
         ...
 
+    def free_files(self, path: Path) -> tuple[int, int]:
+        """Return how many files can be made there, and how many it can have; 0, 0: no bound."""
+        ...
+
     def boot_id(self) -> str:
         """Return an id of this boot of the machine; "": not known.
 
@@ -477,6 +481,11 @@ class RealDisk:
         """See ``Disk.free_space``."""
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def free_files(self, path: Path) -> tuple[int, int]:
+        """See ``Disk.free_files``."""
+        stat = os.statvfs(path)
+        return stat.f_favail, stat.f_files
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from vq.errors import CorruptData, InvalidArgument
-from vq.store.archive import ArchiveFiles
+from vq.store.archive import Archive, ArchiveFiles
 from vq.store.archive_place import drop_archive
 from vq.store.archive_writer import BlockWriter
-from vq.store.archived_file import open_stored, stored_length
+from vq.store.archived_file import open_stored, read_archive, stored_length
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.format import (
@@ -105,7 +105,7 @@ def cut_back(directory: Path, offset: int, *, topic_id: str, disk: Disk) -> list
     """Have the log in ``directory`` end at ``offset``; return files with what followed, by offset.
 
     It blocks, so call it on a lane. The headers of all batches before the offset are read once, to
-    know who wrote the last ones.
+    know who wrote the last ones; but not of archives that stay, the stubs of which tell enough.
 
     Args:
         directory: Of a log that was opened and closed since the last crash.
@@ -164,12 +164,23 @@ class _Cut:
     def _checkpoint_at(self, offset: int) -> Checkpoint:
         """Return the checkpoint of a log that ends at ``offset``."""
         was = self.checkpoint
-        producers = ProducerTable.from_bytes(was.producers).before(was.start_offset)
+        known = ProducerTable.from_bytes(was.producers)
+        producers = known.before(was.start_offset)
         messages, epoch, time = was.start_messages, 0, 0
         position, index = was.start_offset, b""
+        is_read = True
         for start in self.starts:
             if start >= offset or start != position:
                 break
+            archive = self._whole_archive(start, offset)
+            if archive is not None:
+                messages += archive.messages
+                epoch, time = archive.epochs[-1][0], archive.last_ms
+                position, index, is_read = archive.end_offset, b"", False
+                for at, stamp in known.batches():
+                    if start <= at < position:
+                        producers.record(stamp, at)
+                continue
             before = messages
             found = OffsetIndex(start, messages_before=messages)
             for header in self._headers(start):
@@ -182,6 +193,8 @@ class _Cut:
                 epoch, time = header.master_epoch, header.append_time_ms
                 position = header.end_offset
             index = found.to_bytes(end_offset=position, messages=messages - before)
+        if not is_read and any(stamp.producer_id not in producers for _, stamp in known.batches()):
+            producers.forgot = True  # what it wrote in archives is not known
         if position != offset:
             raise InvalidArgument(
                 f"no batch of the log in {self.directory} begins at offset {offset}; the last one "
@@ -215,6 +228,30 @@ class _Cut:
 
     def _end(self, start: int) -> int:
         return start + stored_length(self.disk, self._path(start))
+
+    def _whole_archive(self, start: int, offset: int) -> Archive | None:
+        """Return the archive of a block that stays as a whole: its stub tells enough.
+
+        To read terabytes of archives, perhaps from another machine, takes hours, and the partition
+        would not be copied meanwhile.
+
+        Raises:
+            CorruptData: It does not reach to the next block.
+            OSError: The stub cannot be read.
+        """
+        if self.kinds.get(start) is not Kind.ARCHIVE:
+            return None
+        archive = read_archive(self.disk, ArchiveFiles.of(self._path(start)).stub)
+        if archive.end_offset > offset:
+            return None
+        following = next((each for each in self.starts if each > start), self.checkpoint.offset)
+        if archive.end_offset < following:
+            raise CorruptData(
+                f"the archive of {self._path(start)} ends at offset {archive.end_offset}; nothing "
+                "was cut",
+                details={"offset": archive.end_offset},
+            )
+        return archive
 
     def _restore(self, start: int) -> None:
         """Write the block file of an archive that is cut, beside it."""

@@ -181,6 +181,7 @@ DROPPED_SUFFIX: Final = ".drop"
 ARCHIVE_SUFFIX: Final = ".archive"
 ZIP_SUFFIX: Final = ".zip"
 DISCARD_SUFFIX: Final = ".discard"
+UPLOAD_SUFFIX: Final = ".upload"
 TEMPORARY_SUFFIX: Final = ".tmp"
 CHECKPOINT_NAME: Final = "checkpoint"
 OFFSET_DIGITS: Final = 16

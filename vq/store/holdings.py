@@ -22,7 +22,8 @@ So what the manifest of the last checkpoint says decides, if it is there and who
 An archive is *whole* if its stub is intact and its zip has the size that the stub says; a zip at a
 URL is not looked at. A block file has its name only when it is whole; one that the medium has cut
 counts as none where there is a whole archive. A zip without a stub is left over from the first
-steps of archiving, and goes if the block is elsewhere.
+steps of archiving, and goes if the block is elsewhere. So does one at a URL: a note, written before
+it, names it until the stub does.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from vq.store.archive import Archive, ArchiveFiles
-from vq.store.archive_place import drop_archive
+from vq.store.archive_place import drop_archive, end_upload
 from vq.store.archived_file import read_archive
 from vq.store.disk import Disk
 from vq.store.format import (
@@ -39,6 +40,7 @@ from vq.store.format import (
     BLOCK_SUFFIX,
     DISCARD_SUFFIX,
     KEYS_SUFFIX,
+    UPLOAD_SUFFIX,
     ZIP_SUFFIX,
     block_name,
     parse_name,
@@ -86,6 +88,7 @@ class Holdings:
         self._blocks = _starts(names, BLOCK_SUFFIX)
         self._stubs = _starts(names, ARCHIVE_SUFFIX)
         self._zips = _starts(names, ZIP_SUFFIX)
+        self._uploads = _starts(names, UPLOAD_SUFFIX)
         self.starts = sorted(self._blocks | self._stubs)
         self.archives: dict[int, Archive] = {}
         self.why_gone: dict[int, str] = {}
@@ -120,6 +123,11 @@ class Holdings:
             if start in self._blocks or named is None or start not in named:
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.unlink(self._files(start).zip)
+
+        for start in self._uploads:
+            files = self._files(start)
+            if end_upload(self._disk, files.upload):
+                self.discards.append(files.discard)
 
     def present(self) -> set[int]:
         """Return the blocks whose bytes are there, once it is settled."""

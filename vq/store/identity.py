@@ -14,6 +14,7 @@ these names the main one. Then ``v`` is 3, so that an earlier vq, which knows of
     @identity    {"v": 3, …, "id": "31d9…", "of": "8f0c…", "crc": "…"}
 """
 
+import errno
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import Disk
 from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
 
-__all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
+__all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity", "check_there"]
 
 logger = get_logger(__name__)
 
@@ -90,6 +91,20 @@ class Identity:
             return cls(further=further, **texts)
         except (AttributeError, TypeError) as error:
             raise _damaged(path, error) from error
+
+
+def check_there(data: Path, disk: Disk) -> None:
+    """Return if a data directory that was opened is there: nobody removed or unmounted it.
+
+    What is made in its place, such as the directory that a file system was mounted on, is hidden as
+    soon as it is back. So whatever makes a file or directory by its name checks this first.
+
+    Raises:
+        FileNotFoundError: It is gone.
+        OSError: It cannot be looked at.
+    """
+    if not disk.exists(data / IDENTITY_NAME):
+        raise FileNotFoundError(errno.ENOENT, "the data directory is gone", str(data))
 
 
 def _damaged(path: Path, error: Exception) -> DirectoryRefused:

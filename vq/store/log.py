@@ -647,10 +647,13 @@ class Log:
         block.use_archive(archive)
         self._rolled |= block is self._blocks.last
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether some of it is in archives that lie elsewhere."""
-        return any(block.archive is not None and block.archive.url for block in self._blocks)
+    def is_elsewhere(self, offset: int) -> bool:
+        """Whether something behind an offset is in archives that lie elsewhere."""
+        return any(
+            block.archive is not None and block.archive.url
+            for block in self._blocks
+            if block.end_offset > offset
+        )
 
     def has(self, block: Block) -> bool:
         """Whether a block is one of this log, and not dropped."""

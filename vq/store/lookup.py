@@ -239,8 +239,8 @@ def before_block(blocks: Blocks, at: int, *, messages_appended: int) -> int:
     """
     behind = 0
     for block in (blocks[i] for i in range(at, len(blocks))):
-        index = block.load_index()
-        if index.messages_before >= 0:
+        index = block.load_index() if block.archive is None else block.kept_index()
+        if index is not None and index.messages_before >= 0:
             return index.messages_before - behind
         behind += block.messages
     return messages_appended - behind

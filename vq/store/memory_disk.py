@@ -535,6 +535,7 @@ class MemoryDisk:
 
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""
+        self._check("exists", path)
         return self._find(path) is not None
 
     def size(self, path: Path) -> int:
@@ -619,6 +620,11 @@ class MemoryDisk:
         self._directory(path)
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return max(0, total - self._used()), total
+
+    def free_files(self, path: Path) -> tuple[int, int]:
+        """See ``Disk.free_files``; there is no bound."""
+        self._directory(path)
+        return 0, 0
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""

@@ -66,6 +66,9 @@ class ProducerTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._entries
+
     def check(self, stamp: ProducerStamp, *, resend: bool = False) -> int | None:
         """Return None for the next new batch; for a repeated one the start offset of the first.
 
@@ -138,6 +141,15 @@ class ProducerTable:
                 if start < offset:
                     table.record(ProducerStamp(producer_id, entry.epoch, sequence), start)
         return table
+
+    def batches(self) -> list[tuple[int, ProducerStamp]]:
+        """Return the batches remembered with their start offsets, in the order of these."""
+        found = [
+            (start, ProducerStamp(producer_id, entry.epoch, sequence))
+            for producer_id, entry in self._entries.items()
+            for sequence, start in entry.batches
+        ]
+        return sorted(found)
 
     def copy(self) -> "ProducerTable":
         """Return an independent table with the same content."""

@@ -43,7 +43,6 @@ from pathlib import Path
 from vq.errors import CorruptData, DirectoryRefused
 from vq.store import lookup
 from vq.store.archive import Archive
-from vq.store.archive_place import Unreachable
 from vq.store.block import Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
@@ -639,9 +638,11 @@ class _Recovery:
         self.report.notes.append(log.quarantine)
         log.end_offset = x
         log.facts.messages = log.start_messages = 0
-        with contextlib.suppress(CorruptData, Unreachable):
+        with contextlib.suppress(CorruptData):
             for block in log.blocks:
-                block.load_index().messages_before = log.facts.messages
+                index = block.load_index() if block.archive is None else block.kept_index()
+                if index is not None:
+                    index.messages_before = log.facts.messages
                 log.facts.messages += block.messages
         return self._finish(log, Case.DAMAGED, x)
 

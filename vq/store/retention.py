@@ -20,7 +20,7 @@ a group that has committed 150, [0, 100) goes, and that group holds back [100, 2
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll", "relieve"]
+__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll", "relieve", "times_of"]
 
 P = TypeVar("P", bound=Hashable)
 
@@ -31,11 +31,19 @@ class Kept(NamedTuple):
     Attributes:
         start, end: Its offsets, ``[start, end)``; the next block starts at ``end``.
         last_ms: Append time of its last batch; None: not known.
+        archive_bytes: What an archive of it takes on the disk, 0: nothing, it lies elsewhere; None:
+            it is no archive, and takes what it has.
     """
 
     start: int
     end: int
     last_ms: int | None
+    archive_bytes: int | None = None
+
+    @property
+    def frees(self) -> int:
+        """How many bytes its deletion frees on the disk."""
+        return self.end - self.start if self.archive_bytes is None else self.archive_bytes
 
 
 class OpenBlock(NamedTuple):
@@ -112,6 +120,16 @@ def decide(
     return Cut(start, _last_end(blocks, start, first), wanted, holder)
 
 
+def times_of(blocks: Sequence[Kept]) -> list[int | None]:
+    """Return how old blocks count as: one without a time is as old as the next one that has one."""
+    times: list[int | None] = []
+    time_ms: int | None = None
+    for block in reversed(blocks):
+        time_ms = block.last_ms if block.last_ms is not None else time_ms
+        times.append(time_ms)
+    return times[::-1]
+
+
 def _last_end(blocks: Sequence[Kept], start: int, offset: int) -> int:
     """Return where the last block ends that ends at or before ``offset``; ``start``: none does."""
     return max((block.end for block in blocks if block.end <= offset), default=start)
@@ -123,9 +141,7 @@ def _aged(blocks: Sequence[Kept], limits: Limits, now_ms: int) -> int:
         return 0
     before_ms = now_ms - limits.age_ms
     offset = 0
-    for at, block in enumerate(blocks):
-        following = (each.last_ms for each in blocks[at:] if each.last_ms is not None)
-        time_ms = next(following, None)
+    for block, time_ms in zip(blocks, times_of(blocks), strict=True):
         if time_ms is None or time_ms > before_ms:
             break
         offset = block.end
@@ -164,7 +180,8 @@ def relieve(spare: Mapping[P, Sequence[Kept]], excess_bytes: int) -> dict[P, int
     """Return where the blocks end, by partition, that go early so that enough bytes are free.
 
     The oldest go first, whatever partition they are of, and of each partition the first ones. No
-    more go than are needed, or all if they are not enough.
+    more go than are needed, or all if they are not enough. Blocks that free nothing, archives that
+    lie elsewhere, go only where one behind them frees something.
 
     *Example*: p has blocks [0, 50) of 01:00 and [50, 100) of 03:00, q has [0, 80) of 02:00. For 60
     bytes, p goes up to 50 and q up to 80; the block of 03:00 stays.
@@ -175,20 +192,16 @@ def relieve(spare: Mapping[P, Sequence[Kept]], excess_bytes: int) -> dict[P, int
     """
     by_age: list[tuple[int, int, int, P, Kept]] = []
     for number, (partition, blocks) in enumerate(spare.items()):
-        time_ms: int | None = None
-        times: list[int] = []
-        for block in reversed(blocks):  # a time that is not known is that of the next block
-            time_ms = block.last_ms if block.last_ms is not None else time_ms
-            times.append(0 if time_ms is None else time_ms)
         newest_ms = 0
-        for at, (block, found_ms) in enumerate(zip(blocks, reversed(times), strict=True)):
-            newest_ms = max(newest_ms, found_ms)  # none goes before the one in front of it
-            by_age.append((newest_ms, number, at, partition, block))
+        for at, (block, time_ms) in enumerate(zip(blocks, times_of(blocks), strict=True)):
+            newest_ms = max(newest_ms, time_ms or 0)  # none goes before the one in front of it
+            if block.frees:
+                by_age.append((newest_ms, number, at, partition, block))
     by_age.sort(key=lambda each: each[:3])
     ends: dict[P, int] = {}
     for _, _, _, partition, block in by_age:
         if excess_bytes <= 0:
             break
-        excess_bytes -= block.end - block.start
+        excess_bytes -= block.frees
         ends[partition] = block.end
     return ends

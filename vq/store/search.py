@@ -6,10 +6,11 @@ files anew and reads them with ``pread``, so another thread than the log's takes
 writes nothing.
 """
 
+import copy
 import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ import google_crc32c
 
 from vq.errors import CorruptData
 from vq.limits import KIB
+from vq.store.archive_place import Unreachable
+from vq.store.archived_file import is_elsewhere
 from vq.store.batches import Batch, read_batches
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, decode_control, keys_name
@@ -172,6 +175,10 @@ class Search:
         try:
             if self._file is None:
                 self._file = piece.open(self._disk)
+                if is_elsewhere(self._file) and not piece.is_elsewhere:  # since a moment ago
+                    self._pieces[-1] = piece._replace(is_elsewhere=True)
+                    self.close()
+                    return
                 self._index = self._load_index(piece, self._file)
             if self._bad is not None:
                 self._look_behind(self._file, piece, self._bad)
@@ -182,9 +189,39 @@ class Search:
         if self.is_full:
             self.close()
             return
+        self._pass(piece)
+
+    def _pass(self, piece: Piece) -> None:
+        """Note how far it is, and end the piece there."""
         if self._at >= min(piece.end, self._end):
             self._end_piece(piece)
         self.position = max(self.position, min(self._at, self._end))
+
+    @property
+    def waits_elsewhere(self) -> bool:
+        """Whether the next step reads from a place that may not answer for ever."""
+        return not self.done and self._pieces[-1].is_elsewhere
+
+    def fork(self) -> "Search":
+        """Return a search that is where this one is, and shares nothing with it.
+
+        For the case that a step of this one does not end.
+        """
+        other = copy.copy(self)
+        other.damage, other.unreachable = list(self.damage), list(self.unreachable)
+        other.unfit, other.bare = list(self.unfit), list(self.bare)
+        other.covered = replace(self.covered)
+        other._pieces = list(self._pieces)
+        other._found = copy.copy(self._found)
+        other._found.records = list(self._found.records)
+        other._file, other._index = None, None
+        return other
+
+    def give_up(self, why: str) -> None:
+        """Go past the rest of a block in a place that does not answer."""
+        piece = self._pieces[-1]
+        self._leave(piece, why)
+        self._pass(piece)
 
     def end(self) -> None:
         """Note damage the end of which was not found yet: nothing before ``position`` is silent."""
@@ -211,6 +248,8 @@ class Search:
             index = KeyIndex(self._disk.read_bytes(path))
             last = file.pread(index.last_batch - piece.block_start, CONTROL_BYTES)
         except FileNotFoundError:  # it was just deleted, with its block
+            return None
+        except Unreachable:  # nothing is known of the block, so nothing of the index
             return None
         except (CorruptData, OSError, OverflowError):
             self.unfit.append(piece.block_start)
@@ -314,19 +353,19 @@ class Search:
     def _unreadable(self, piece: Piece, error: OSError) -> None:
         """Give up some bytes that the medium does not deliver, or the rest of a lost file."""
         if error.errno == errno.EHOSTUNREACH:
-            self._leave(piece, error)
+            self._leave(piece, str(error.strerror))
             return
         if self._bad is None:
             self._bad = (self._at, f"it cannot be read: {error.strerror or error}")
         lost = self._file is None or error.errno == errno.ENOENT
         self._at = piece.end if lost else min(self._at + STEP_BYTES_MIN, piece.end)
 
-    def _leave(self, piece: Piece, error: OSError) -> None:
+    def _leave(self, piece: Piece, why: str) -> None:
         """Go past the rest of a block that lies in a place that cannot be reached."""
         self._end_damage(piece)
         start, end = max(self._at, self._begin), min(piece.end, self._end)
         if start < end:
-            self.unreachable.append(Damage(start, end, piece.path, str(error.strerror)))
+            self.unreachable.append(Damage(start, end, piece.path, why))
         self._at = piece.end
 
     def _end_damage(self, piece: Piece) -> None:

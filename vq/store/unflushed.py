@@ -14,6 +14,7 @@ A broker that finds damage, or that others have more of a log, writes ``-`` as t
 Threads: ``lost`` may be read anywhere; the methods block, and are called one at a time.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -39,8 +40,11 @@ class Unflushed:
             that were written and not flushed may have gone with it; or a start found them missing.
     """
 
-    def __init__(self, path: Path, disk: Disk, *, marked: bool, lost: bool) -> None:
+    def __init__(
+        self, path: Path, disk: Disk, check: Callable[[], None], *, marked: bool, lost: bool
+    ) -> None:
         """Use ``Unflushed.load``."""
+        self._check = check
         self._path = path
         self._disk = disk
         self._marked = marked  # the file is there
@@ -48,15 +52,18 @@ class Unflushed:
         self.lost = lost
 
     @classmethod
-    def load(cls, data: Path, disk: Disk) -> "Unflushed":
+    def load(cls, data: Path, disk: Disk, check: Callable[[], None] = lambda: None) -> "Unflushed":
         """Return the mark of the data directory ``data``.
+
+        ``check`` raises ``OSError`` while the directory is gone: a mark in its place would not be
+        found again.
 
         Raises:
             OSError: It cannot be read.
         """
         path = data / UNFLUSHED_NAME
         if not disk.exists(path):
-            return cls(path, disk, marked=False, lost=False)
+            return cls(path, disk, check, marked=False, lost=False)
         boot_id = disk.boot_id()
         # A file that cannot be understood counts as one of another boot: to lead less is safe.
         lost = not boot_id or disk.read_bytes(path) != _line(boot_id)
@@ -66,7 +73,7 @@ class Unflushed:
                 "found a log damaged or too short",
                 path=path,
             )
-        return cls(path, disk, marked=True, lost=lost)
+        return cls(path, disk, check, marked=True, lost=lost)
 
     def mark(self) -> None:
         """Make durable that something may be counted from now on that is not flushed.
@@ -76,6 +83,7 @@ class Unflushed:
         """
         self._counts = True
         if not self._marked:
+            self._check()
             self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
             self._marked = True
 
@@ -86,6 +94,7 @@ class Unflushed:
             OSError: The next start may not know it.
         """
         self.lost = True
+        self._check()
         self._disk.write_atomic(self._path, _line(_DOUBT))
         self._marked = True
 

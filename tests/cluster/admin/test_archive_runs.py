@@ -1,15 +1,17 @@
 """Operators make runs of the archive, wait for them, and look at what was done."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
-from support.archives import noted, run_of
+from support.archives import archiver_of, noted, run_of
 from support.broker import Client as Connection
 from support.broker import MemoryCluster, memory_cluster, message
 from support.client import factory_of
 from support.node_pair import settled
 from support.waiting import until, until_true
 
+from vq.admin import archive_runs
 from vq.admin.archive_runs import ArchiveRun, archive_facts
 from vq.admin.checks import Level
 from vq.coordination.run_values import RunCounter
@@ -80,6 +82,34 @@ async def test_a_node_that_has_not_begun_is_told(cluster) -> None:
             None,
             False,
         )
+
+
+async def test_a_node_that_never_begins_is_not_waited_for(
+    cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of an earlier version, say. One that is busy with another run is waited for."""
+    now_ms = await filled(cluster, retention_policy="archive")
+    archives = noted(cluster.nodes["b1"], monkeypatch)
+    monkeypatch.setattr(archive_runs, "BEGIN_S", 0.1)
+    monkeypatch.setattr(archive_runs, "_POLL_S", 0.02)
+    archives.gate.clear()
+    async with factory_of(cluster) as factory:
+        admin = factory.admin
+        first = await admin.start_archive_run(as_of_ms=now_ms + 25 * HOUR_MS)
+        await until(lambda: archives.done)
+        second = await admin.start_archive_run(as_of_ms=now_ms)
+        found = await admin.wait_for_archive_run(second, timeout=0.5)
+        assert (found.state, found.nodes[0].state) == ("running", None)
+        waiting = asyncio.create_task(admin.wait_for_archive_run(second))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        archives.gate.set()
+        assert (await waiting).state == "done"
+        assert (await admin.wait_for_archive_run(first)).total.blocks == 2
+        await archiver_of(cluster.nodes["b1"])._keeper.stop()
+        third = await admin.start_archive_run(as_of_ms=now_ms)
+        found = await admin.wait_for_archive_run(third)
+        assert (found.state, found.nodes[0].state) == ("running", None)
 
 
 async def test_runs_and_results_that_cannot_be_read_are_told(cluster) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
@@ -14,7 +15,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import topics as tree
 from vq.coordination.coordinator import ConnectionLost
 from vq.errors import InvalidState, OutcomeUnknown, TopicClosed, UnknownTopic
-from vq.model import Message
+from vq.model import Message, StatusResult
 
 pytestmark = pytest.mark.virtual_time
 
@@ -99,6 +100,46 @@ async def test_a_broker_that_does_not_run_is_named(
     assert closed.closed_ms is None
     assert closed.unconfirmed == ("b2/n1 is not registered",)
     assert (closed.ends[0], closed.ends[1]) == (0, None)
+
+
+async def test_ends_are_final_only_while_a_node_leads(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a switch each node may answer as a copy, and nobody tells an end."""
+    ask, looks = closing.broker_status, 0
+
+    async def as_a_copy(*given: Any) -> StatusResult:
+        nonlocal looks
+        status, looks = await ask(*given), looks + 1
+        if looks <= 4:
+            status.raw["master"] = False
+        return status
+
+    assert (await closing.close_topic(client, "t")).unconfirmed == ()
+    monkeypatch.setattr(closing, "broker_status", as_a_copy)
+    closed = await closing.close_topic(client, "t", timeout_s=0)
+    assert closed.unconfirmed == (
+        "no node leads group b1 at this moment",
+        "no node leads group b2 at this moment",
+    )
+    closed = await closing.close_topic(client, "t")
+    assert looks >= 6
+    assert (closed.unconfirmed, closed.ends) == ((), {0: 0, 1: 0})
+
+
+async def test_a_partition_that_is_being_moved_is_waited_for(
+    memory: MemoryCluster, client: ClusterClient
+) -> None:
+    """Its node may not know of the close yet; if the move is given up, it takes messages again."""
+    channels = memory.nodes["b1"]._partitions.channels
+    await until(lambda: ("t", 0) in channels)
+    channels["t", 0].begin_move()
+    closed = await closing.close_topic(client, "t", timeout_s=1)
+    assert closed.unconfirmed == (
+        "b1/n1: t-0 is sealed at this moment, so it may not be known there yet",
+    )
+    channels["t", 0].end_move()
+    assert (await closing.close_topic(client, "t")).unconfirmed == ()
 
 
 async def test_a_close_waits_until_the_nodes_in_sync_have_everything() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.waiting import until
 
 from vq import aio
 from vq.admin import finding
-from vq.admin.finding import GapKind
+from vq.admin.searched import FoundMessages, GapKind
 from vq.broker import finding as broker_finding
 from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownPartition, UnknownTopic
@@ -55,7 +56,7 @@ async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
         yield factory
 
 
-def numbers(found: finding.FoundMessages) -> list[int]:
+def numbers(found: FoundMessages) -> list[int]:
     return [int(each.content) for each in found.messages]
 
 
@@ -229,6 +230,72 @@ async def test_a_broker_that_is_away_is_waited_for_once(
     assert len(found.gaps) == 20
 
 
+async def served_up_to(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, offset: int, for_s: float
+) -> None:
+    """Have b1 serve less of ``t-0`` once its end was asked for, as a new master may."""
+    channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+    bounds = finding._Finder._bounds
+
+    async def then_take_over(self: Any, work: Any, span: Any) -> int:
+        end = await bounds(self, work, span)
+        if work.partition.partition == 0:
+            before, channel.high_watermark = channel.high_watermark, offset
+            asyncio.get_running_loop().call_later(
+                for_s, lambda: setattr(channel, "high_watermark", before)
+            )
+        return end
+
+    monkeypatch.setattr(finding._Finder, "_bounds", then_take_over)
+
+
+async def test_what_a_new_master_does_not_serve_yet_is_waited_for(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await send(factory, range(COUNT), pause_s=0)
+    await served_up_to(cluster, monkeypatch, sent[6].offset - CONTROL_BYTES, for_s=5.0)
+    found = await all_of(factory)
+    assert sorted(numbers(found)) == list(range(COUNT))
+    assert found.complete
+
+
+async def test_what_a_new_master_does_not_serve_is_a_gap(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told as searched."""
+    sent = await send(factory, range(COUNT), pause_s=0)
+    at = sent[6].offset - CONTROL_BYTES
+    end = (await all_of(factory)).searched[0].end
+    await served_up_to(cluster, monkeypatch, at, for_s=1e6)
+    found = await all_of(factory)
+    assert sorted(numbers(found)) == [each for each in range(COUNT) if each % 2 or each < 6]
+    ((partition, gap),) = found.gaps
+    assert (partition, gap.start, gap.end, gap.kind) == (0, at, end, GapKind.UNREACHABLE)
+    assert not found.complete
+
+
+async def test_a_group_with_a_clock_that_is_behind_is_searched_too(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """What precedes its range in the partition may have been stored later by the other clock."""
+    await send(factory, range(4))
+    plan = await factory.admin.plan_moves("t", [0], "b2")
+    await factory.admin.move(plan)
+    there = cluster.nodes["b2"]._partitions.channels["t", 0]
+    await until(lambda: there.log is not None)
+    wall_ms = there.log._wall_ms
+    there.log._wall_ms = lambda: wall_ms() - 60_000
+    await send(factory, [4, 6])
+    whole = await all_of(factory)
+    times = {int(each.content): each.append_time_ms or 0 for each in whole.messages}
+    assert times[6] < times[0]
+    found = await factory.admin.find_messages("t", until_ms=times[0], partitions=[0])
+    assert numbers(found) == [4, 6]
+    found = await factory.admin.find_messages("t", until_ms=times[4], partitions=[0])
+    assert (numbers(found), found.complete) == ([], True)
+    assert found.searched[0].start == found.searched[0].next_offset == 0
+
+
 async def test_a_broker_that_dies_in_the_middle_leaves_a_gap_from_there_on(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +350,7 @@ async def test_a_moved_partition_is_searched_at_each_of_its_brokers(
     assert ends == [(span.start, span.end) for span in spans if span.group == "b1"]
 
 
-async def all_of(factory: aio.MessageFactory) -> finding.FoundMessages:
+async def all_of(factory: aio.MessageFactory) -> FoundMessages:
     return await factory.admin.find_messages("t", since_ms=0)
 
 
@@ -304,6 +371,26 @@ async def test_damage_is_a_gap_and_the_rest_is_searched(
     assert gap.start == sent[4].offset - CONTROL_BYTES
     assert str(piece.path) in gap.reason
     assert not found.complete
+
+
+async def test_damage_that_another_node_has_intact_is_no_gap(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The search has the broker look at it, which repairs it; a moment later it is searched."""
+    sent = await send(factory, range(COUNT), pause_s=0)
+    await cluster.start("b1", node="n2")
+    channels = cluster.nodes["b1-n2"]._partitions.channels
+    master = cluster.nodes["b1"]._partitions.channels["t", 0]
+    await until(lambda: ("t", 0) in channels and channels["t", 0].log is not None)
+    await until(lambda: channels["t", 0].log.end_offset == master.log.end_offset)
+    (piece,) = master.log.reader.pieces(0, master.log.end_offset)
+    file = cluster.disks["b1"].open(piece.path)
+    file.pwrite([b"\xff\xff"], sent[4].offset + 20)
+    file.pwrite([b"\xff\xff"], sent[8].offset + 20)
+    file.close()
+    found = await factory.admin.find_messages("t", since_ms=0)
+    assert numbers(found) == list(range(COUNT))
+    assert (found.complete, found.gaps) == (True, [])
 
 
 async def test_what_a_broker_cannot_reach_now_is_a_gap_of_its_own_kind(

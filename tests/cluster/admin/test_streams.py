@@ -18,6 +18,7 @@ from vq.broker.repairing import Repairer
 from vq.client.config import ProducerConfig
 from vq.client.consumer import tail
 from vq.errors import (
+    Busy,
     CorruptData,
     InvalidArgument,
     OffsetOutOfRange,
@@ -269,3 +270,30 @@ async def test_a_damaged_message_is_read_from_a_copy(
         b"damaged message",
         b"last",
     ]
+
+
+@pytest.mark.parametrize("for_s", [5.0, 1e6])
+async def test_what_a_new_master_does_not_serve_yet_is_not_left_out(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    for_s: float,
+) -> None:
+    """It is waited for; where it does not come, that is an error, and no end."""
+    channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+    parts = streams._parts
+
+    async def then_take_over(*args: Any) -> Any:
+        found = await parts(*args)
+        before, channel.high_watermark = channel.high_watermark, channel.high_watermark // 2
+        asyncio.get_running_loop().call_later(
+            for_s, lambda: setattr(channel, "high_watermark", before)
+        )
+        return found
+
+    monkeypatch.setattr(streams, "_parts", then_take_over)
+    if for_s < streams._BEHIND_S:
+        assert await read(factory, Begin()) == list(range(COUNT))
+    else:
+        with pytest.raises(Busy, match="serves offsets up to"):
+            await read(factory, Begin())

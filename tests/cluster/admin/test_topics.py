@@ -182,6 +182,25 @@ async def test_settings_and_partitions_are_altered_together(client: ClusterClien
     assert (await topics.describe_topic(client, "t")).topic.settings == altered.settings
 
 
+async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is created in part goes at once; this one has messages by then, perhaps."""
+    read, looks = topics.read_remains, 0
+
+    async def early(*given: Any) -> Any:
+        nonlocal looks
+        found, looks = await read(*given), looks + 1
+        assert found.view is not None
+        phase = CREATING if looks == 1 else found.view.phase
+        return replace(found, view=replace(found.view, phase=phase))
+
+    monkeypatch.setattr(topics, "read_remains", early)
+    await topics.delete_topic(client, "t")
+    (found,), _ = await topics.deleted_topics(client)
+    assert (found.name, looks) == ("t", 2)
+
+
 async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:

@@ -12,7 +12,7 @@ from support.waiting import until, until_true
 from vq.broker import archive_runs
 from vq.broker.node import Stage
 from vq.clock import ManualClock
-from vq.coordination.run_values import ArchiveRun, RunResult, RunState, TopicResult
+from vq.coordination.run_values import ArchiveRun, ArchiveTopicRun, RunResult, RunState
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
 from vq.errors import InvalidState, PartitionFailed
@@ -65,7 +65,7 @@ async def test_a_run_archives_the_blocks_that_are_old_enough_as_of_its_time(
     more = await blocks(served, 1, partition=1)
     async with served.cluster.admin() as coordinator:
         young = await done(coordinator, served.node, 21.9)
-        assert (young.state, young.total, archives.done) == (RunState.DONE, TopicResult(), [])
+        assert (young.state, young.total, archives.done) == (RunState.DONE, ArchiveTopicRun(), [])
         assert archiver_of(served.node).last.number == 0
         old = await done(coordinator, served.node, 22.1)
     assert archives.done == [(0, each) for each in starts] + [(1, each) for each in more]
@@ -100,7 +100,7 @@ async def test_what_is_an_archive_is_not_archived_again(served, archives) -> Non
     async with served.cluster.admin() as coordinator:
         await done(coordinator, served.node, 25)
         again = await done(coordinator, served.node, 26)
-    assert (again.state, again.total) == (RunState.DONE, TopicResult())
+    assert (again.state, again.total) == (RunState.DONE, ArchiveTopicRun())
     assert len(archives.done) == len(set(archives.done))
 
 
@@ -119,7 +119,7 @@ async def test_a_run_of_one_topic_leaves_the_others(served, archives) -> None:
     await blocks(served, 1)
     async with served.cluster.admin() as coordinator:
         other = await done(coordinator, served.node, 25, topic="u")
-        assert (other.state, other.total) == (RunState.DONE, TopicResult())
+        assert (other.state, other.total) == (RunState.DONE, ArchiveTopicRun())
         assert (await done(coordinator, served.node, 25, topic="t")).total.blocks == 2
 
 
@@ -359,7 +359,7 @@ async def test_a_run_makes_archives_that_are_read_and_kept_over_a_restart(served
         names = served.disk.listdir(DATA / "t" / "0")
         assert len([name for name in names if name.endswith(".archive")]) == 4
         assert not [name for name in names if name.endswith(".block")]
-        assert (await done(coordinator, served.node, 26)).total == TopicResult()
+        assert (await done(coordinator, served.node, 26)).total == ArchiveTopicRun()
         await served.client.put("t", 0, [message(b"more")])
         await served.node.stop()
         node = await served.cluster.start()

@@ -12,11 +12,8 @@ from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.node_pair import NodePair, whole
 from support.simulation.loop import clock_of_loop
 from support.waiting import until
-from support.week import HOUR_S, QUIET, SLOWER, SteppedClock
+from support.week import HOUR_S, QUIET, SteppedClock, look_seldom
 
-from vq import limits
-from vq.broker import copying, following, insync_set, lag, repairing, scrubbing, soundness
-from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.run_values import RunState
 from vq.coordination.runs import read_results, read_runs
 
@@ -77,23 +74,7 @@ class Week(NodePair):
 
 @pytest.fixture
 async def week(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Week]:
-    for module, name in (
-        (copying, "WAIT_S"),
-        (following, "AUDIT_S"),
-        (insync_set, "TICK_S"),
-        (lag, "TICK_S"),
-        (repairing, "LOOK_S"),
-        (scrubbing, "LOOK_S"),
-        (soundness, "LOOK_S"),
-        (limits, "LOAD_INTERVAL_S_MAX"),
-    ):
-        monkeypatch.setattr(module, name, SLOWER * getattr(module, name))
-    real = MemoryEnsemble.coordinator
-
-    def coordinator(ensemble: MemoryEnsemble, cluster: str, *, session_timeout_s: float):
-        return real(ensemble, cluster, session_timeout_s=SLOWER * session_timeout_s)
-
-    monkeypatch.setattr(MemoryEnsemble, "coordinator", coordinator)
+    look_seldom(monkeypatch)
     async with memory_cluster() as cluster:
         clock = SteppedClock(clock_of_loop())
         cluster.ensemble.clock = clock

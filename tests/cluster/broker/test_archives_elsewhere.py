@@ -1,5 +1,6 @@
 """Archives at a URL: read through the broker, removed by it, and a place that does not answer."""
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -8,11 +9,11 @@ from support.archive_places import URL, Failing, stored
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import until
+from support.waiting import WAIT_S, until, until_true
 
-from vq.broker import archiving, cold_reads, verifying
+from vq.broker import archiving, cold_reads, finding, key_indexing, verifying
 from vq.broker.channel import Channel
-from vq.broker.runner import ThreadRunner
+from vq.broker.runner import Lane, ThreadRunner
 from vq.errors import Busy
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -170,12 +171,11 @@ async def test_a_zip_that_is_written_again_is_not_removed(served):
         def __iter__(self):
             return iter(())
 
+    log.flushing.discards = kept = Kept()
     await logs.restore(channel, block)
-    marks = list(log.flushing.discards)
-    assert len(marks) == len(stored()) == 1
-    log.flushing.discards = Kept(marks)
+    assert len(kept) == len(stored()) == 1
     await archive(served, block)
-    log.flushing.discards = marks
+    log.flushing.discards = [kept[0]]
     await until(lambda: not log.flushing.discards)
     assert len(stored()) == 1
     assert await read_all(served.client) == before
@@ -282,3 +282,89 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
         Failing.free.set()
         await node.stop()
         await runner.close()
+
+
+@pytest.fixture
+async def threaded(cluster, monkeypatch):
+    """A broker with threads, six closed blocks, and little patience with places elsewhere."""
+    for module in (cold_reads, verifying, finding, key_indexing):
+        monkeypatch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(key_indexing, "LOOK_S", 0.05)
+    node = cluster.node(retention_interval_s=1e6)
+    node._runner = runner = ThreadRunner()
+    await node.start()
+    try:
+        await cluster.create_topic("t", partitions=1)
+        await until(lambda: ("t", 0) in node._partitions.channels)
+        client = await Client.connect(cluster.network, node.address)
+        served = SimpleNamespace(node=node, client=client, disk=cluster.disks["b1"])
+        served.blocks = await fill(served, 6)
+        yield served
+    finally:
+        Failing.free.set()
+        await node.stop()
+        await runner.close()
+
+
+async def find(served, begin: int = 0) -> tuple[int, list[tuple[int, int]]]:
+    """Search everything for a tag; return how many were found, and what could not be reached."""
+    count, unreachable, done = 0, [], False
+    while not done:
+        request = wire.FindRequest(topic="t", partition=0, offset=begin, message_id=1)
+        answer, _ = await served.client.call(Command.FIND, request)
+        count += len(answer.offsets)
+        unreachable += [(each.start, each.end) for each in answer.unreachable]
+        begin, done = answer.next_offset, answer.done
+    return count, unreachable
+
+
+async def test_a_search_goes_past_a_place_that_never_answers(threaded):
+    """It tells what it could not reach; other searches are not held up."""
+    blocks = threaded.blocks
+    before, _ = await find(threaded)
+    for block in blocks[:2]:
+        await archive(threaded, block)
+    assert await find(threaded) == (before, [])
+    Failing.free.clear()
+    count, unreachable = await find(threaded)
+    assert (count, len(unreachable)) == (before * 4 // 6, 2)
+    assert unreachable == [(block.start_offset, block.end_offset) for block in blocks[:2]]
+    for _ in range(5):  # more than the lane has threads
+        await find(threaded)
+    assert await find(threaded, blocks[2].start_offset) == (count, [])
+    Failing.free.set()
+    await until_true(lambda: is_found(threaded, before))
+
+
+async def is_found(served, count: int) -> bool:
+    return await find(served) == (count, [])
+
+
+async def test_a_place_that_never_answers_keeps_no_other_block_without_a_key_index(threaded):
+    blocks = threaded.blocks
+    await until(lambda: len(names(threaded, ".keys")) == 6)
+    await archive(threaded, blocks[0])
+    Failing.free.clear()
+    for block in (blocks[0], blocks[5]):
+        threaded.disk.unlink(block.index_path.with_suffix(".keys"))
+        threaded.node._upkeep.indexer.rebuild(log_of(threaded), block.start_offset)
+    await until(lambda: blocks[5].index_path.with_suffix(".keys").name in names(threaded, ".keys"))
+    assert len(names(threaded, ".keys")) == 5
+
+
+async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own_lane(
+    threaded, monkeypatch
+):
+    """The pieces of a pass may wait for days."""
+    channel, block = channel_of(threaded), threaded.blocks[0]
+    verifier = threaded.node._dispatcher.repairs._verifier
+    (piece,) = log_of(threaded).reader.pieces(0, block.end_offset)
+    await archive(threaded, block)
+    Failing.free.clear()
+    async with asyncio.timeout(WAIT_S):
+        told = await verifier._verify(
+            channel, log_of(threaded), piece, 1 << 30, 1 << 30, lambda _: None
+        )
+    assert "no answer" in told
+    assert not verifier.damage(channel)
+    assert await threaded.node._runner.run(lambda: 7, Lane.VERIFY) == 7

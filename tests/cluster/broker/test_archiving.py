@@ -256,6 +256,22 @@ async def test_a_block_is_restored(served):
     assert await read_all(served.client) == before
 
 
+async def test_nothing_is_restored_on_a_disk_that_takes_no_messages(served):
+    """It would fill up: a block file is larger than its archive."""
+    await fill(served, 1)
+    (block,) = log_of(served.node).closed_blocks
+    await logs_of(served.node).archive(channel_of(served.node), block)
+    for each in served.node._disks.all:
+        each.look = lambda: None
+    served.node._context.main.refusal = DiskFull("for this test")
+    with pytest.raises(DiskFull, match="for this test"):
+        await logs_of(served.node).restore(channel_of(served.node), block)
+    assert block.is_archived
+    served.node._context.main.refusal = None
+    await logs_of(served.node).restore(channel_of(served.node), block)
+    assert not block.is_archived
+
+
 async def test_a_damaged_archive_is_found_and_not_restored(served):
     await fill(served, 1)
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]

@@ -11,7 +11,7 @@ from support.broker import message
 from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
-from vq.coordination.topics import change_settings, describe_topic
+from vq.coordination.topics import alter_settings, change_settings, describe_topic
 from vq.errors import (
     BadChecksum,
     DiskFull,
@@ -22,6 +22,7 @@ from vq.errors import (
     SequenceStale,
     StaleEpoch,
     StorageFailed,
+    TopicClosed,
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
@@ -143,6 +144,45 @@ async def test_a_resend_gets_the_first_result(served):
     again = await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
     assert (again.offset, again.duplicate) == (first.offset, True)
     assert (await served.client.offsets("t", 0)).log_end_offset == end
+
+
+async def close(served: Any) -> None:
+    async with served.cluster.admin() as coordinator:
+        await alter_settings(coordinator, "t", lambda now: replace(now, writable=False))
+    await until(lambda: not channel_of(served, 0).takes_puts)
+
+
+async def fill(served: Any) -> None:
+    served.disk.free_space = lambda path: (5, 100)
+    served.node._disks.look()
+
+
+@pytest.mark.parametrize(("refuse", "error"), [(close, TopicClosed), (fill, DiskFull)])
+async def test_a_resend_gets_the_first_result_where_new_batches_are_refused(served, refuse, error):
+    """The answer was lost, then the topic was closed, or the disk is full: it is stored."""
+    stamp = {"producer_id": 7, "producer_epoch": 0}
+    first = await served.client.put("t", 0, [message(b"a")], **stamp, sequence=0)
+    await refuse(served)
+    again = await served.client.put("t", 0, [message(b"a")], **stamp, sequence=0, resend=True)
+    assert (again.offset, again.duplicate) == (first.offset, True)
+    for fields in ({**stamp, "sequence": 1}, {**stamp, "sequence": 2}, {}):
+        with pytest.raises(error):
+            await served.client.put("t", 0, [message(b"b")], **fields)
+    with pytest.raises(error):
+        await served.client.put("t", 1, [message(b"a")], **stamp, sequence=0, resend=True)
+
+
+async def test_a_resend_to_a_closed_topic_waits_until_the_first_copy_is_durable(served):
+    stamp = {"producer_id": 7, "producer_epoch": 0, "sequence": 0}
+    await served.client.put("t", 0, [message(b"x")])
+    served.flusher.held = True
+    first = served.client.send_put("t", 0, [message(b"a")], **stamp)
+    await until(lambda: channel_of(served, 0).acks)
+    await close(served)
+    again = served.client.send_put("t", 0, [message(b"a")], **stamp, resend=True)
+    await until(lambda: len(channel_of(served, 0).acks) == 2)
+    served.flusher.release()
+    assert [await outcome(each) for each in (first, again)] == [None, None]
 
 
 async def test_a_resend_is_not_acknowledged_before_the_first_copy_is_durable(served):

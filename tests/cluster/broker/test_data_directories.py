@@ -1,6 +1,7 @@
 """A node with several data directories: what fills or vanishes takes only its partitions."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,70 @@ async def test_a_disk_that_hangs_holds_up_only_flushes_of_its_partitions(cluster
     assert not waiting.done()
     flusher.release()
     await waiting
+
+
+async def test_a_topic_that_comes_while_the_directory_is_gone_is_served_once_it_is_back(cluster):
+    """Nothing of it is made where a file system was mounted: later it would lack there."""
+    node = await start(cluster, data=D1)
+    disk = cluster.disks["b1"]
+    disk.rename(D1, Path("/away"))
+    disk.mkdir(D1)
+    await until(lambda: node._disks.main.gone)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: "t" in node._partitions.view.problems)
+    assert disk.listdir(D1) == []
+    disk.rmtree(D1)
+    disk.rename(Path("/away"), D1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    await node.stop()
+    again = await start(cluster, data=D1)
+    assert again._partitions.view.problems == {}
+    assert again._partitions.channels["t", 0].log.messages == 1
+
+
+async def test_another_directory_in_the_place_of_one_takes_no_messages(cluster, two):
+    """Two disks were swapped while the broker runs."""
+    node, client = two
+    disk, homes = cluster.disks["b1"], by_home(node)
+    await start(cluster, "n2", data=Path("/d3"))
+    stranger = cluster.disks["b1-n2"].read_bytes(Path("/d3") / IDENTITY_NAME)
+    disk.rename(D2, Path("/away"))
+    disk.mkdir(D2)
+    disk.write_atomic(D2 / IDENTITY_NAME, stranger)
+    await until(lambda: node._disks.all[1].gone)
+    with pytest.raises(Busy, match=r"is gone \(another one, with the id"):
+        await client.put("t", homes[D2][0], [message(b"x")])
+    disk.rmtree(D2)
+    disk.rename(Path("/away"), D2)
+    await until(lambda: not node._disks.all[1].gone)
+    await client.put("t", homes[D2][0], [message(b"x")])
+
+
+async def test_a_directory_that_cannot_be_read_stops_neither_the_others_nor_retention(
+    cluster, two, caplog
+):
+    """An I/O error of its file system; what looks at disks goes on."""
+    node, client = two
+    disk, homes = cluster.disks["b1"], by_home(node)
+    failing, exists = True, disk.exists
+
+    def fail(path: Path) -> bool:
+        if failing and D2 in path.parents:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return exists(path)
+
+    disk.exists = fail
+    await until(lambda: node._disks.all[1].gone)
+    with pytest.raises(Busy, match=r"it cannot be read: Input/output error"):
+        await client.put("t", homes[D2][0], [message(b"x")])
+    await client.put("t", homes[D1][0], [message(b"x")])
+    await node._monitor._watched.retainer._relief.pressed()
+    failing = False
+    await until(lambda: not node._disks.all[1].gone)
+    await client.put("t", homes[D2][0], [message(b"x")])
+    assert "background task failed" not in caplog.text
 
 
 # Two nodes ----------------------------------------------------------------------------------------

@@ -140,6 +140,23 @@ async def test_nothing_behind_the_high_watermark_is_found(served):
     assert len((await find(served.client, tags=["tag"]))[0].offsets) == 2
 
 
+async def test_a_range_is_not_searched_to_its_end_while_the_end_is_not_committed(served):
+    """The master before may have served it; this one will in a moment."""
+    await fill(served.client, 1)
+    served.flusher.held = True
+    waiting = served.client.send_put("t", 0, [message(b"z", 77, "tag")])
+    log = served.node._partitions.channels["t", 0].log
+    before = log.end_offset
+    await until(lambda: log.end_offset > before)
+    for offset in (0, before):
+        answer, _ = await find(served.client, offset=offset, end_offset=log.end_offset)
+        assert (answer.next_offset, answer.done) == (before, False)
+    served.flusher.release()
+    decode_reply(await waiting)
+    answer, _ = await find(served.client, offset=before, end_offset=log.end_offset)
+    assert (answer.next_offset, answer.done) == (log.end_offset, True)
+
+
 async def test_an_empty_partition_is_searched_at_once(served):
     answer, body = await find(served.client, message_id=1)
     assert (answer.next_offset, answer.done, body) == (0, True, b"")

@@ -12,6 +12,7 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.admin import removing, topics
+from vq.admin.cluster import cluster_status
 from vq.broker.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
@@ -23,6 +24,7 @@ from vq.coordination.reading import read_topic
 from vq.coordination.topics import alter_settings, delete_topic, was_deleted
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
+from vq.store.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -76,6 +78,25 @@ async def test_nobody_sends_to_or_reads_a_deleted_topic(served) -> None:
     status = await served.client.status(with_partitions=True)
     assert [each.state for each in status.partitions] == ["deleted", "deleted"]
     assert status.problems == []
+
+
+async def test_what_deleted_topics_hold_is_measured_and_told(served) -> None:
+    """Retention deletes nothing of them, so they fill the disk for as long as they are kept."""
+
+    async def measured() -> float:
+        families = {each.name: each for each in await served.node.families()}
+        [sample] = families["vq_deleted_topics_bytes"].samples
+        return sample.value
+
+    await served.client.put("t", 0, [message(b"x")])
+    assert await measured() == 0
+    await retire(served.cluster)
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: channel.state is State.DELETED)
+    assert await measured() == channel.log.size_bytes
+    async with started(served.cluster, host="operator") as client:
+        [report] = (await cluster_status(client)).brokers
+    assert report.deleted_topics == {"t": channel.log.size_bytes}
 
 
 async def test_an_undeleted_topic_has_every_message_and_takes_more(served) -> None:
@@ -277,6 +298,25 @@ async def test_data_in_the_trash_stay_unless_zookeeper_says_that_the_topic_was_d
     await asyncio.sleep(10)
     assert len(cluster.disks["b1"].listdir(node.config.data / "@trash")) == 1
     assert caplog.text.count("data stay in the trash") == 1
+
+
+@pytest.mark.parametrize(("keep_s", "looks"), [(3_600.0, 10), (0.0, 600)])
+async def test_the_trash_is_listed_once_a_minute_and_not_without_end(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, keep_s: float, looks: int
+) -> None:
+    """Once for all that lies there; also where it is emptied at once."""
+    node = await cluster.start(trash_keep_s=keep_s, **QUIET)
+    stored, count = node._partitions._stored, 0
+    due_trash = stored.due_trash
+
+    def list_it(keep_s: float) -> list[Trashed]:
+        nonlocal count
+        count += 1
+        return due_trash(keep_s)
+
+    monkeypatch.setattr(stored, "due_trash", list_it)
+    await asyncio.sleep(600)
+    assert abs(count - looks) <= 1
 
 
 # The time ---------------------------------------------------------------------------------------

@@ -248,6 +248,30 @@ async def test_no_index_is_made_while_the_disk_is_short_of_space(served):
     await until(lambda: len(indexed(served)) == 3)
 
 
+async def test_what_has_no_index_yet_is_counted(served):
+    """For metrics: it falls with each block, and is nothing when all have one."""
+    indexer = served.node._upkeep.indexer
+    assert not indexer.unindexed_bytes
+    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
+    seen = []
+    write = key_indexing.write_key_index
+
+    def noted(*args: Any) -> None:
+        seen.append(indexer.unindexed_bytes)
+        write(*args)
+
+    key_indexing.write_key_index = noted
+    try:
+        await until(lambda: len(indexed(served)) == 3)
+    finally:
+        key_indexing.write_key_index = write
+    sizes = [block.length for block in log_of(served).closed_blocks]
+    assert seen == [sum(sizes), sum(sizes[1:]), sizes[2]]
+    await until(lambda: indexer.unindexed_bytes == 0)
+    await asyncio.sleep(2 * key_indexing.LOOK_S)
+    assert indexer.unindexed_bytes == 0
+
+
 async def test_a_full_disk_is_told_and_the_index_made_later(served, monkeypatch, caplog):
     await fill(served.client, lambda: served.node._partitions.channels["t", 0].log, 1)
     write = key_indexing.write_key_index

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from support.archive_places import URL, Failing
 from support.broker import DATA, Client, message
 from support.late_clock import later
 from support.node_pair import settled
@@ -151,6 +152,65 @@ async def test_a_block_that_takes_appends_ends_so_that_it_can_go_early(served):
     assert log.start_offset == log.end_offset > 0
 
 
+async def test_an_option_that_is_taken_back_between_plan_and_deletion_counts_at_once(
+    served, monkeypatch
+):
+    """Also that of a topic with another limit, which the pass looks at all the same."""
+    disk = Disk(served.node, served.disk)
+    await blocks(served, "t", 3)
+    await alter(served, "t", retention_early_hours=1, retention_hours=500)
+    disk.fill(0.95)
+    retainer = later(served.node, 10)
+    plan = retainer._plan
+
+    async def planned(channels):
+        found = await plan(channels)
+        assert found
+        await alter(served, "t", retention_hours=500)
+        return found
+
+    monkeypatch.setattr(retainer, "_plan", planned)
+    await retainer.look()
+    assert starts(served, "t") == [0]
+
+
+async def archived(served, count: int, to: str | None) -> list[int]:
+    """Write so many blocks that are archives; return where each ends."""
+    ends = await blocks(served, "t", count)
+    channel = channel_of(served.node)
+    for block in list(channel.log.closed_blocks):
+        await served.node._partitions.logs.archive(channel, block, to)
+    return ends
+
+
+async def test_archives_that_lie_elsewhere_do_not_go_early(served):
+    """They would free nothing, one after the other; the next oldest that do go instead."""
+    disk = Disk(served.node, served.disk)
+    await topic(served, "u")
+    Failing.reset()
+    await archived(served, 3, URL)
+    ends = await blocks(served, "u", 3)
+    settings = {"retention_policy": "archive", "archive_to": URL}
+    await alter(served, "t", retention_early_hours=1, **settings)
+    await alter(served, "u", retention_early_hours=1)
+    disk.fill(0.95)
+    await later(served.node, 10).look()
+    assert starts(served, "t", "u") == [0, ends[-1]]
+
+
+async def test_only_archives_go_early_where_blocks_become_archives(served):
+    """Blocks that are not archives yet stay, although the disk stays too full."""
+    disk = Disk(served.node, served.disk)
+    ends = await archived(served, 3, None)
+    log = channel_of(served.node).log
+    assert sum(each.archive.zip_bytes for each in log.closed_blocks) < 30 * KIB / 5
+    await blocks(served, "t", 2)
+    await alter(served, "t", retention_early_hours=1, retention_policy="archive")
+    disk.fill(0.95)
+    await later(served.node, 10).look()
+    assert starts(served, "t") == [ends[-1]]
+
+
 @pytest.mark.virtual_time
 async def test_under_pressure_a_pass_follows_soon_and_not_again_in_vain(served):
     """Five seconds, not a minute; one that frees nothing waits for the usual time."""
@@ -192,6 +252,40 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
     assert " ".join(seen) == levels
     lines = [each for each in caplog.records if "crossed a watermark" in each.getMessage()]
     assert len(lines) == 8
+
+
+async def test_a_file_system_without_files_fills_in_the_same_steps(served):
+    """A broker that can make no file can write no checkpoint, and so delete nothing."""
+    files = [50]
+    served.disk.free_files = lambda path: (files[0], 100)
+    watch = served.node._disks.main
+    for left, level in ((50, "ok"), (20, "warn"), (14, "relieve"), (10, "refuse"), (13, "relieve")):
+        files[0] = left
+        watch.look()
+        told = (await served.client.status()).disks[0]
+        assert (told.level, told.files_free, told.files_total) == (level, left, 100)
+        if level == "refuse":
+            with pytest.raises(DiskFull, match=r"90\.0% full of files \(inodes\)"):
+                await served.client.put("t", 0, [message(b"x")])
+        else:
+            await served.client.put("t", 0, [message(b"x")])
+    families = {each.name: each for each in await served.node.families()}
+    assert families["vq_disk_free_files"].samples[0].value == 13
+    assert families["vq_disk_files"].samples[0].value == 100
+
+
+async def test_one_block_at_a_time_goes_early_for_files(served):
+    """How many bytes must go nobody can say, so it is looked again after each."""
+    files = [10]
+    served.disk.free_files = lambda path: (files[0], 100)
+    ends = await blocks(served, "t", 3)
+    await alter(served, "t", retention_early_hours=1)
+    for number in range(2):
+        await later(served.node, 2).look()
+        assert starts(served, "t") == [ends[number]]
+    files[0] = 50
+    await later(served.node, 2).look()
+    assert starts(served, "t") == [ends[1]]
 
 
 @pytest.mark.virtual_time
@@ -267,10 +361,37 @@ async def test_a_master_deletes_early_for_the_full_disk_of_a_copy_once(node_pair
         await retainer.look()
         assert pair.log("n1").start_offset == ends[1]
         monkeypatch.setattr(relief, "FOLLOW_S", 0.0)
-        retainer._relief._waits.clear()
+        retainer._relief._copies_wait_until = 0.0
         await coordinator.set(path, load)
         await retainer.look()
         assert pair.log("n1").start_offset == ends[3]
+
+
+async def test_small_archives_of_the_master_are_no_reason_to_delete_more_for_a_copy(node_pair):
+    """Its blocks need not be archives; one that frees too little says so once it has followed."""
+    pair = node_pair
+    ends = await pair_blocks(pair, 4)
+    await allow_early(pair)
+    channel = pair.channel("n1")
+    for block in list(channel.log.closed_blocks):
+        await pair.nodes["n1"]._partitions.logs.archive(channel, block)
+    async with pair.cluster.admin() as coordinator:
+        load = BrokerLoad(disk_excess_bytes=ends[1] - 100).encode()
+        await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)
+        await later(pair.nodes["n1"], 2).look()
+    assert pair.log("n1").start_offset == ends[1]
+
+
+async def test_a_master_deletes_early_for_a_copy_that_is_not_in_sync(node_pair):
+    """A full disk may have taken it out of the set, and nothing else would bring it back."""
+    pair = node_pair
+    ends = await pair_blocks(pair, 2)
+    await allow_early(pair)
+    async with pair.cluster.admin() as coordinator:
+        load = BrokerLoad(disk_excess_bytes=1).encode()
+        await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)
+        await later(pair.nodes["n1"], 2).look()
+    assert pair.log("n1").start_offset == ends[0]
 
 
 async def test_a_node_publishes_how_much_must_go(node_pair):

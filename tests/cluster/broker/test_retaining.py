@@ -11,6 +11,7 @@ from support.late_clock import LateClock, later
 from support.node_pair import settled
 from support.waiting import until
 
+from vq.broker import retaining
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.retaining import BLOCKS_AT_A_TIME, Held
@@ -235,6 +236,27 @@ async def test_a_young_message_is_kept_although_all_have_read_it(served):
     await commit(served, "fast", starts[-1])
     await later(served.node, 71.9).look()
     assert log_of(served.node).start_offset == 0
+
+
+async def test_a_group_that_comes_during_a_long_pass_keeps_what_is_left(served, monkeypatch):
+    """A pass over many blocks takes minutes; what groups need is read again meanwhile."""
+    starts = await blocks(served, 5)
+    await alter(served, retention_policy="keep")
+    await commit(served, "fast", starts[-1])
+    monkeypatch.setattr(retaining, "BLOCKS_AT_A_TIME", 1)
+    retainer = later(served.node, 72.1)
+    drop_before = retainer._logs.drop_before
+
+    async def drop(channel, offset, still):
+        freed = await drop_before(channel, offset, still)
+        await commit(served, "late", starts[1])
+        retainer._clock.monotonic = lambda: served.node._clock.monotonic() + retaining.NEEDS_S + 1
+        return freed
+
+    monkeypatch.setattr(retainer._logs, "drop_before", drop)
+    await retainer.look()
+    assert log_of(served.node).start_offset == starts[1]
+    assert retainer.held[channel_of(served.node)].by == "group late"
 
 
 async def test_nothing_is_deleted_while_it_is_not_known_who_needs_it(served, caplog):

@@ -240,8 +240,8 @@ async def archive_after_hours(running: Running) -> None:
 
 async def archive_to(running: Running) -> None:
     """Counts for blocks that become archives from then on."""
-    archives = await _archived(running, retention_policy="archive", archive_to="memory://there")
-    assert archives.to == {"memory://there"}
+    archives = await _archived(running, retention_policy="archive", archive_to="s3://there")
+    assert archives.to == {"s3://there"}
 
 
 async def pool(running: Running) -> None:

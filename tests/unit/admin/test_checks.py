@@ -150,6 +150,22 @@ def test_a_disk_that_fills_is_a_warning_and_one_told_as_a_problem_is_no_second_f
     assert found(disk("refuse", 0.0), "full") == [(Level.FAIL, "h:1: full")]
 
 
+def test_what_deleted_topics_hold_is_told_while_a_disk_fills() -> None:
+    """They could be removed for good; elsewhere it is nobody's business."""
+    deleted = {f"t{n}": n << 30 for n in range(1, 8)}
+
+    def found(level: str, *problems: str) -> list[str]:
+        disk = DiskState("/d", 1 << 30, 10 << 30, level, None, None, 0)
+        answer = BrokerAnswer("b1/n1", "h:1", disks=(disk,), problems=problems, deleted=deleted)
+        return [each.detail for each in checks.brokers({"b1": True}, [answer])[:-1]]
+
+    assert len(found("ok")) == 1
+    for told in (found("warn"), found("refuse", "full")):
+        assert told[1:] == [
+            "h:1: deleted topics hold 28.0 GiB while a disk fills: t7, t6, t5, t4, t3 and 2 more"
+        ]
+
+
 @pytest.mark.parametrize(
     ("facts", "level", "text"),
     [

@@ -27,6 +27,7 @@ NAMES: dict[str, Any] = {"data": DATA, "group": "b1", "node": "n1"}
         ({"stop_timeout_s": 0}, "stop_timeout_s"),
         ({"load_interval_s": 11.0}, "11.0 is above 10.0"),
         ({"scrub_bytes_per_s": -1}, "scrub_bytes_per_s = -1"),
+        ({"trash_keep_s": -1}, "trash_keep_s = -1"),
         ({"key_index_bytes_per_s": -1}, "key_index_bytes_per_s = -1"),
     ],
 )

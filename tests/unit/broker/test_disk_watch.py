@@ -45,3 +45,43 @@ def test_an_unmeasured_disk_is_not_full():
     """Zero bytes of zero is no share."""
     assert DiskWatch(Marks()).used_share == 0
     assert DiskWatch(Marks()).level is DiskLevel.OK
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "level"),
+    [
+        (0, 0, DiskLevel.OK),
+        (2**64 - 4_096, 1_000, DiskLevel.STOP),  # less than nothing, without its sign
+        (1_001, 1_000, DiskLevel.STOP),
+        (-5, 1_000, DiskLevel.STOP),
+        (2**64, 2**64, DiskLevel.OK),
+    ],
+)
+def test_odd_numbers_of_a_file_system_are_a_level_all_the_same(free, total, level):
+    """And fit into what is told of them, also the sum of several directories."""
+    watch = DiskWatch(Marks())
+    assert watch.observe(free, total) is level
+    assert 0 <= watch.free <= watch.total < 2**59
+    assert watch.excess_bytes < 2**59
+
+
+def test_no_more_must_go_than_is_there():
+    """Also where resume is so far below refuse that a lower step has no end."""
+    watch = DiskWatch(Marks(refuse=0.9, resume=0.02))
+    watch.observe(10, 100)
+    assert watch.excess_bytes == 90
+
+
+def test_a_file_system_may_be_full_of_files():
+    """The larger share counts; then the oldest block goes, and the next one after a look."""
+    watch = DiskWatch(Marks())
+    assert watch.observe(50, 100, 0, 0) is DiskLevel.OK
+    assert watch.observe(50, 100, 24, 100) is DiskLevel.WARN
+    assert watch.fullness == "76.0% full of files (inodes)"
+    assert watch.observe(50, 100, 9, 100) is DiskLevel.REFUSE
+    assert (watch.excess_bytes, watch.size_excess) == (1, 0)
+    assert watch.observe(9, 100, 50, 100) is DiskLevel.REFUSE
+    assert watch.fullness == "91.0% full"
+    assert (watch.excess_bytes, watch.size_excess) == (8, 8)
+    assert watch.observe(50, 100, 2**64 - 1, 100) is DiskLevel.STOP
+    assert watch.observe(50, 100, 100, 100) is DiskLevel.OK

@@ -37,8 +37,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             call.asked = {"topic": topic, **options}
             return 7
 
-        async def wait(_: object, number: int, *, on_progress: Callable[[Any], object]) -> Any:
+        async def wait(
+            _: object, number: int, *, timeout: float | None, on_progress: Callable[[Any], object]
+        ) -> Any:
             assert number == 7
+            call.timeout = timeout
             on_progress(replace(found, nodes=(*found.nodes, WAITS)))
             return found
 
@@ -80,6 +83,16 @@ def test_a_run_with_a_block_that_failed_ends_with_1(run: Any) -> None:
     assert code == 1
     assert "2 block(s) could not be archived" in err
     assert cells(out)[1]["error"] == "t-0: no space"
+
+
+def test_a_run_that_a_broker_has_not_ended_ends_with_1(run: Any) -> None:
+    """It is of an earlier version, say; or the time was up."""
+    code, out, err = run(replace(RUN, nodes=(NODE, WAITS)), "run", "--timeout", "300")
+    assert (code, run.timeout) == (1, 300.0)
+    assert "1 broker(s) have not ended run 7: b2/n1; `vq archive history`" in err
+    assert [each["state"] for each in cells(out)] == ["done", "not begun"]
+    code, _, err = run(RUN, "run", "--timeout", "300", "--no-wait")
+    assert (code, "no effect" in err) == (2, True)
 
 
 def test_a_run_need_not_be_waited_for(run: Any) -> None:

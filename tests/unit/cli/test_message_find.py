@@ -4,7 +4,7 @@ import click
 import pytest
 from support.json_schema import wrong
 
-from vq.admin.finding import FoundMessages, GapKind, SearchedPartition, SearchGap
+from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 from vq.cli.message_find import Place, _document, _report
 from vq.cli.schemas import SCHEMAS
 from vq.model import Message

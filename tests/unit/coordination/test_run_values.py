@@ -8,10 +8,10 @@ from vq.coordination.run_values import (
     ERROR_CHARACTERS_MAX,
     RESULT_TOPICS_MAX,
     ArchiveRun,
+    ArchiveTopicRun,
     RunCounter,
     RunResult,
     RunState,
-    TopicResult,
     covering,
     refused,
 )
@@ -33,8 +33,8 @@ GOLDEN: list[tuple[Value, str]] = [
             state=RunState.FAILED,
             begun_ms=1,
             ended_ms=2,
-            total=TopicResult(3, 4, 5, 6, "x"),
-            topics={"t": TopicResult(3, 4, 5, 6, "x")},
+            total=ArchiveTopicRun(3, 4, 5, 6, "x"),
+            topics={"t": ArchiveTopicRun(3, 4, 5, 6, "x")},
         ),
         '{"v": 1, "state": "failed", "begun_ms": 1, "ended_ms": 2, "total": {"blocks": 3, '
         '"size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}, "topics": {"t": '
@@ -109,9 +109,9 @@ def test_a_run_of_a_lease_that_had_ended_is_refused() -> None:
 
 def test_a_result_with_many_topics_fits_into_a_znode() -> None:
     """Those with failures, then the largest ones, stay; the total has all."""
-    topics = {f"{n:0200}": TopicResult(1, n, 1, 0, "") for n in range(5_000)}
-    topics["bad"] = TopicResult(failed=1, error="ä" * 10_000)
-    total = TopicResult(5_000, 5, 5, 1, "ä" * 10_000)
+    topics = {f"{n:0200}": ArchiveTopicRun(1, n, 1, 0, "") for n in range(5_000)}
+    topics["bad"] = ArchiveTopicRun(failed=1, error="ä" * 10_000)
+    total = ArchiveTopicRun(5_000, 5, 5, 1, "ä" * 10_000)
     result = RunResult(state=RunState.FAILED, total=total, topics=topics).bounded()
     assert len(result.encode()) < NODE_BYTES_MAX // 4
     assert (len(result.topics), result.omitted) == (RESULT_TOPICS_MAX, 5_001 - RESULT_TOPICS_MAX)

@@ -13,10 +13,10 @@ from vq.coordination.paths import LeaseFence
 from vq.coordination.run_values import (
     RUNS_KEPT,
     ArchiveRun,
+    ArchiveTopicRun,
     RunCounter,
     RunResult,
     RunState,
-    TopicResult,
 )
 from vq.coordination.runs import (
     begin_runs,
@@ -29,7 +29,7 @@ from vq.coordination.runs import (
 )
 from vq.errors import CoordinationError
 
-DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=TopicResult(blocks=3))
+DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=ArchiveTopicRun(blocks=3))
 
 
 def run(nonce: str = "a", **values: object) -> ArchiveRun:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
-from support.archive_places import Failing, stored
+from support.archive_places import Buckets, Failing, stored
 from support.store import (
     DIRECTORY,
     SMALL,
@@ -19,11 +20,20 @@ from support.store import (
     write_archive,
 )
 
+from vq.broker.logs import Logs
 from vq.clock import ManualClock
-from vq.errors import Busy
+from vq.errors import Busy, InvalidState
+from vq.model import TopicPartition
 from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
-from vq.store.archive_place import Unreachable, discard, discard_all, open_zip
+from vq.store.archive_place import (
+    Unreachable,
+    discard,
+    discard_all,
+    lies_on_disk,
+    open_zip,
+    url_in,
+)
 from vq.store.archive_writer import ArchiveCheck, BlockWriter
 from vq.store.archived_file import NotInMemory
 from vq.store.block import BlockCache
@@ -33,6 +43,7 @@ from vq.store.memory_disk import MemoryDisk
 from vq.store.scrub import Scrub
 
 PARTS = ("c", "g", "n", "orders.t1", "0")
+PARTITION = TopicPartition("orders", 0)
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
 
@@ -60,6 +71,16 @@ def three_blocks(disk: MemoryDisk) -> Log:
 def archive_at(disk: MemoryDisk, log: Log, place: str, count: int = 3) -> None:
     for block in blocks_of(log)[:count]:
         archive(disk, log, block, url=url_of(place, PARTS, block.start_offset))
+
+
+def logs_of(disk: MemoryDisk) -> Logs:
+    """The logs of a node on this disk; only what makes archives of them."""
+    directory = SimpleNamespace(
+        identity=SimpleNamespace(cluster="c", group="g", node="n"),
+        begun=None,
+        paths=[DIRECTORY.parent.parent],
+    )
+    return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserves={})  # type: ignore[arg-type]
 
 
 def reopened(disk: MemoryDisk) -> Log:
@@ -314,9 +335,162 @@ def test_a_crash_while_a_zip_elsewhere_is_dropped_leaves_it_known(place: str) ->
             assert payloads(log) in (PAYLOADS, PAYLOADS[6:])
 
 
+@pytest.mark.parametrize("is_quarantined", [False, True])
+def test_a_log_opens_without_a_word_to_a_place_though_an_index_is_lost(
+    is_quarantined: bool,
+) -> None:
+    """A lane that opens logs must not wait there: the place may hang for ever."""
+    Failing.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, "failing://bucket", 2)
+    log.close()
+    for block in blocks_of(log)[:2]:
+        disk.unlink(block.index_path)
+    path = blocks_of(log)[2].path
+    if is_quarantined:
+        disk.unlink(path)
+    asked: list[object] = []
+    Failing.asked = asked.append
+    try:
+        log = reopened(disk)
+    finally:
+        Failing.asked = lambda _: None
+    assert asked == []
+    assert (log.state is LogState.QUARANTINED) == is_quarantined
+    assert log.messages == (6 if is_quarantined else 9)
+
+
+def test_in_a_store_of_buckets_a_directory_ends_with_its_last_file() -> None:
+    """There, too, a file that is gone is gone; unless the bucket is."""
+    Buckets.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, "buckets://b/archives", 1)
+    stub = blocks_of(log)[0].path
+    url = blocks_of(log)[0].archive.url  # type: ignore[union-attr]
+    assert open_zip(disk, stub, url).pread(0, 2) == b"PK"
+    Buckets.files.clear()
+    with pytest.raises(FileNotFoundError):
+        open_zip(disk, stub, url).pread(0, 2)
+    log.drop_before(blocks_of(log)[0].end_offset)
+    flush(log)
+    (mark,) = log.flushing.discards
+    discard(disk, mark)  # a kill may have come between both removals
+    assert not disk.exists(mark)
+    Buckets.names.clear()
+    with pytest.raises(Unreachable):
+        open_zip(disk, stub, url).pread(0, 2)
+
+
+def test_a_kill_at_any_step_leaves_no_zip_elsewhere_unknown(place: str) -> None:
+    """It has a stub, a mark or a note; the next start makes a mark of a note that has no stub."""
+    from vq.store.memory_disk import keep_all, keep_none
+
+    base = memory_disk()
+    disk = base.crash(keep_all)
+    log = three_blocks(disk)
+    block = blocks_of(log)[0]
+    begin = len(disk.operations)
+    logs, run = logs_of(disk), []
+    writer = logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
+    opened = len(disk.operations)
+    while not writer.done:
+        writer.step()
+    run.append(writer.place())
+    writer.close()
+    logs.save_stub(block.path, run[0])
+    log.use_archive(block, run[0].archive)
+    flush(log)
+    assert not any(name.endswith((".upload", ".discard")) for name in disk.listdir(DIRECTORY))
+    for count in range(begin, len(disk.operations) + 1):
+        for chance in (keep_all, keep_none):
+            after = base.crash(keep_all)
+            for _ in after.replay(disk.operations[:count]):
+                pass
+            after = after.crash(chance)
+            log = reopened(after)
+            known = [url_in(after, each) for each in log.flushing.discards]
+            known += [each.archive.url for each in blocks_of(log) if each.archive is not None]
+            assert len(known) <= 1
+            assert known or count < opened
+            assert not any(name.endswith(".upload") for name in after.listdir(DIRECTORY))
+            assert payloads(log) == PAYLOADS
+
+
+def test_a_zip_elsewhere_whose_stub_cannot_be_written_is_removed_later(place: str) -> None:
+    """The disk may be full; and what is removed is not what a later try has written."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    logs, block = logs_of(disk), blocks_of(log)[0]
+    for _ in range(2):
+        writer = logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
+        while not writer.done:
+            writer.step()
+        stub = writer.place()
+        writer.close()
+        (mark,) = logs.drop_archive(block.path)
+        assert len(stored(place)) == 1
+    discard(disk, mark)
+    assert stored(place) == []
+    del stub
+    writer = logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
+    while not writer.done:
+        writer.step()
+    logs.save_stub(block.path, writer.place())
+    writer.close()
+    assert len(stored(place)) == 1
+    assert not any(name.endswith((".upload", ".discard")) for name in disk.listdir(DIRECTORY))
+
+
+def test_a_dropped_block_takes_along_what_could_not_be_removed_elsewhere() -> None:
+    """The try to archive it failed with its place."""
+    Failing.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    logs, block = logs_of(disk), blocks_of(log)[0]
+    writer = logs.new_archive(
+        PARTITION, "t1", block.path, 0, block.end_offset, place="failing://bucket"
+    )
+    while not writer.done:
+        writer.step()
+    Failing.down = True
+    writer.close()
+    assert len(stored("failing://bucket")) == 1
+    log.drop_before(block.end_offset)
+    flush(log)
+    (mark,) = log.flushing.discards
+    Failing.down = False
+    discard(disk, mark)
+    assert stored("failing://bucket") == []
+
+
+@pytest.mark.parametrize("below", ["", "/orders", "/../data/x"])
+def test_archives_do_not_go_into_a_data_directory(below: str) -> None:
+    """The directory of the cluster there would be that of a topic with its name."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    logs, block = logs_of(disk), blocks_of(log)[0]
+    place = f"file://{DIRECTORY.parent.parent}{below}"
+    with pytest.raises(InvalidState, match="lies in the data directory"):
+        logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
+    assert not any(name.endswith(".upload") for name in disk.listdir(DIRECTORY))
+
+
 def test_sizes_are_those_of_a_small_log() -> None:
     """The offsets above rely on it."""
     log = three_blocks(memory_disk())
     assert SMALL.block_bytes == 4096
     assert blocks_of(log)[1].start_offset == 1524
     assert ArchiveFiles.of(blocks_of(log)[1].path).zip.name == "0000000000001524.zip"
+
+
+def test_whether_an_archive_takes_space_of_a_disk(tmp_path: Path) -> None:
+    """Only one whose files the operating system has may; also where nothing can be told."""
+    assert not lies_on_disk("memory://archive", tmp_path)
+    assert not lies_on_disk("s3://bucket/vq", tmp_path)
+    assert lies_on_disk(f"file://{tmp_path}/to/be/made", tmp_path)
+    assert lies_on_disk("file:///nowhere", tmp_path / "gone")
+    other = Path("/proc")
+    if other.is_dir() and other.stat().st_dev != tmp_path.stat().st_dev:
+        assert not lies_on_disk("file:///proc/archive", tmp_path)

@@ -1,5 +1,6 @@
 """The data directories of one broker belong together, and each partition lies in one of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from vq.clock import ManualClock
 from vq.errors import DirectoryRefused
 from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory, NamesakeFound
-from vq.store.identity import IDENTITY_NAME
+from vq.store.identity import IDENTITY_NAME, Identity
 from vq.store.memory_disk import MemoryDisk
 
 D1, D2, D3 = Path("/d1"), Path("/d2"), Path("/d3")
@@ -95,6 +96,52 @@ def test_a_start_that_dies_while_it_adds_one_is_done_again(disk: MemoryDisk) -> 
     assert '"v": 3' in identity(disk, D1)
 
 
+def test_one_is_added_because_the_first_is_full(disk: MemoryDisk) -> None:
+    """The write that names it finds the space that is kept for such a case."""
+    opened(disk, D1).close()
+    disk.mkdir(D2)
+    disk.write_atomic(D1 / "@reserve", bytes(1_000))
+    full = 0
+
+    def spend(write: Callable[[], None], what: str) -> None:
+        nonlocal full
+        assert "belong together" in what
+        try:
+            write()
+        except OSError:
+            full += 1
+            disk.unlink(D1 / "@reserve")
+            write()
+
+    DataDirectory.open(D2, "c", "b1", "n1", disk, of=opened_id(disk)).close()
+    disk.capacity_bytes = disk._used()
+    DataDirectories.open([D1, D2], "c", "b1", "n1", disk, spend=spend).close()
+    assert full == 1
+    assert '"v": 3' in identity(disk, D1)
+
+
+def opened_id(disk: MemoryDisk) -> str:
+    return Identity.from_bytes(disk.read_bytes(D1 / IDENTITY_NAME), D1).id
+
+
+def test_a_copy_of_a_directory_is_not_used_beside_it(disk: MemoryDisk) -> None:
+    """As after a disk was cloned: new partitions would go to either."""
+    opened(disk, D1, D2).close()
+    disk.mkdir(D3)
+    disk.write_atomic(D3 / IDENTITY_NAME, disk.read_bytes(D2 / IDENTITY_NAME))
+    with pytest.raises(DirectoryRefused, match="/d2 and /d3 have the same id"):
+        opened(disk, D1, D2, D3)
+    opened(disk, D1, D3).close()
+
+
+def test_a_directory_inside_another_one_is_refused(disk: MemoryDisk) -> None:
+    """It would be taken for a topic."""
+    for paths in ((D1, D1 / "d2"), (D1 / "d2", D1)):
+        with pytest.raises(DirectoryRefused, match="/d1/d2 lies in data directory /d1"):
+            opened(disk, *paths)
+    opened(disk, D1, Path("/d11")).close()
+
+
 def test_directories_in_the_wrong_place_are_refused(disk: MemoryDisk) -> None:
     opened(disk, D1, D2).close()
     opened(disk, D3).close()
@@ -151,6 +198,30 @@ def test_a_partition_that_lies_nowhere_gets_another_home_when_its_own_is_full(
     data.takes = lambda path: path != D2
     data.claim("t", 1, "id")
     assert data.home("t", 1) == D2
+
+
+def test_a_topic_is_listed_once_and_not_for_each_of_its_partitions(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(disk, D1, D2).close()
+    listed: list[Path] = []
+    listdir = disk.listdir
+
+    def noted(path: Path) -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(disk, "listdir", noted)
+    counts = []
+    for partitions in (10, 100):
+        data = opened(disk, D1, D2)
+        topic = f"t{partitions}"
+        for number in range(partitions):
+            data.claim(topic, number, "id")
+            data.choose_again(topic, number, "id")
+        counts.append(sum(path.name == topic for path in listed))
+        data.close()
+    assert counts[0] == counts[1] <= 4
 
 
 def test_an_earlier_range_and_what_was_cut_hold_a_partition(disk: MemoryDisk) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from vq.clock import Clock, ManualClock
 from vq.errors import DirectoryRefused, InvalidArgument
+from vq.store.begun import BegunLog
 from vq.store.checked_text import encode_text
 from vq.store.checkpoint import Checkpoint
-from vq.store.directory import DataDirectory, LocalTopic, NamesakeFound, is_gone
+from vq.store.directory import DataDirectory, LocalTopic, NamesakeFound, why_gone
 from vq.store.disk import Disk, RealDisk
+from vq.store.identity import IDENTITY_NAME
 from vq.store.memory_disk import MemoryDisk, keep_none
 
 HOME = Path("/srv/vq")
@@ -43,10 +45,65 @@ def test_two_processes_cannot_have_it(tmp_path: Path) -> None:
 def test_a_directory_that_is_removed_or_moved_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "data"
     data = open_directory(RealDisk(), path)
-    assert not is_gone(path, RealDisk())
+    own_id = data.identity.id
+    assert why_gone(path, RealDisk(), own_id) == ""
     path.rename(tmp_path / "elsewhere")
-    assert is_gone(path, RealDisk())
+    assert why_gone(path, RealDisk(), own_id) == "it was removed or unmounted"
     data.close()
+
+
+def test_another_directory_in_the_place_of_one_is_noticed(tmp_path: Path) -> None:
+    """Two disks that were swapped while the broker runs."""
+    path, other = tmp_path / "data", tmp_path / "other"
+    data, stranger = open_directory(RealDisk(), path), open_directory(RealDisk(), other)
+    path.rename(tmp_path / "away")
+    other.rename(path)
+    why = f"another one, with the id {stranger.identity.id}, is in its place"
+    assert why_gone(path, RealDisk(), data.identity.id) == why
+    data.close()
+    stranger.close()
+
+
+@pytest.mark.parametrize("kind", ["exists", "read_bytes"])
+def test_a_directory_on_a_file_system_that_fails_is_gone(kind: str) -> None:
+    """A lack of file descriptors says nothing of it, nor does a damaged identity."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    own_id = data.identity.id
+    disk.fail(kind, name=IDENTITY_NAME)
+    assert why_gone(HOME, disk, own_id).startswith("it cannot be read: ")
+    disk.fail("read_bytes", name=IDENTITY_NAME, error=errno.EMFILE)
+    with pytest.raises(OSError, match="told to fail"):
+        why_gone(HOME, disk, own_id)
+    disk.write_atomic(HOME / IDENTITY_NAME, b"?")
+    assert why_gone(HOME, disk, own_id) == ""
+
+
+def test_nothing_is_made_in_the_place_of_a_directory_that_is_gone() -> None:
+    """Neither a topic nor a list or mark: all would be hidden when it is mounted again."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    disk.rename(HOME, Path("/away"))
+    disk.mkdir(HOME)  # what it was mounted on
+    data.begun.note(BegunLog("id", "0", 0))
+    for work in (
+        lambda: data.claim_topic("t", "id"),
+        data.begun.save,
+        data.unflushed.mark,
+        data.unflushed.doubt,
+    ):
+        with pytest.raises((FileNotFoundError, DirectoryRefused), match="is gone"):
+            work()
+    assert disk.listdir(HOME) == []
+    disk.rmtree(HOME)
+    disk.rename(Path("/away"), HOME)
+    data.claim_topic("t", "id")
+    data.begun.save()
+    data.unflushed.mark()
+    data.close()
+    again = open_directory(disk)
+    assert again.begun.of_partition("id", 0) == {"0": 0}
+    assert again.stored_topic_id("t") == "id"
 
 
 def test_a_refused_directory_is_not_left_locked() -> None:

@@ -161,6 +161,12 @@ def test_a_lock_has_one_holder(place: tuple[Disk, Path]) -> None:
     disk.lock(path / "lock").release()
 
 
+def test_free_files_are_within_the_total(place: tuple[Disk, Path]) -> None:
+    disk, path = place
+    free, total = disk.free_files(path)
+    assert 0 <= free <= total
+
+
 def test_free_space_is_within_the_total(place: tuple[Disk, Path]) -> None:
     """Both in bytes."""
     disk, path = place

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from support.archive_places import Failing
 from support.store import (
     DIRECTORY,
     append,
@@ -17,6 +18,7 @@ from support.store import (
 from vq.clock import ManualClock
 from vq.errors import CorruptData, InvalidArgument
 from vq.model import ProducerStamp
+from vq.store.archive import url_of
 from vq.store.block import BlockCache
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import INDEX_SUFFIX, KEYS_SUFFIX, block_name
@@ -243,14 +245,68 @@ def test_a_cut_that_returned_survives_a_loss_of_power(kept: int) -> None:
     assert log.end_offset == starts[kept]
 
 
-def archive_blocks(disk: MemoryDisk, count: int) -> None:
+def archive_blocks(disk: MemoryDisk, count: int, *, place: str = "") -> None:
     """Have the first blocks of a closed log be archives."""
     log = open_log(disk)
     log.roll()
     flush(log)
     for block in blocks_of(log)[:count]:
-        archive(disk, log, block)
+        url = url_of(place, ("t",), block.start_offset) if place else ""
+        archive(disk, log, block, url=url)
     log.close()
+
+
+@pytest.mark.parametrize("archives", [1, 3])
+@pytest.mark.parametrize("kept", range(9, COUNT + 1))
+def test_what_stays_archived_is_not_read_for_a_cut(kept: int, archives: int) -> None:
+    """It may lie in a place that does not answer, and be terabytes; the outcome is the same.
+
+    Of a producer, fewer of its last batches may be known than are usually.
+    """
+    Failing.reset()
+    disk, plain = memory_disk(), memory_disk()
+    starts = fill(disk)
+    assert fill(plain) == starts
+    archive_blocks(disk, archives, place="failing://bucket")
+    archive_blocks(plain, 0)
+    Failing.down = True
+    files = cut(disk, starts[kept])
+    assert contents_of(disk, files) == [content(number) for number in range(kept, COUNT)]
+    cut(plain, starts[kept])
+    found, expected = open_log(disk), open_log(plain)
+    assert (found.state, found.end_offset) == (LogState.OK, starts[kept])
+    for name in ("messages", "epoch", "last_append_time_ms"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert found.producers.forgot == expected.producers.forgot
+    for log in (found, expected):
+        for number in (kept - 2, kept - 1):
+            assert log.producers.check(stamp(number)) == starts[number]
+            assert log.producers.check(stamp(number + 2)) is None
+    Failing.down = False
+    assert payloads(open_log(disk, cache=BlockCache(waits=True))) == [
+        content(number) for number in range(kept)
+    ]
+
+
+def test_who_wrote_in_archives_alone_and_was_cut_is_known_as_forgotten() -> None:
+    """The resend of a first batch by somebody unknown may be of one that is in an archive."""
+    disk = memory_disk()
+    clock = ManualClock(wall_ms=1_000_000)
+    log = open_log(disk, clock=clock)
+    append(log, content(0), stamp=ProducerStamp(9, 0, 0))
+    log.roll()
+    at = append(log, content(1), stamp=ProducerStamp(5, 0, 0))
+    end = 0
+    for sequence in range(1, 8):  # more than are remembered
+        end = end or log.end_offset
+        append(log, content(sequence), stamp=ProducerStamp(9, 0, sequence))
+    flush(log)
+    log.close()
+    archive_blocks(disk, 1)
+    cut(disk, end)
+    log = open_log(disk)
+    assert (9 in log.producers, 5 in log.producers, log.producers.forgot) == (False, True, True)
+    assert at < log.end_offset == end
 
 
 @pytest.mark.parametrize("archives", [1, 3, 4])

@@ -1,7 +1,10 @@
 """What retention deletes of a log, and what keeps the rest; rule by rule."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from vq.store.archive_age import due
 from vq.store.retention import Cut, Kept, Limits, OpenBlock, decide, must_roll, relieve
 
 HOUR_MS = 3_600_000
@@ -120,6 +123,18 @@ def test_no_more_goes_than_is_needed(excess: int, ends: dict[str, int]) -> None:
     assert relieve(spare, excess) == ends
 
 
+@pytest.mark.parametrize(
+    ("excess", "ends"),
+    [(1, {"b": 9}), (9, {"b": 9}), (10, {"a": 30, "b": 9}), (99, {"a": 30, "b": 9})],
+)
+def test_what_frees_nothing_goes_only_in_front_of_what_frees_something(
+    excess: int, ends: dict[str, int]
+) -> None:
+    """Archives elsewhere; those beside the log free what they take, not what they hold."""
+    a = [Kept(0, 10, 1, 0), Kept(10, 20, 2, 0), Kept(20, 30, 4, 5), Kept(30, 40, 5, 0)]
+    assert relieve({"a": a, "b": [Kept(0, 9, 3)], "c": [Kept(0, 50, 1, 0)]}, excess) == ends
+
+
 def test_what_goes_early_waits_for_who_needs_it() -> None:
     assert cut(Limits(), needed=None) == Cut(0, 0, 0)
     found = decide(
@@ -133,3 +148,38 @@ def test_what_goes_early_waits_for_who_needs_it() -> None:
         early=200,
     )
     assert found == Cut(0, 100, 200, "g")
+
+
+def test_what_frees_nothing_does_not_go_early_in_vain() -> None:
+    """An archive that lies elsewhere, or in a small zip, makes less room than its block did."""
+    elsewhere = [Kept(0, 100, 1, 0), Kept(100, 200, 2, 0)]
+    assert relieve({"p": elsewhere, "q": [Kept(0, 50, 3)]}, 40) == {"q": 50}
+    assert relieve({"p": elsewhere}, 40) == {}
+    assert relieve({"p": [*elsewhere, Kept(200, 300, 3)]}, 40) == {"p": 300}
+    zips = [Kept(0, 100, 1, 20), Kept(100, 200, 2, 20), Kept(200, 300, 3, 20)]
+    assert relieve({"p": zips}, 40) == {"p": 200}
+
+
+def test_ten_thousands_of_blocks_are_decided_at_once() -> None:
+    """The event loop does it: the work must grow with the blocks, not with their square."""
+
+    class Counted(Sequence[Kept]):
+        looks = 0
+
+        def __getitem__(self, at):
+            found = range(20_000)[at]
+            Counted.looks += len(found) if isinstance(at, slice) else 1
+            return (
+                [Kept(n, n + 1, n) for n in found]
+                if isinstance(at, slice)
+                else Kept(at, at + 1, at)
+            )
+
+        def __len__(self):
+            return 20_000
+
+    assert decide(
+        Counted(), Limits(age_ms=0), start=0, size_bytes=20_000, now_ms=20_000, committed=20_000
+    ) == Cut(0, 20_000, 20_000)
+    assert due(Counted(), after_hours=1, as_of_ms=10**9, committed=20_000) == 20_000
+    assert Counted.looks < 300_000

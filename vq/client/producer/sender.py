@@ -18,12 +18,20 @@ from vq.client.future import SendFuture
 from vq.client.ids import IdsUsedUp
 from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch, Ended
+from vq.client.producer.full_partitions import FullPartitions
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.space_line import SpaceLine, Turn
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import ConnectionCut, NotSent, PartitionUnavailable, Unreachable, VqError
+from vq.errors import (
+    ConnectionCut,
+    DiskFull,
+    NotSent,
+    PartitionUnavailable,
+    Unreachable,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.broker_connection import BrokerConnection
@@ -68,6 +76,7 @@ class Sender:
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
         self._linger_s = config.linger_ms / 1000
+        self._full = FullPartitions(self._clock, self._pass_by)
         self.accumulator = Accumulator(
             config, self._clock, self._wake, stages=stages, future=future
         )
@@ -115,8 +124,15 @@ class Sender:
     ) -> None:
         """Turn an answer to a batch into outcomes; the queue's owner calls. See ``puts``."""
         error = apply_answer(queue, batch, answer, self._clock())
+        if isinstance(error, DiskFull):
+            self._loop.call_soon_threadsafe(self._full.note, queue.partition)
         if error is not None and error.refresh_routes:
             self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic, error)
+
+    def _pass_by(self, topic: str, full: frozenset[int]) -> None:
+        queues = self.accumulator.topics.get(topic)
+        if queues is not None:
+            queues.pass_by(full)
 
     def on_ended(self, ended: Ended) -> None:
         """Free the space of messages that have their outcome; called by the queues."""
@@ -444,6 +460,7 @@ class Sender:
 
     def close(self) -> None:
         """Stop the timers; no message is left."""
+        self._full.stop()
         for timer in (self._retry_timer, self._tick_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()

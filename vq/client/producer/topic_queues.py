@@ -59,6 +59,7 @@ class TopicQueues:
     __slots__ = (
         "_able",
         "_compressor_of",
+        "_full",
         "_make_queue",
         "_partitions",
         "_staying",
@@ -121,6 +122,7 @@ class TopicQueues:
         self.ordered = ordered
         self._partitions = TopicPartitions(topic, 0, ())
         self._able: frozenset[int] = frozenset()  # the partitions that are available
+        self._full: frozenset[int] = frozenset()  # their disks are full
         self._weights: Sequence[float] | None = None  # one per partition
         # By partition: how many messages at the head of its queue stay there, and the last of them.
         self._staying: dict[int, tuple[int, SendFuture]] = {}
@@ -160,6 +162,12 @@ class TopicQueues:
             self._weights = weights
             self._spread_again()
 
+    def pass_by(self, full: frozenset[int]) -> None:
+        """Deal no messages to partitions on full disks, while there are others."""
+        if full != self._full:
+            self._full = full
+            self._spread_again()
+
     def follow_loads(self, loads: Sequence[PartitionLoad]) -> None:
         """Show these loads to the application's partitioner, one for each partition."""
         if len(loads) == self._partitions.count:
@@ -167,7 +175,8 @@ class TopicQueues:
 
     def _spread_again(self) -> None:
         known, weights = self._partitions, self._weights
-        chosen = known.writable or range(known.count)
+        able = known.writable or range(known.count)
+        chosen = [number for number in able if number not in self._full] or able
         if weights is not None and len(weights) == known.count:
             of_chosen = [weights[number] for number in chosen]
             self.spread.follow(chosen, of_chosen if sum(of_chosen) > 0 else None)

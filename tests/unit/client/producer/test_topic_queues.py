@@ -122,6 +122,24 @@ def test_weights_count_among_the_partitions_with_a_master() -> None:
     assert turns(queues, 4) == [1, 2, 1, 2], "those with weight have no master"
 
 
+def test_partitions_on_full_disks_are_passed_by_while_there_are_others() -> None:
+    """Messages with a key go there all the same, and all do where every disk is full."""
+    queues = queues_of(4)
+    queues.pass_by(frozenset({1, 3}))
+    assert set(turns(queues, 8)) == {0, 2}
+    update(queues, 4, (1, 2))
+    assert set(turns(queues, 8)) == {2}
+    queues.follow_weights([0.1, 0.5, 0.3, 0.1])
+    assert set(turns(queues, 8)) == {2}
+    queues.follow_weights([0.5, 0.5, 0.0, 0.0])
+    assert set(turns(queues, 8)) == {2}
+    queues.pass_by(frozenset(range(4)))
+    assert set(turns(queues, 64)) == {1}
+    queues.pass_by(frozenset())
+    queues.follow_weights(None)
+    assert set(turns(queues, 8)) == {1, 2}
+
+
 def test_weights_of_fewer_partitions_than_there_are_do_not_count() -> None:
     queues = queues_of(2)
     queues.follow_weights([1.0, 0.0])
