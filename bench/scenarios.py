@@ -16,6 +16,7 @@ from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.features import features
 from bench.figures import Figure, Target
+from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
 from bench.processor import processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
@@ -494,6 +495,7 @@ SCENARIOS: Final = (
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
+    Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),
     Scenario("replication", "a broker group with copies", replication, REPLICATION_TARGETS),
     Scenario(
         "metadata",

@@ -26,7 +26,7 @@ def test_cuts_at_any_byte_lose_double_and_reorder_nothing(
 ) -> None:
     """One partition per sender; every cut hits whichever batch is on the wire."""
     rng = make_rng()
-    cuts = times(50, 500)
+    cuts = times(25, 500)
     with ChaosProxy() as proxy:
         broker = processes.add("b1", "--advertised", str(proxy.address))
         proxy.target = broker.spec.address

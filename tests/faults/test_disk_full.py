@@ -123,7 +123,7 @@ def check_full(
         )
         consumer.subscribe("t", MIB, seen.append).start()
         with Sender(
-            factory, "t", histories / "s0.jsonl", rate=400, size=20_000, config=config
+            factory, "t", histories / "s0.jsonl", rate=1_200, size=20_000, config=config
         ) as sender:
             sender.wait_sent(50)
             fill(sender)

@@ -36,7 +36,7 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
 ) -> None:
     """kill -9 at random moments, with many batches in flight to three partitions."""
     rng = make_rng()
-    kills = times(5, 100)
+    kills = times(3, 100)
     died = 0
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t", "--partitions", "3")

@@ -127,7 +127,7 @@ def test_threads_of_one_producer_lose_double_and_reorder_nothing(
 ) -> None:
     """Random cuts of both links; a broker is killed and a partition moved in between."""
     rng = make_rng()
-    rounds, cuts = times(3, 25), 20
+    rounds, cuts = times(3, 25), times(10, 20)
     killed = moved = 0
     histories = tmp_path / "h"
     with proxied(processes) as proxies, client_of(processes) as factory:

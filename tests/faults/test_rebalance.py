@@ -176,7 +176,7 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
     """A frozen member wakes after its partitions went to others: its commits must not count."""
     zookeeper, members = group
     rng = make_rng()
-    rebalances = times(6, 200)
+    rebalances = times(4, 200)  # each of the actions
     with (
         ChaosProxy(Address.parse(zookeeper.hosts)) as link,
         client_of(members.cluster) as factory,

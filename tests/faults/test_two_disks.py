@@ -46,7 +46,7 @@ def test_a_full_disk_of_two_takes_only_its_partitions(
         config = vq.ProducerConfig(send_timeout_s=1.0)
         with client_of(cluster) as factory:
             with Sender(
-                factory, "t", histories / "s0.jsonl", rate=200, size=1_000, config=config
+                factory, "t", histories / "s0.jsonl", rate=200, size=10_000, config=config
             ) as sender:
                 sender.wait_sent(200)
                 assert (one / "b1" / "t" / "0").is_dir()

@@ -218,8 +218,8 @@ async def test_connections_that_are_never_answered_end_no_session(
 async def test_an_outage_longer_than_the_session_ends_nothing(
     stack: AsyncExitStack, make_zookeeper: Callable[..., EmbeddedZooKeeper]
 ) -> None:
-    """Short form: one and a half session time-outs."""
-    await outage(stack, make_zookeeper(tick_ms=200), seconds=12.0)
+    """Short form: until a second after the time-out of the session."""
+    await outage(stack, make_zookeeper(tick_ms=200), seconds=9.0)
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.command_server import FASTER
 from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
@@ -147,8 +148,11 @@ def test_what_a_killed_broker_has_is_told_and_found_later(cluster: ProcessCluste
     assert contents(cluster.vq_json("message", "find", "killed", "--tag", "new")) == contents(whole)
 
 
-def test_key_indexes_are_made_used_and_made_again(cluster: ProcessCluster, tmp_path: Path) -> None:
+def test_key_indexes_are_made_used_and_made_again(
+    cluster: ProcessCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a kill, too; a damaged one costs a slower search and is made again."""
+    monkeypatch.setenv(FASTER, "vq.broker.key_indexing.LOOK_S=1")
     settings = tmp_path / "broker.toml"
     settings.write_text(f'[broker]\nblock_bytes = {8 * MIB}\npool = "small"\n')
     cluster.add("b3", "--config", str(settings))

@@ -26,11 +26,8 @@ def server(processes: ProcessCluster) -> CommandServer:
 @pytest.mark.parametrize(
     ("arguments", "stdin"),
     [
-        (("--version",), b""),
         (("topic", "--help"), b""),
-        (("topics",), b""),
         (("topic", "create"), b""),
-        (("topic", "list", "--json"), b""),
         (("topic", "describe", "missing", "--json"), b""),
         (("produce", "missing"), b"x\n" * 100_000),
         (("produce", "t", "--json", "--frm", "utf-8"), b"\xff\n"),

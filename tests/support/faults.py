@@ -29,6 +29,7 @@ from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 LONG = os.environ.get("VQ_LONG") == "1"
 _TICK_S = 0.005
+_LETTERS = bytes(range(97, 123))
 
 T = TypeVar("T")
 
@@ -132,7 +133,8 @@ class Sender(threading.Thread):
     def payload(self, number: int) -> bytes:
         """Return the unique content of a message."""
         head = f"{self._client}-{number:07d}-".encode()
-        return head + bytes(97 + (number + at) % 26 for at in range(self._size - len(head)))
+        length, begin = self._size - len(head), number % len(_LETTERS)
+        return head + (_LETTERS * (length // len(_LETTERS) + 2))[begin : begin + length]
 
     def run(self) -> None:
         """Send until ``finish``."""

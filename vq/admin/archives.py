@@ -4,6 +4,7 @@ Loop-bound functions on a ``ClusterClient``. Each node of a broker group has arc
 each is asked.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from vq.model import Address, NodeInfo
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
+from vq.store.archive import place_of
 
 __all__ = [
     "ArchivedBlock",
@@ -30,6 +32,7 @@ __all__ = [
 _LIST, _VERIFY, _RESTORE = range(3)
 #: A node reads a zip slowly; an answer within this time is one.
 ANSWER_S: Final = 3_600.0
+AWAY_AFTER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +147,25 @@ async def verify_archives(
     *,
     on_progress: VerifiedListener | None = None,
 ) -> list[VerifiedArchive]:
-    """Have nodes read archives whole, each node one at a time; return what that has shown."""
+    """Have nodes read archives whole, each node one at a time; return what that has shown.
+
+    A place that did not answer a node for some in turn is not asked for more: one that hangs costs
+    a minute each time.
+    """
     done = 0
 
     async def of_node(some: list[ArchivedBlock]) -> list[VerifiedArchive]:
         nonlocal done
-        found = []
+        found: list[VerifiedArchive] = []
+        away: Counter[str] = Counter()  # by place: how many in turn could not be read
         for block in some:
-            found.append(await _verify(cluster, block))
+            place = place_of(block.url)
+            if block.url and away[place] >= AWAY_AFTER:
+                why = f"not asked for: {place} did not answer for {AWAY_AFTER} archives in turn"
+                found.append(VerifiedArchive(block, None, error=why))
+            else:
+                found.append(await _verify(cluster, block))
+                away[place] = away[place] + 1 if found[-1].error else 0
             done += 1
             if on_progress is not None:
                 on_progress(done, len(blocks))

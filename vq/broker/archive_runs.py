@@ -10,13 +10,14 @@ is done again from the beginning by the next start: a block that is an archive a
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
-from vq.broker.archiving import Archived
+from vq.broker.archiving import Archived, PlaceAway
 from vq.broker.channel import Channel
 from vq.broker.context import Counters
 from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -50,6 +51,9 @@ AUDIT_S: Final = 60.0
 _BACKOFF: Final = Backoff(first_s=0.5, most_s=30.0)
 #: From one block to the next; what works on a block makes pauses of its own.
 PAUSE_S: Final = 0.05
+#: A place elsewhere that so many blocks in turn could not reach gets no more in this run: one that
+#: hangs costs a minute for each, and there may be thousands.
+AWAY_AFTER: Final = 3
 #: How often a node writes how far it is.
 PROGRESS_S: Final = 5.0
 #: The loop runs other things after so many partitions.
@@ -246,12 +250,13 @@ class Archiver:
         if not run.dry_run:
             # All at once, before the first block is read: so they end close to the run's time.
             await self._roll_all(wanted, run, tally)
+        away: Counter[str | None] = Counter()
         for topic, channels in groupby(wanted, key=lambda each: each.partition.topic):
             problem = ""
             for number, channel in enumerate(channels, start=1):
                 if not number % PARTITIONS_PER_TURN:
                     await asyncio.sleep(0)
-                problem = await self._archive_partition(channel, run, tally) or problem
+                problem = await self._archive_partition(channel, run, tally, away) or problem
             self._tell(topic, problem)
 
     def _tell(self, topic: str, problem: str) -> None:
@@ -283,8 +288,13 @@ class Archiver:
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
-    async def _archive_partition(self, channel: Channel, run: ArchiveRun, tally: "_Tally") -> str:
-        """Archive what is due of one partition; return the first problem, "" if there is none."""
+    async def _archive_partition(
+        self, channel: Channel, run: ArchiveRun, tally: "_Tally", away: Counter[str | None]
+    ) -> str:
+        """Archive what is due of one partition; return the first problem, "" if there is none.
+
+        ``away`` counts for each place how many blocks in turn could not reach it.
+        """
         settings, problem = channel.settings, ""
 
         def still() -> bool:
@@ -301,12 +311,18 @@ class Archiver:
             block = next((each for each in blocks if each not in tried), None)
             if block is None:
                 break
+            if away[settings.archive_to] >= AWAY_AFTER:
+                problem = problem or f"{channel}: {settings.archive_to} does not answer"
+                left = sum(each not in tried for each in blocks)
+                tally.add(channel, ArchiveTopicRun(failed=left, error=problem))
+                break
             tried.add(block)
             try:
                 done = await self._logs.archive(channel, block, settings.archive_to, still)
             except (OSError, VqError) as error:
                 if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
                     continue  # it was deleted meanwhile, say: nothing is left to be archived
+                away[settings.archive_to] += isinstance(error, PlaceAway)
                 problem = problem or f"{channel}: {error}"
                 tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
             except Exception as error:  # one block must not keep the others from being archived
@@ -314,6 +330,7 @@ class Archiver:
                 problem = problem or f"{channel}: {type(error).__name__}: {error}"
                 tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
             else:
+                away[settings.archive_to] = 0
                 self._counters.archived_blocks += 1
                 self._counters.archived_bytes += done.size_bytes
                 tally.add(channel, ArchiveTopicRun(1, done.size_bytes, done.archive_bytes))

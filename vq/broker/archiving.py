@@ -42,6 +42,10 @@ _ELSEWHERE: Final = frozenset({Lane.ELSEWHERE, Lane.UPLOAD})
 DISCARD_S: Final = 10.0
 
 
+class PlaceAway(Busy):
+    """The place of archives cannot be reached, or does not answer."""
+
+
 class Archived(NamedTuple):
     """A block that was archived.
 
@@ -405,8 +409,8 @@ class _Errors:
             self._channel.context.suspect(self._channel, int(error.details["offset"]))
 
 
-def _unreachable(channel: Channel, error: Unreachable) -> Busy:
-    return Busy(f"{channel}: {error}", hint="have the broker reach the place of the archives")
+def _unreachable(channel: Channel, error: Unreachable) -> PlaceAway:
+    return PlaceAway(f"{channel}: {error}", hint="have the broker reach the place of the archives")
 
 
 def _gone(channel: Channel, block: Block) -> InvalidState:

@@ -106,7 +106,8 @@ class ChannelLogs:
         """Give the channel its log, or its failure.
 
         Raises:
-            DiskFull: There is no space for it now; it may be tried again.
+            Busy, DiskFull: Its directory is gone, or there is no space for it now; it may be tried
+                again.
         """
         async with self.lock(channel.partition):
             if channel.log is None and channel.rules.read:
@@ -115,7 +116,7 @@ class ChannelLogs:
     async def _open_and_tell(self, channel: Channel) -> None:
         try:
             await self.ensure_open(channel)
-        except DiskFull as error:
+        except (Busy, DiskFull) as error:
             logger.warning(
                 "log cannot be opened, trying again at the next request",
                 partition=channel,
@@ -154,7 +155,7 @@ class ChannelLogs:
 
         try:
             log, channel.copies.cut, took_s = await self._runner.run(open_log, lane)
-        except DiskFull:
+        except (Busy, DiskFull):
             raise  # no failure of this log: whoever asks next tries again
         except (OSError, VqError) as error:
             logger.error("log cannot be opened", partition=channel, error=error)

@@ -90,7 +90,7 @@ class DailyRuns:
 
     async def run(self) -> None:
         """Try to hold the lease, and make runs while it is held, for ever."""
-        silence = self._alarm(self._at, self._keeper.wake)
+        silence = self._set_alarm()
         self.lease.start()
         self._keeper.start()
         try:
@@ -99,6 +99,18 @@ class DailyRuns:
             silence()
             await self._keeper.stop()
             await self.lease.stop()
+
+    def _set_alarm(self) -> Callable[[], None]:
+        """Have the alarm ring; return what ends that. Without one, the slow timer is enough."""
+        try:
+            return self._alarm(self._at, self._keeper.wake)
+        except Exception as error:  # noqa: BLE001  it knows not all local times: TZ=CET-1CEST
+            logger.warning(
+                "no alarm for the daily run, which comes some minutes later then",
+                error=error,
+                hint="give the broker a TZ such as Europe/Berlin",
+            )
+            return no_alarm(self._at, self._keeper.wake)
 
     async def _look(self, _: bool) -> None:
         """Make the run that is due, if this node may; see ``Keeper``."""

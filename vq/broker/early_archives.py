@@ -9,8 +9,9 @@ blocks.
               that take messages, and have some of an hour or more, end before
     until     the disk is no longer too full of bytes (``DataDisk.pressure_bytes``); archives free
               no files
-    not       where the zip might fill the disk up to the last mark, at which copies stop; nor of a
-              topic whose blocks hardly get smaller beside the log, until the disk has space again
+    not       beside the log beyond the last mark, at which copies stop: a zip that would fill the
+              disk up to there is given up half-way. It is not tried again, nor are blocks of a
+              topic that hardly get smaller, until the disk has space again
 
 In here: when, and which blocks. Not in here: how a block becomes an archive (``archiving``), and
 the runs once a day (``archive_runs``).
@@ -33,6 +34,7 @@ from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, VqError
 from vq.log_lines import get_logger
+from vq.store.archive import CHUNK_BYTES
 from vq.store.archive_age import must_roll
 from vq.store.archive_place import lies_on_disk
 from vq.store.block import Block
@@ -53,15 +55,19 @@ LOOKS_IN_VAIN: Final = 12
 PAUSE_S: Final = 0.05
 #: A zip beside the log that saves less than this share of its block is in vain.
 SAVES_LEAST: Final = 0.05
+#: A zip beside the log is written on while there is space for so much more: some of its chunks, but
+#: no more than this part of a small disk.
+ROOM_BYTES: Final = 4 * CHUNK_BYTES
+ROOM_SHARE: Final = 64
 #: How long it may take to find out whether a place is on this disk.
 PLACE_TIMEOUT_S: Final = 10.0
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
 
 
-def fits(watch: DiskWatch, block_bytes: int) -> bool:
-    """Return whether a disk has space for a block once more, below the mark where copies stop."""
-    used = watch.total - watch.free + block_bytes
+def fits(watch: DiskWatch, size: int) -> bool:
+    """Return whether a disk has space for so many bytes below the mark where copies stop."""
+    used = watch.total - watch.free + size
     return used < watch.marks.of(DiskLevel.STOP) * watch.total
 
 
@@ -73,6 +79,28 @@ class _Head(NamedTuple):
     channel: Channel
     block: Block
     rest: Iterator[tuple[Log, Block]]
+
+
+class _Room:
+    """Space for one archive; one that does not lie on the disk (``is_here``) needs none.
+
+    Attributes:
+        was_short: There was too little at some moment.
+    """
+
+    def __init__(self, disk: DataDisk, *, is_here: bool) -> None:
+        self._disk = disk
+        self._is_here = is_here
+        self.was_short = False
+
+    def is_left(self) -> bool:
+        """Look whether there is enough."""
+        self._disk.look()
+        watch = self._disk.watch
+        size = min(ROOM_BYTES, watch.total // ROOM_SHARE)
+        enough = not self._is_here or fits(watch, size)
+        self.was_short = self.was_short or not enough
+        return enough
 
 
 class EarlyArchiver:
@@ -108,7 +136,7 @@ class EarlyArchiver:
         self._clock = clock
         self._counters = counters
         self._stops = stops
-        self._vain: dict[Path, set[str]] = {}  # by directory: topics that hardly get smaller
+        self._vain: dict[Path, set[str]] = {}  # by directory: topics that gain no space there
         self._told: dict[str, str] = {}  # the last problem with a topic
 
     async def run(self) -> None:
@@ -151,19 +179,22 @@ class EarlyArchiver:
             head = heapq.heappop(heads)
             channel, topic = head.channel, head.channel.partition.topic
             to = channel.settings.archive_to
-            vain = topic in self._vain.get(disk.path, ())
-            no_use = to in here and (vain or not fits(disk.watch, head.block.length))
-            if no_use or to in silent:
+            is_here = to in here
+            if to in silent or (is_here and topic in self._vain.get(disk.path, ())):
                 continue
-            problem = await self._archive(head, to, done.setdefault(topic, Counter()))
+            sums = done.setdefault(topic, Counter())
+            room = _Room(disk, is_here=is_here)
+            if not room.is_left():
+                continue
+            problem = await self._archive(head, to, sums, room)
+            saved = sums["archive_bytes"] <= (1 - SAVES_LEAST) * sums["bytes"]
+            if is_here and (room.was_short or not saved):
+                self._vain.setdefault(disk.path, set()).add(topic)
             if problem is not None:
                 problems.setdefault(topic, f"{channel}: {problem}")
                 if to is not None and isinstance(problem, Busy):
                     silent.add(to)
                 continue
-            sums = done[topic]
-            if to in here and sums["archive_bytes"] > (1 - SAVES_LEAST) * sums["bytes"]:
-                self._vain.setdefault(disk.path, set()).add(topic)
             following = await self._next(head.number, channel, head.rest)
             if following is not None:
                 heapq.heappush(heads, following)
@@ -172,13 +203,15 @@ class EarlyArchiver:
         self._tell(done, problems)
         return any(sums["blocks"] for sums in done.values())
 
-    async def _archive(self, head: _Head, to: str | None, sums: Counter[str]) -> Exception | None:
+    async def _archive(
+        self, head: _Head, to: str | None, sums: Counter[str], room: _Room
+    ) -> Exception | None:
         """Archive a block; return why that was not possible, None if it was, or need not be."""
         channel, settings = head.channel, head.channel.settings
 
         def still() -> bool:
             now = channel.settings
-            return _is_wanted(channel) and now.archive_to == settings.archive_to
+            return _is_wanted(channel) and now.archive_to == settings.archive_to and room.is_left()
 
         try:
             made = await self._logs.archive(channel, head.block, to, still)

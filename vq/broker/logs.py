@@ -12,24 +12,33 @@ this group still holds the offset that it began at.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
-from vq.errors import InvalidState, PartitionFailed
+from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
-from vq.store.archive import ArchiveFiles, Stub, url_of
-from vq.store.archive_place import discard, drop_archive, end_upload, local_path, url_in
+from vq.store.archive import ArchiveFiles, Stub, place_of, url_of
+from vq.store.archive_place import (
+    Unreachable,
+    discard,
+    drop_archive,
+    end_upload,
+    has_archives_elsewhere,
+    local_path,
+    url_in,
+)
 from vq.store.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.begun import Beginning, BegunLog
-from vq.store.block import BlockCache
+from vq.store.block import Block, BlockCache
 from vq.store.directories import DataDirectories
 from vq.store.directory import LocalTopic, Trashed
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
+from vq.store.identity import check_there
 from vq.store.log import Log, LogConfig, LogState
 from vq.store.repair import DAMAGED_MARK
 
@@ -87,6 +96,7 @@ class Logs:
         self._cache = BlockCache()
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
+        self._places: set[str] = set()  # that have archives of this node
 
     def prepare(
         self, partition: TopicPartition, topic_id: str, holds: Holds = _everything
@@ -153,10 +163,19 @@ class Logs:
         """Open a log in the usual place, or in ``path``. Raises as ``Log.open``.
 
         Also as ``DataDirectories.choose_again``: one that is not there yet may get another place.
+
+        Raises:
+            Busy: The data directory is gone, and that may not have been noticed yet: a log that
+                began now would begin in its place, and be hidden when it is back.
         """
         if path is None:
             self._directory.choose_again(*partition, topic_id)
             path = self._directory.log_directory(*partition)
+            home = self._directory.home(*partition)
+            try:
+                check_there(home, self._disk)
+            except FileNotFoundError as error:
+                raise Busy(f"the data directory {home} is gone") from error
         begun_at = self._begun.of_partition(topic_id, partition.partition).get(path.name)
         if begun_at is not None and not holds(begun_at):
             begun_at = None  # the partition was given another begin: what was here is given up
@@ -171,6 +190,7 @@ class Logs:
             begun_at=begun_at,
             cache=self._cache,
         )
+        self._note_places(log.closed_blocks)
         level = logging.ERROR if log.state is LogState.QUARANTINED else logging.WARNING
         for note in log.recovery.notes:
             logger.log(level, "recovery finding", partition=partition, finding=note)
@@ -194,7 +214,9 @@ class Logs:
                 return None
             self._note_aside(log, usual, aside)
             return aside
-        if is_empty and not diverged(usual, self._disk):
+        # A mark of a zip elsewhere is all that names it.
+        is_bare = not diverged(usual, self._disk) and not has_archives_elsewhere(self._disk, usual)
+        if is_empty and is_bare:
             self._begun.note_gone(log.topic_id, usual.name)
             self._begun.save()
             self._disk.rmtree(usual)
@@ -290,6 +312,7 @@ class Logs:
 
         Raises:
             InvalidState: ``place`` is one of the data directories, or below.
+            Unreachable: It cannot be reached, or is not mounted.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
                 be removed.
         """
@@ -300,6 +323,7 @@ class Logs:
         if place is not None:
             url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
             self._check_outside(place, url)
+            self._check_mounted(place, owner)
         mark = ArchiveFiles.of(path).discard
         is_written_over = False
         if self._disk.exists(mark):
@@ -338,10 +362,36 @@ class Logs:
                     "to another place, or without one: archives lie beside the log then"
                 )
 
+    def _check_mounted(self, place: str, owner: tuple[str, ...]) -> None:
+        """Return unless a place on this machine had archives of this node, and has none.
+
+        Then it is not mounted, most likely: what is written there now would be hidden by the mount.
+
+        Raises:
+            Unreachable: It is so.
+        """
+        place = place.rstrip("/")
+        if place in self._places:
+            path = local_path("/".join((place, *owner)))
+            if path is not None and not path.is_dir():
+                raise Unreachable(
+                    place,
+                    f"{path}, where this node has archives, is gone; mount it. If it is to be "
+                    "empty, make it",
+                )
+
+    def _note_places(self, blocks: Iterable[Block]) -> None:
+        """Note where archives of this node lie."""
+        for block in blocks:
+            if block.archive is not None and block.archive.url:
+                self._places.add(place_of(block.archive.url))
+
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""
         self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
         end_upload(self._disk, path)
+        if stub.archive.url:
+            self._places.add(place_of(stub.archive.url))
 
     def restore(self, stub_path: Path) -> BlockWriter:
         """Begin to write the block file of an archive again."""

@@ -51,6 +51,8 @@ DELETED_LOOKS_MAX: Final = 200
 PARTITIONS_PER_TURN: Final = 64
 #: While a disk is too full, and as long as that frees anything, a pass follows so soon.
 PRESSED_S: Final = 5.0
+#: Topics named in one line, of which messages are kept on a disk that is too full.
+HELD_TOLD_MAX: Final = 5
 #: What groups need is read again after this time: a pass over many blocks takes long, and a group
 #: may come, or be reset, meanwhile.
 NEEDS_S: Final = 10.0
@@ -125,6 +127,7 @@ class Retainer:
         self._freed = True  # the last pass under pressure freed something, or there was none
         self._told: dict[str, str] = {}  # the last problem with a topic
         self._deleted_early = 0
+        self._early_held: dict[str, str] = {}  # by topic: who needs what would go early otherwise
         self.held: dict[Channel, Held] = {}
 
     async def run(self) -> None:
@@ -148,7 +151,14 @@ class Retainer:
                     pass  # the pass tells it
 
     async def look(self) -> None:
-        """Make one pass over all partitions whose group this node leads, or two under pressure."""
+        """Make one pass over all partitions whose group this node leads, or two under pressure.
+
+        First it has deleted, of all partitions, what could not be: the disk was full, say.
+        """
+        for channel in list(self._channels()):
+            for part in (*channel.older, channel):
+                if part.log is not None and part.log.flushing.delete_again():
+                    part.flush_now()
         led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
@@ -210,6 +220,7 @@ class Retainer:
         begun = {each: (each.settings, each.role.epoch) for each in channels}
         spare: dict[Channel, list[Kept]] = {}
         needs: dict[str, Needs] = {}
+        self._early_held.clear()
         problem = ""
         for channel in channels if pressed else ():
             try:
@@ -225,12 +236,22 @@ class Retainer:
             if left > 0:
                 problem = problem or (
                     f"{each.name} has {left} bytes too many beyond what may go early"
+                    + self._held_text()
                 )
             for channel, end in relieve(mine, each.excess_bytes).items():
                 ends[channel] = max(end, ends.get(channel, 0))
         self._freed = bool(ends) or not pressed
         self._tell_plan(problem)
         return {channel: Early(end, *begun[channel]) for channel, end in ends.items()}
+
+    def _held_text(self) -> str:
+        """Say which topics would let messages go early if nobody needed them; bounded."""
+        held = sorted(self._early_held.items())
+        if not held:
+            return ""
+        told = ", ".join(f"{topic} for {holder}" for topic, holder in held[:HELD_TOLD_MAX])
+        more = len(held) - HELD_TOLD_MAX
+        return f"; kept of topic {told}" + (f" and {more} more" if more > 0 else "")
 
     def _tell_plan(self, problem: str) -> None:
         """Log once that a disk stays too full."""
@@ -250,7 +271,8 @@ class Retainer:
             VqError, OSError: They cannot be told.
         """
         settings, topic = channel.settings, channel.partition.topic
-        assert settings.retention_early_hours is not None
+        if settings.retention_early_hours is None:  # it was altered a moment ago
+            return []
         limits = Limits(age_ms=settings.retention_early_hours * HOUR_MS)
         await self._maybe_roll(channel, limits)
         blocks = closed_blocks(channel)
@@ -260,6 +282,8 @@ class Retainer:
             if topic not in needs:
                 needs[topic] = await read_needs(self._coordinator, topic, channel.topic_id)
             cut = self._decide(channel, blocks, limits, needs[topic])
+            if cut.holder:
+                self._early_held.setdefault(topic, cut.holder)
         found = [each for each in blocks if each[1].end_offset <= cut.offset]
         if settings.retention_policy is RetentionPolicy.ARCHIVE:
             found = list(takewhile(lambda each: each[1].is_archived, found))

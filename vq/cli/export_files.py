@@ -4,6 +4,8 @@ A file is written beside its name and gets the name when it is whole and durable
 takes a part for the whole. pyarrow is imported for Parquet only.
 """
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
 
 from vq.cli.text import as_json_line
-from vq.errors import InvalidArgument, VqError
+from vq.errors import Busy, InvalidArgument, VqError
 from vq.limits import MIB
 from vq.model import Message, time_ms_of
 
@@ -19,7 +21,8 @@ __all__ = ["FORMATS", "ExportFile", "NotInstalled", "check_place", "format_of"]
 
 #: By the name of the format: the suffixes that mean it.
 FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
-#: A group of rows in Parquet ends when it has so many messages, or so many bytes of contents.
+#: A group of rows in Parquet ends when it has so many messages, or so many bytes of contents, keys
+#: and headers.
 _GROUP_MESSAGES: Final = 50_000
 _GROUP_BYTES: Final = 32 * MIB
 _TEMPORARY: Final = ".part"
@@ -87,7 +90,13 @@ class ExportFile:
         self.messages = 0
 
     def __enter__(self) -> Self:
-        self._file = self._beside.open("wb")
+        """Begin the file.
+
+        Raises:
+            Busy: Another process is writing it.
+            OSError: It cannot be written.
+        """
+        self._file = _alone(self._beside)
         try:
             self._writer = _Lines(self._file) if self._form == "jsonl" else _Parquet(self._file)
         except BaseException:
@@ -116,16 +125,43 @@ class ExportFile:
             self._writer.end()
             self._file.flush()
             os.fsync(self._file.fileno())
+            self._beside.replace(self._path)  # before its lock ends
             self._file.close()
-            self._beside.replace(self._path)
         except BaseException:
             self._drop()
             raise
 
     def _drop(self) -> None:
+        self._beside.unlink(missing_ok=True)
         if self._file is not None:
             self._file.close()
-        self._beside.unlink(missing_ok=True)
+
+
+def _alone(path: Path) -> BinaryIO:
+    """Return a file that this process alone writes, empty; what a killed process left is used.
+
+    Raises:
+        Busy: Another process is writing it.
+        OSError: It cannot be opened.
+    """
+    while True:
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    file.truncate(0)
+                    return file
+        except BlockingIOError as error:
+            file.close()
+            raise Busy(
+                f"{path} is being written by another export; wait for it, or give another name",
+                hint="try again later",
+            ) from error
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # whoever wrote it has just given it its name, or removed it
 
 
 class _Lines:
@@ -178,7 +214,7 @@ class _Parquet:
     def write(self, messages: Sequence[Message]) -> None:
         for each in messages:
             self._rows.append(each)
-            self._bytes += len(each.content)
+            self._bytes += _size_of(each)
             if len(self._rows) >= _GROUP_MESSAGES or self._bytes >= _GROUP_BYTES:
                 self._write_group()
 
@@ -203,6 +239,13 @@ class _Parquet:
             "content": [each.content for each in rows],
         }
         self._writer.write_table(self._arrow.table(columns, schema=self._schema))
+
+
+def _size_of(message: Message) -> int:
+    """Return about how many bytes a message takes: headers may be much more than its content."""
+    headers = message.headers or {}
+    size = len(message.content) + sum(len(name) + len(headers[name]) for name in headers)
+    return size + (0 if isinstance(message.key, int | None) else len(message.key))
 
 
 def _key_bytes(message: Message) -> bytes | None:

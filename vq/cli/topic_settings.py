@@ -26,6 +26,8 @@ from vq.model import (
 #: Stand for None where a text is needed.
 DEFAULT: Final = "default"
 BESIDE: Final = "beside"
+#: Of a number of hours; the bound of the setting is far below.
+_DIGITS_MAX: Final = 20
 
 
 def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[..., Any]:
@@ -181,7 +183,8 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
     if "retention_bytes" in values:
         values["retention_bytes"] = _bytes(values["retention_bytes"])
     if "archive_after_hours" in values:
-        values["archive_after_hours"] = _archive_hours(values["archive_after_hours"])
+        given = values["archive_after_hours"]
+        values["archive_after_hours"] = _hours("--archive-after-hours", given, DEFAULT)
     if values.get("archive_to") == BESIDE:
         values["archive_to"] = None
     after = replace(before, **values)
@@ -202,16 +205,8 @@ def _hours(option: str, text: str, none: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()):
         raise InvalidArgument(f"{option} {text!r} is neither a whole number nor {none!r}")
-    return int(text)
-
-
-def _archive_hours(text: str) -> int | None:
-    if text == DEFAULT:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidArgument(
-            f"--archive-after-hours {text!r} is neither a whole number nor {DEFAULT!r}"
-        )
+    if len(text) > _DIGITS_MAX:  # with thousands of them, ``int`` refuses
+        raise InvalidArgument(f"{option} has {len(text)} digits, more than {_DIGITS_MAX}")
     return int(text)
 
 

@@ -45,7 +45,7 @@ from vq.store.format import (
 )
 from vq.store.zip_format import MEMBERS_MAX, ZIP_BYTES_MAX
 
-__all__ = ["STUB_VERSION", "Archive", "ArchiveFiles", "Chunk", "Stub", "url_of"]
+__all__ = ["STUB_VERSION", "Archive", "ArchiveFiles", "Chunk", "Stub", "place_of", "url_of"]
 
 #: What one chunk of a block has, unless a batch is larger.
 CHUNK_BYTES: Final = 1 * MIB
@@ -58,6 +58,8 @@ CHUNK_DIRECTORY: Final = "block/"
 DESCRIPTION_NAME: Final = "description.json"
 DESCRIPTION_VERSION: Final = 1
 STUB_VERSION: Final = 2
+#: Directories of a zip below its place; see ``url_of``.
+OWNER_PARTS: Final = 5
 #: A position in a block has so many digits in the name of a chunk: names sort as the chunks lie.
 _POSITION_DIGITS: Final = len(str(ARCHIVED_BLOCK_BYTES_MAX))
 
@@ -248,7 +250,15 @@ def chunk_name(position: int) -> str:
     return f"{CHUNK_DIRECTORY}{position:0{_POSITION_DIGITS}d}"
 
 
+def place_of(url: str) -> str:
+    """Return the place of a zip: what ``url_of`` was given, without a slash at its end."""
+    return url.rsplit("/", OWNER_PARTS + 1)[0]
+
+
 def url_of(place: str, parts: Sequence[str], start_offset: int) -> str:
-    """Return where a zip goes below ``place``, a URL: ``parts`` are its directories."""
+    """Return where a zip goes below ``place``, a URL: ``parts`` are its directories.
+
+    They are cluster, group, node, topic and partition.
+    """
     name = f"{start_offset:0{OFFSET_DIGITS}d}{ZIP_SUFFIX}"
     return "/".join((place.rstrip("/"), *parts, name))

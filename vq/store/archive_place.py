@@ -185,7 +185,16 @@ class _ElsewhereWriter:
         self._url = url
         self._is_placed = False
         # What a killed process leaves there is known by this note, and removed by the next start.
+        was_noted = disk.exists(files.upload)
         disk.write_atomic(files.upload, encode_text(STUB_VERSION, {"zip": url}))
+        try:
+            self._open(url)
+        except OSError:
+            if not was_noted:  # nothing was written
+                disk.unlink(files.upload)
+            raise
+
+    def _open(self, url: str) -> None:
         with _at(url) as (system, path):
             #: Directories with names that are not durable; only where the system has the files.
             self._changed = _missing_names(Path(path).parent) if _is_local(system) else []

@@ -480,12 +480,14 @@ class RealDisk:
     def free_space(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_space``."""
         stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+        # More than there are: a negative number, as on an overdrawn quota, that lost its sign.
+        free = 0 if stat.f_bavail > stat.f_blocks else stat.f_bavail
+        return free * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
     def free_files(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_files``."""
         stat = os.statvfs(path)
-        return stat.f_favail, stat.f_files
+        return 0 if stat.f_favail > stat.f_files else stat.f_favail, stat.f_files
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""

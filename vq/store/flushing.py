@@ -112,6 +112,16 @@ class Flushing:
         out = ticket is not None and bool(ticket.doomed or ticket.superseded)
         return out or bool(self.doomed or self.superseded)
 
+    def delete_again(self) -> bool:
+        """Have the next ticket delete what an earlier one could not; whether there is something.
+
+        That needs a checkpoint, which a full disk did not take. A log that gets no appends writes
+        none by itself.
+        """
+        is_left = bool(self.doomed or self.superseded)
+        self.checkpoint_wanted |= is_left
+        return is_left
+
     def note_dirty(self, block: Block) -> None:
         """Note that an open block got bytes that are not durable."""
         if block not in self._dirty:

@@ -11,6 +11,7 @@ from support.node_pair import settled
 from support.waiting import until
 
 from vq.admin import archives as admin_archives
+from vq.admin.archives import ArchivedBlock, VerifiedArchive
 from vq.admin.streams import Begin, End, messages
 from vq.broker import archives as broker_archives
 from vq.errors import InvalidArgument, InvalidRequest, MemberRequired, UnknownTopic
@@ -143,6 +144,34 @@ async def test_an_archive_that_is_gone_is_unknown_and_not_damaged(cluster, node)
         other = replace(blocks[0], topic_id="0" * 16)
         with pytest.raises(InvalidRequest, match="another topic of that name"):
             await factory.admin.restore_archive(other)
+
+
+async def test_a_place_that_does_not_answer_is_not_asked_for_thousands(
+    cluster, node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take a minute. What lies elsewhere, or beside the log, is verified."""
+    asked: list[str] = []
+
+    async def verify(_: object, block: ArchivedBlock) -> VerifiedArchive:
+        asked.append(block.url)
+        away = block.url.startswith("s3://away/")
+        return VerifiedArchive(block, None if away else 1, error="Busy: away" if away else "")
+
+    monkeypatch.setattr(admin_archives, "_verify", verify)
+    async with factory_of(cluster) as factory:
+        (one, *_), _ = await factory.admin.list_archives()
+        blocks = [
+            replace(
+                one, start=number, url=f"s3://{place}/c/g/n/t.1/0/{number}.zip" if place else ""
+            )
+            for number in range(10)
+            for place in ("away", "there", "")
+        ]
+        found = await factory.admin.verify_archives(blocks)
+    assert [each.block for each in found] == blocks
+    assert sum(url.startswith("s3://away/") for url in asked) == 3
+    assert len(asked) == 3 + 20
+    assert sum(bool(each.error) for each in found) == 10
 
 
 async def test_a_restored_block_is_a_block_file_again(cluster, node) -> None:

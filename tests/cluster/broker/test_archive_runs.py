@@ -10,6 +10,7 @@ from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
 from vq.broker import archive_runs
+from vq.broker.archiving import PlaceAway
 from vq.broker.node import Stage
 from vq.clock import ManualClock
 from vq.coordination.run_values import ArchiveRun, ArchiveTopicRun, RunResult, RunState
@@ -162,6 +163,28 @@ async def test_a_block_that_cannot_be_archived_stops_no_other(
         archives.bad.clear()
         last = await done(coordinator, served.node, 27)
     assert (last.state, last.total.blocks) == (RunState.DONE, 1)
+
+
+async def test_a_place_that_does_not_answer_holds_up_no_other_topic(served, archives) -> None:
+    """Each try there may take a minute. What is due counts as failed, and the next run tries it."""
+    there = await blocks(served, 8)
+    await alter(served, **ARCHIVE, archive_to="s3://there")
+    await served.cluster.create_topic("u", partitions=1, **ARCHIVE)
+    await until(lambda: ("u", 0) in served.node._partitions.channels)
+    await served.client.put("u", 0, [message(b"x")])
+    served.node._partitions.channels["u", 0].log.roll()
+    await settled(served.node._partitions.channels["u", 0])
+    tries: list[int] = []
+    archives.before = lambda: tries.append(1)
+    archives.bad = {start: PlaceAway("it hangs") for start in [there[1], *there[3:]]}
+    async with served.cluster.admin() as coordinator:
+        found = await done(coordinator, served.node, 25)
+        assert len(tries) == 3 + 3 + 1, "of the third block on, three in turn, and that of u"
+        assert (found.topics["t"].blocks, found.topics["t"].failed) == (2, 7)
+        assert found.topics["u"].blocks == 1
+        archives.bad = {}
+        found = await done(coordinator, served.node, 26)
+    assert (found.state, found.topics["t"].blocks) == (RunState.DONE, 7)
 
 
 async def test_settings_that_change_meanwhile_end_the_run_of_a_partition(served, archives) -> None:

@@ -1,6 +1,7 @@
 """Blocks of a broker are archived and restored while it serves, and readers do not notice."""
 
 import asyncio
+import errno
 import threading
 import zlib
 from types import SimpleNamespace
@@ -254,6 +255,27 @@ async def test_a_block_is_restored(served):
         await logs_of(served.node).restore(channel_of(served.node), block)
     assert (await archive_all(served.node))[0].size_bytes == block.length
     assert await read_all(served.client) == before
+
+
+async def test_what_a_full_disk_kept_of_a_quiet_log_goes_later(served):
+    """Files go when a checkpoint says so; a log without appends would not write the next one."""
+    await fill(served, 2)
+    disk, log, channel = served.disk, log_of(served.node), channel_of(served.node)
+    retainer = served.node._upkeep.retainer
+    disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    await logs_of(served.node).archive(channel, log.closed_blocks[0])
+    await settled(channel)
+    assert log.closed_blocks[0].is_archived
+    assert (len(names(served, ".block")), len(names(served, ".zip"))) == (2, 1)
+    await retainer.look()
+    await until(lambda: len(names(served, ".block")) == 1)
+    disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    await logs_of(served.node).drop_before(channel, log.end_offset)
+    await settled(channel)
+    assert not log.size_bytes
+    assert (len(names(served, ".block")), len(names(served, ".zip"))) == (1, 1)
+    await retainer.look()
+    await until(lambda: not (names(served, ".block") or names(served, ".zip")))
 
 
 async def test_nothing_is_restored_on_a_disk_that_takes_no_messages(served):

@@ -35,6 +35,8 @@ from vq.store.format import CONTROL_BYTES
 from vq.store.log import Log
 from vq.store.record import decode_records
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def outcome(put: "asyncio.Future[Any]") -> type[Exception] | None:
     """Return the kind of error a PUT ended with, None if it was acknowledged."""

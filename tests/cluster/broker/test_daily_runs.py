@@ -113,6 +113,21 @@ async def test_a_week_has_a_run_each_day_of_one_of_three_nodes(makers: Makers) -
     assert {each.fence for each in found} == {1}
 
 
+async def test_without_an_alarm_the_run_comes_a_little_later(
+    makers: Makers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The library does not know each local time that the system knows: TZ=CET-1CEST, say."""
+
+    def alarm(at: DailyTime, ring: Callable[[], None]) -> Callable[[], None]:
+        raise ValueError("no such time zone")
+
+    await makers.start("b1/n1", alarm)
+    await until(makers.holder)
+    due_ms = await makers.sleep_until_due()
+    assert [each.due_ms for each in await makers.runs()] == [due_ms]
+    assert "no such time zone" in caplog.text
+
+
 async def test_an_alarm_makes_the_run_at_its_time(makers: Makers) -> None:
     rings: list[Callable[[], None]] = []
 

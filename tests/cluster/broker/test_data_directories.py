@@ -14,6 +14,8 @@ from vq.errors import Busy, DirectoryRefused, DiskFull
 from vq.store.format import CHECKPOINT_NAME
 from vq.store.identity import IDENTITY_NAME, Identity
 
+pytestmark = pytest.mark.virtual_time
+
 D1, D2 = Path("/d1"), Path("/d2")
 BOTH = {"data": (D1, D2), "disk_interval_s": 0.01}
 
@@ -262,6 +264,22 @@ async def test_a_topic_that_comes_while_the_directory_is_gone_is_served_once_it_
     again = await start(cluster, data=D1)
     assert again._partitions.view.problems == {}
     assert again._partitions.channels["t", 0].log.messages == 1
+
+
+async def test_no_log_begins_where_a_directory_was_that_is_missed_only_later(cluster):
+    """Between two looks at the disk: what was acknowledged would be hidden once it is back."""
+    node = await start(cluster, data=D1, disk_interval_s=3_600.0)
+    disk = cluster.disks["b1"]
+    await topic(cluster, node, partitions=1)
+    client = await Client.connect(cluster.network, node.address)
+    disk.rename(D1, Path("/away"))
+    disk.mkdir(D1)
+    with pytest.raises(Busy):
+        await client.put("t", 0, [message(b"x")])
+    assert disk.listdir(D1) == []
+    disk.rmtree(D1)
+    disk.rename(Path("/away"), D1)
+    await client.put("t", 0, [message(b"x")])
 
 
 async def test_another_directory_in_the_place_of_one_takes_no_messages(cluster, two):

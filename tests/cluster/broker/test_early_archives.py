@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support.archive_places import URL, Failing
-from support.broker import message
+from support.broker import DATA, message
 from support.late_clock import LateClock
 from support.node_pair import settled
 from support.waiting import until
@@ -19,6 +19,7 @@ from vq.broker.early_archives import EarlyArchiver, fits
 from vq.coordination.topics import change_settings
 from vq.errors import Busy
 from vq.model import TopicSettings
+from vq.store import archive_writer
 
 KIB = 1024
 
@@ -27,6 +28,13 @@ KIB = 1024
 def place() -> None:
     """Empty the place elsewhere, and have it answer."""
     Failing.reset()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks, blocks and chunks are small here."""
+    monkeypatch.setattr(early_archives, "ROOM_BYTES", 10 * KIB)
+    monkeypatch.setattr(archive_writer, "CHUNK_BYTES", 2 * KIB)
 
 
 class Disk:
@@ -146,6 +154,43 @@ async def test_nothing_is_made_beside_the_log_that_may_not_fit(served):
     disk.fill(0.95)
     await archiver(served).look()
     assert all(archived(served))
+
+
+async def test_a_zip_beside_the_log_is_given_up_when_the_disk_fills_up_meanwhile(
+    served, monkeypatch
+):
+    """Nothing of it is left, and it is not tried again before there was space."""
+    disk = Disk(served.node, served.disk)
+    await blocks(served, 2, content=random.Random(5).randbytes(10 * KIB))
+    await alter(served, "t", retention_policy="archive")
+    early, tries = archiver(served), 0
+    archive = early._logs.archive
+
+    async def filled(channel, block, to, still):
+        nonlocal tries
+        tries += 1
+        asked = 0
+
+        def fill_up() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                disk.fill(0.965)
+            return still()
+
+        return await archive(channel, block, to, fill_up)
+
+    monkeypatch.setattr(early._logs, "archive", filled)
+    disk.fill(0.95)
+    for _ in range(2):
+        await early.look()
+    assert (tries, archived(served)) == (1, [False] * 2)
+    assert not [name for name in served.disk.listdir(DATA / "t" / "0") if "zip" in name]
+    monkeypatch.setattr(early._logs, "archive", archive)
+    for share, count in ((0.95, 0), (0.5, 0), (0.95, 1)):
+        disk.fill(share)
+        await early.look()
+        assert sum(archived(served)) == count
 
 
 async def test_blocks_that_hardly_get_smaller_are_left_alone_until_there_was_space(served):

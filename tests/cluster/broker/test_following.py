@@ -114,6 +114,7 @@ async def test_a_node_with_a_limit_catches_up(pair):
     await until(pair.same)
 
 
+@pytest.mark.virtual_time
 async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: MemoryCluster):
     """Each of them fits into one answer, and all of them together count."""
     master = await cluster.start()
@@ -352,6 +353,7 @@ async def test_a_node_that_is_gone_leaves_and_sends_go_on(pair):
         assert (await read_state(coordinator, "b1")).insync == ("n1",)
 
 
+@pytest.mark.virtual_time
 async def test_a_node_that_does_not_flush_leaves_and_sends_go_on(pair):
     """It is registered and connected; it only falls behind."""
     await pair.put()
@@ -541,6 +543,7 @@ async def test_a_new_master_with_too_few_nodes_in_sync_shows_what_it_has(pair):
     pair.master = pair.copy = alone
 
 
+@pytest.mark.virtual_time
 async def test_what_waits_when_too_few_are_left_is_not_acknowledged(pair):
     """It was taken while there were enough; the last of them is gone before it was stored there.
 

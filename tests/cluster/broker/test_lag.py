@@ -12,6 +12,8 @@ from vq.broker.node import BrokerNode
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass
 class Pair:

@@ -20,6 +20,8 @@ from vq.model import FlushMode
 from vq.store.memory_disk import keep_none
 from vq.store.unflushed import UNFLUSHED_NAME
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass
 class Group:

@@ -122,6 +122,7 @@ async def test_what_a_group_has_not_read_is_kept_on_a_full_disk_too(served, capl
     await later(served.node, 10).look()
     told = [each.getMessage() for each in caplog.records if "stays too full" in each.message]
     assert len(told) == 1
+    assert "beyond what may go early; kept of topic t for no consumer group" in told[0]
     assert served.node._monitor._watched.retainer.held == {}
     await alter(served, "t", retention_early_hours=1)
     await later(served.node, 10).look()
@@ -170,6 +171,25 @@ async def test_an_option_that_is_taken_back_between_plan_and_deletion_counts_at_
         return found
 
     monkeypatch.setattr(retainer, "_plan", planned)
+    await retainer.look()
+    assert starts(served, "t") == [0]
+
+
+async def test_an_option_that_is_taken_back_while_disks_are_looked_at_counts_at_once(
+    served, monkeypatch
+):
+    disk = Disk(served.node, served.disk)
+    await blocks(served, "t", 3)
+    await alter(served, "t", retention_early_hours=1)
+    disk.fill(0.95)
+    retainer = later(served.node, 10)
+    pressed = retainer._relief.pressed
+
+    async def slow():
+        await alter(served, "t")
+        return await pressed()
+
+    monkeypatch.setattr(retainer._relief, "pressed", slow)
     await retainer.look()
     assert starts(served, "t") == [0]
 
@@ -404,6 +424,7 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
 
 
 @pytest.mark.slow
+@pytest.mark.virtual_time
 async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_master(node_pair):
     """It leaves the set, sends go on, and it comes back by itself once there is space."""
     pair = node_pair

@@ -3,15 +3,18 @@
 from pathlib import Path
 
 import pytest
+from support.archive_places import URL, Failing, stored
 from support.counting import PARTITION_COUNTS, check_linear
-from support.store import SMALL, append, flush
+from support.store import SMALL, append, archive, flush
 
 from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
 from vq.errors import PartitionQuarantined
 from vq.model import TopicPartition
+from vq.store.archive_place import Unreachable
 from vq.store.begun import BEGUN_NAME
+from vq.store.block import Block
 from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory
 from vq.store.log import LogState
@@ -127,6 +130,80 @@ def test_an_empty_log_that_is_put_aside_leaves_nothing() -> None:
     log = logs.open(WHERE, "id", start_offset=7)
     assert logs.put_aside(WHERE, log) is None
     assert not disk.exists(BLOCK.parent)
+
+
+def test_an_empty_log_keeps_the_marks_of_zips_elsewhere_when_it_is_put_aside() -> None:
+    """Retention took all of it while their place did not answer; nothing else names them."""
+    Failing.reset()
+    disk = MemoryDisk()
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    log = logs.open(WHERE, "id")
+    append(log, b"x")
+    log.roll()
+    flush(log)
+    (block,) = log.closed_blocks
+    archive(disk, log, block, url=f"{URL}/{block.start_offset:016d}.zip")
+    log.drop_before(log.end_offset)
+    flush(log)
+    (mark,) = log.flushing.discards
+    path = logs.put_aside(WHERE, log)
+    assert path is not None
+    older = logs.open(WHERE, "id", path=path)
+    assert older.flushing.discards == [path / mark.name]
+    assert stored() == [f"{0:016d}.zip"]
+    logs.discard(path / mark.name)
+    assert stored() == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_nothing_is_archived_below_a_mount_that_is_missing(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """It would be hidden once the mount is back, and count as lost."""
+    mount = tmp_path / "mnt"
+    place = f"file://{mount}/"
+    disk = MemoryDisk()
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    log = logs.open(WHERE, "id")
+    for each in (b"a", b"b"):
+        append(log, each)
+        log.roll()
+    flush(log)
+
+    def to_archive(block: Block) -> None:
+        writer = logs.new_archive(
+            WHERE, "id", block.path, block.start_offset, block.end_offset, place=place
+        )
+        while not writer.done:
+            writer.step()
+        path = block.path
+        stub = writer.place()
+        writer.close()
+        logs.save_stub(path, stub)
+        log.use_archive(block, stub.archive)
+        flush(log)
+
+    first, second = log.closed_blocks
+    to_archive(first)
+    if is_restarted:
+        log.close()
+        logs = logs_of(disk)
+        logs.prepare(WHERE, "id")
+        log = logs.open(WHERE, "id")
+        log.roll()
+        flush(log)
+        _, second = log.closed_blocks
+    mount.rename(tmp_path / "device")
+    mount.mkdir()
+    with pytest.raises(Unreachable, match="mount it"):
+        to_archive(second)
+    assert list(mount.iterdir()) == []
+    mount.rmdir()
+    (tmp_path / "device").rename(mount)
+    to_archive(second)
+    assert second.is_archived
 
 
 def test_a_log_with_messages_is_put_aside_whole(disk: MemoryDisk) -> None:

@@ -9,7 +9,7 @@ import pytest
 from vq.cli import export_files
 from vq.cli.export_files import ExportFile, NotInstalled, format_of
 from vq.cli.text import as_json_line
-from vq.errors import InvalidArgument
+from vq.errors import Busy, InvalidArgument
 from vq.model import ID_EPOCH_MS, Message
 
 ID = 1_000_000 << 23
@@ -112,3 +112,39 @@ def test_without_pyarrow_parquet_is_refused_with_the_remedy(
         pass
     assert "vq[parquet]" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_of_rows_ends_with_its_headers_and_keys_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50,000 messages without content may have 1.6 GB of headers."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(export_files, "_GROUP_BYTES", 1_000)
+    path = tmp_path / "a.parquet"
+    with ExportFile(path, "parquet") as file:
+        for each in MESSAGES:
+            file.write([each._replace(headers={"name": "x" * 600})] * 2)
+            file.write([each._replace(content=b"", key="k" * 1_000)])
+    assert parquet.ParquetFile(path).num_row_groups == 8
+
+
+def test_two_exports_into_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with ExportFile(path, "jsonl") as first:
+        first.write(MESSAGES)
+        with pytest.raises(Busy, match="another export"), ExportFile(path, "jsonl"):
+            pass
+        first.write(MESSAGES)
+    assert path.read_bytes() == 2 * b"".join(map(as_json_line, MESSAGES))
+    with ExportFile(path, "jsonl") as second:
+        second.write(MESSAGES)
+    assert path.read_bytes() == b"".join(map(as_json_line, MESSAGES))
+
+
+def test_what_a_killed_export_left_is_not_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    (tmp_path / "a.jsonl.part").write_bytes(b"half of something" * 1_000)
+    with ExportFile(path, "jsonl") as file:
+        file.write(MESSAGES)
+    assert path.read_bytes() == b"".join(map(as_json_line, MESSAGES))
+    assert list(tmp_path.iterdir()) == [path]

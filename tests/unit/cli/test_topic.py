@@ -15,11 +15,13 @@ from vq.admin import connect
 from vq.admin import topics as admin
 from vq.admin.topics import Deletion, HeldBack, Topic
 from vq.cli import errors, topic, topic_deleting
+from vq.cli.topic_settings import with_options
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
+from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 
 ORIGIN = TopicOrigin(client="app", host="web1", time_ms=1_763_800_000_007, auto=True)
@@ -243,3 +245,15 @@ def test_who_holds_back_what_is_said(by: str, since_ms: int | None, told: str) -
     assert topic._held_text("t", 3, held) == told
     since_s = None if since_ms is None else since_ms / 1000
     assert topic._held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
+
+
+@pytest.mark.parametrize(
+    "name", ["retention_hours", "retention_early_hours", "archive_after_hours"]
+)
+@pytest.mark.parametrize("text", ["-1", "1.5", "x", "", "9" * 21, "9" * 5_000])
+def test_hours_that_are_none_are_refused_with_the_option(name: str, text: str) -> None:
+    """Also a number with more digits than Python turns into an integer."""
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(InvalidArgument, match=option) as refused:
+        with_options(TopicSettings(), {name: text})
+    assert len(str(refused.value)) < 200

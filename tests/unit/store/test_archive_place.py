@@ -218,6 +218,7 @@ def test_a_place_that_does_not_answer_takes_no_archive() -> None:
     with pytest.raises(Unreachable, match="nobody answers"):
         archive_at(disk, log, "failing://bucket", 1)
     assert payloads(log) == PAYLOADS
+    assert not any(name.endswith(".upload") for name in disk.listdir(DIRECTORY))
 
 
 def test_a_mount_that_is_missing_is_no_lost_zip(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,6 +160,18 @@ def test_a_lock_has_one_holder(place: tuple[Disk, Path]) -> None:
     lock.release()
     lock.release()
     disk.lock(path / "lock").release()
+
+
+def test_a_negative_number_without_its_sign_is_no_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an overdrawn quota gives it; a new log would go to the fullest disk."""
+    odd = SimpleNamespace(
+        f_bavail=2**64 - 10, f_blocks=100, f_frsize=4_096, f_favail=2**64 - 1, f_files=50
+    )
+    monkeypatch.setattr(os, "statvfs", lambda path: odd)
+    assert RealDisk().free_space(tmp_path) == (0, 409_600)
+    assert RealDisk().free_files(tmp_path) == (0, 50)
 
 
 def test_free_files_are_within_the_total(place: tuple[Disk, Path]) -> None:

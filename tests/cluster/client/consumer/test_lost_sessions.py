@@ -134,6 +134,7 @@ async def test_a_commit_whose_answer_is_lost_is_known_after_later_ones_that_were
     assert await take(consumer, 2) == [b"3", b"4"]
 
 
+@pytest.mark.virtual_time
 async def test_a_successor_that_committed_has_the_last_word(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
@@ -173,6 +174,7 @@ async def test_an_absence_of_zookeeper_is_told_once_and_its_end_once(
     assert len(warnings(caplog, "ZooKeeper ")) == 2
 
 
+@pytest.mark.virtual_time
 async def test_a_broker_that_is_away_is_told_once_and_its_return_once(
     cluster: MemoryCluster, factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +194,7 @@ def _attempts(factory: aio.MessageFactory) -> int:
     return max(each.attempts for each in factory._opened().unreachable.values())
 
 
+@pytest.mark.virtual_time
 async def test_a_member_that_comes_back_to_a_deleted_group_makes_its_contract_anew(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
