@@ -210,8 +210,9 @@ class DataDisk:
         if self.gone:
             return Busy(
                 f"the data directory {self.path} of broker {self._node} is gone "
-                f"({self._why_gone}): mount it again, or stop the broker and start it with an "
-                "empty one (docs/operations.md, Replace a lost disk)"
+                f"({self._why_gone}): mount it again. If it is lost, docs/operations.md says how "
+                "to start without it (Replace a lost disk; one of several: Several data "
+                "directories)"
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(
@@ -235,7 +236,7 @@ class DataDisk:
     def not_ready(self) -> str:
         """Why PUTs are refused, in short, for ``/readyz``; "": they are not."""
         if self.gone:
-            return "the data directory is gone, messages are refused"
+            return f"the data directory {self.path} is gone, messages are refused"
         if self.watch.level >= DiskLevel.REFUSE:
-            return f"the disk is {self.watch.fullness}, messages are refused"
+            return f"the disk {self.path} is {self.watch.fullness}, messages are refused"
         return ""

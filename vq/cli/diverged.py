@@ -58,7 +58,7 @@ def _list(invocation: Invocation) -> None:
 
 
 def _row(file: CutFile) -> dict[str, Any]:
-    first, last = (each.isoformat(timespec="milliseconds") for each in file.written)
+    first, last = (text.utc(round(each.timestamp() * 1000)) for each in file.written)
     return {
         "file": file.name,
         "messages": file.messages,

@@ -1,7 +1,6 @@
 """``vq cluster scrub``: how far nodes are with verifying all that they store."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from vq.admin.scrubs import Scrub, scrubs
 from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
-from vq.cli.text import in_seconds
+from vq.cli.text import in_seconds, utc
 
 
 @click.command()
@@ -86,4 +85,4 @@ def _json(found: Scrub) -> dict[str, Any]:
 
 
 def _time(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+    return None if ms is None else utc(ms)

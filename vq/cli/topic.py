@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -29,7 +28,7 @@ from vq.cli.options import (
     yes_option,
 )
 from vq.cli.output import Value
-from vq.cli.text import in_seconds
+from vq.cli.text import in_seconds, utc
 from vq.cli.topic_begin import begin
 from vq.cli.topic_closing import close, drain, open_
 from vq.cli.topic_deleting import delete, show_deleted, undelete
@@ -257,8 +256,7 @@ def _held_text(name: str, partition: int, held: HeldBack) -> str:
     """Say what is kept of a partition only because somebody needs it."""
     since = ""
     if held.since_ms is not None:
-        moment = datetime.fromtimestamp(held.since_ms / 1000, UTC)
-        since = f", since {moment.isoformat(timespec='seconds')}"
+        since = f", since {utc(held.since_ms)}"
     why = (
         f"{held.by} has not read it"
         if held.by.startswith("group ")
@@ -282,9 +280,8 @@ def _settings(described: Topic) -> dict[str, Value]:
 def _shown_origin(origin: TopicOrigin | None) -> dict[str, Value]:
     if origin is None:
         return dict.fromkeys(("created", "created_by", "auto_created"))
-    moment = datetime.fromtimestamp(origin.time_ms / 1000, UTC)
     return {
-        "created": moment.isoformat(timespec="milliseconds"),
+        "created": utc(origin.time_ms),
         "created_by": f"{origin.client} on {origin.host}",
         "auto_created": origin.auto,
     }

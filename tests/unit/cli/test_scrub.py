@@ -58,15 +58,15 @@ def test_a_pass_that_is_due_one_that_ended_and_one_that_goes_on(run: Any) -> Non
     code, out, _ = run([NEW, ENDED, RUNNING, OFF])
     assert code == 0
     new, ended, running, off = cells(out)
-    following = "2025-11-29 08:26:40+00:00"
+    following = "2025-11-29T08:26:40.000Z"
     times = ("begun", "ended", "next")
     assert [new[name] for name in times] == ["-", "-", following]
     assert [ended[name] for name in times] == [
-        "2025-11-22 08:26:40+00:00",
-        "2025-11-22 08:26:49+00:00",
+        "2025-11-22T08:26:40.000Z",
+        "2025-11-22T08:26:49.500Z",
         following,
     ]
-    assert [running[name] for name in times] == ["2025-11-22 08:26:40+00:00", "-", "-"]
+    assert [running[name] for name in times] == ["2025-11-22T08:26:40.000Z", "-", "-"]
     assert (new["read"], running["read"], new["rate"]) == ("-", "0 B", "4.0 MiB/s")
     (silent,) = cells(run([SILENT])[1])
     assert {silent[name] for name in (*times, "read", "stored", "damaged")} == {"unknown"}
