@@ -48,7 +48,7 @@ STEP: Final = 500
 def cluster(place: Path) -> Iterator[str]:
     """Run ZooKeeper and two brokers; yield ZooKeeper's address."""
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedZooKeeper(place / "zookeeper"))
+        server = stack.enter_context(EmbeddedZooKeeper(place / "zookeeper", memory_mb=1_024))
         for group in ("b1", "b2"):
             broker = BrokerChild(
                 BrokerSpec(
