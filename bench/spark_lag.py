@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         session("vq-bench", conf={**conf, "spark.driver.memory": "2g"})
         connect = Connect(zookeeper=zookeeper, cluster=CLUSTER)
         names = ("group partitions", "report", "processor", "per row", "no count", "processor")
-        print(*("", *names, ""), sep=" | ")
+        print(f"| {' | '.join(names)} |")
         print("| --- | --- | --- | --- | --- | --- |")
         add_groups(client, offsets, 0, 1)
         measured(connect, count=True)
