@@ -48,7 +48,7 @@ STEP: Final = 500
 def cluster(place: Path) -> Iterator[str]:
     """Run ZooKeeper and two brokers; yield ZooKeeper's address."""
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedZooKeeper(place / "zookeeper"))
+        server = stack.enter_context(EmbeddedZooKeeper(place / "zookeeper", memory_mb=1_024))
         for group in ("b1", "b2"):
             broker = BrokerChild(
                 BrokerSpec(
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         session("vq-bench", conf={**conf, "spark.driver.memory": "2g"})
         connect = Connect(zookeeper=zookeeper, cluster=CLUSTER)
         names = ("group partitions", "report", "processor", "per row", "no count", "processor")
-        print(*("", *names, ""), sep=" | ")
+        print(f"| {' | '.join(names)} |")
         print("| --- | --- | --- | --- | --- | --- |")
         add_groups(client, offsets, 0, 1)
         measured(connect, count=True)

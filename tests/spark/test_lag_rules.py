@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.waiting import block_until
 
 from pyspark_vq.reports import lag, lag_reading, lag_rules
 from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
 from pyspark_vq.reports.outputs import snapshot_name
+from pyspark_vq.reports.progress import tasks_of
 from vq.admin import GroupContract, GroupView, TopicState
 from vq.errors import InvalidArgument
 
@@ -338,6 +340,17 @@ def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) ->
     rolled.unpersist()
     nothing = lag_rules.rollups(rows.where("false"), "c")
     assert lag_rules.top_rollups(nothing, 1).collect() == []
+
+
+@pytest.mark.slow
+def test_progress_counts_the_tasks_of_a_step(spark: SparkSession) -> None:
+    """Spark's own account of them is a moment late."""
+    context = spark.sparkContext
+    context.setJobGroup("a step", "x")
+    assert context.parallelize(range(6), 3).count() == 6
+    context.setJobGroup("", "")
+    block_until(lambda: tasks_of(context, "a step") == (3, 3))
+    assert tasks_of(context, "no step") == (0, 0)
 
 
 # What the driver decides ----------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
 from support.html_page import PageReader
+from support.waiting import block_until
 
 from pyspark_vq.reports import charts, outputs
 from pyspark_vq.reports.charts import Band, Bar, Html, Limit, Line, Share
@@ -209,6 +211,22 @@ def test_progress_is_a_line_for_each_step_or_nothing() -> None:
     assert stream.getvalue() == "reading: 2.5 s\n"
     with Progress(None).step("reading"):
         pass
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_bar_is_drawn_and_erased() -> None:
+    stream = Terminal()
+    with Progress(stream).step("reading"):
+        block_until(lambda: "░ 0/? " in stream.getvalue())
+    drawn = stream.getvalue()
+    assert drawn.startswith("\r\x1b[Kreading ░")
+    assert re.search(r"\r\x1b\[Kreading: [0-9.]+ s\n\Z", drawn)
 
 
 def test_a_bar_shows_how_many_tasks_have_ended() -> None:
