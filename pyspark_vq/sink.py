@@ -304,7 +304,7 @@ def stream_sink(
     Raises:
         InvalidArgument: An option or column is unusable, or the output mode is ``complete``.
     """
-    _check_appends(overwrite, 'outputMode("append") or outputMode("update")')
+    _check_appends(overwrite, 'outputMode("append")')
     return StreamSink(WriteOptions.parsed(options, stream=True), schema)
 
 

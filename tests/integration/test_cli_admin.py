@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.faults import client_of
 from support.json_schema import schema_of, wrong
 from support.waiting import block_until
 from support.zookeeper import ZooKeeperService, admin
@@ -216,6 +217,17 @@ def test_a_shell_waits_only_shortly_for_names(cluster: ProcessCluster) -> None:
     started = time.monotonic()
     assert completions(cluster, *nowhere) == []
     assert time.monotonic() - started < 30  # the wait itself is 1.5 s
+
+
+def test_a_write_that_was_given_up_is_listed_and_ended(cluster: ProcessCluster) -> None:
+    with client_of(cluster) as factory:
+        factory.admin.begin_write("nightly")
+    assert cluster.vq_json("write", "list") == [{"write": "nightly"}]
+    missing = cluster.vq("write", "end", "nightli", "--yes")
+    assert (missing.returncode, b"no write 'nightli'" in missing.stderr) == (1, True)
+    assert cluster.vq_json("write", "end", "nightly")["done"] is False
+    assert cluster.vq_json("write", "end", "nightly", "--yes")["done"] is True
+    assert cluster.vq_json("write", "list") == []
 
 
 def test_other_documents_are_what_their_schemas_say(cluster: ProcessCluster) -> None:

@@ -49,6 +49,13 @@ def group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
     return _found(ctx, incomplete, list_groups)
 
 
+def write_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the repeatable writes that begin with what was typed."""
+    from vq.coordination.writes import names
+
+    return _found(ctx, incomplete, names)
+
+
 def broker_group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the broker groups that begin with what was typed."""
     from vq.coordination.registry import group_names as names

@@ -589,6 +589,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         members=some(TEXT),
         unreadable=maybe(TEXT),
     ),
+    "write list": some(record(write=TEXT)),
+    "write end": record(done=TRUTH, write=TEXT),
     "cluster status": some(_NODE),
     "cluster scrub": some(
         record(

@@ -61,6 +61,7 @@ def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]
         "topic begin",
         "group reset",
         "group delete",
+        "write end",
         "broker remove",
         "broker drain",
         "cluster unclean",

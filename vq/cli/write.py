@@ -1,0 +1,61 @@
+"""``vq write``: repeatable writes, which a sink of Spark makes, for one that was given up."""
+
+import click
+
+from vq.admin.connect import cluster_client
+from vq.admin.writes import end_write, list_writes
+from vq.cli.completion import write_names
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Commands, Invocation, command_options, yes_option
+
+
+@click.group(cls=Commands)
+def write() -> None:
+    """List repeatable writes of Spark, and end one."""
+
+
+@write.command(name="list")
+@command_options
+def list_(invocation: Invocation) -> None:
+    """List the names of repeatable writes.
+
+    A streaming query of Spark that writes to a topic has one for as long as its checkpoint is used.
+    A batch query ends its own.
+    """
+    names = invocation.run(_names(invocation))
+    invocation.output.table([{"write": each} for each in names], columns=("write",))
+
+
+@write.command()
+@click.argument("name", shell_complete=write_names)
+@yes_option
+@command_options
+def end(invocation: Invocation, name: str, *, yes: bool) -> None:
+    """End a repeatable write: what tells its repeated messages from new ones is forgotten.
+
+    For a query that never comes back. One that still runs fails at its next micro-batch. If it is
+    started again from its checkpoint, it may store rows of its last micro-batch once more.
+    """
+    names = invocation.run(_names(invocation))
+    if name not in names:
+        raise CommandFailed(f"there is no write {name!r}; `vq write list` shows them")
+
+    async def work() -> None:
+        async with cluster_client(invocation.client_config()) as cluster:
+            await end_write(cluster, name)
+
+    if yes:
+        invocation.run(work())
+    if invocation.output.as_json:
+        invocation.output.document({"done": yes, "write": name})
+    elif yes:
+        invocation.output.remark(f"ended write {name}")
+    else:
+        invocation.output.remark(f"plan: end write {name}; this cannot be undone")
+    if not yes:
+        invocation.only_planned()
+
+
+async def _names(invocation: Invocation) -> list[str]:
+    async with cluster_client(invocation.client_config()) as cluster:
+        return await list_writes(cluster)
