@@ -14,7 +14,15 @@ from vq import Admin
 from vq.admin import PartitionEnds
 from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
 
-__all__ = ["TopicNow", "batch_ranges", "known_ends", "names_now", "offsets_of", "topic_now"]
+__all__ = [
+    "TopicNow",
+    "batch_ranges",
+    "known_ends",
+    "names_now",
+    "names_to_begin",
+    "offsets_of",
+    "topic_now",
+]
 
 logger = logging.getLogger("pyspark_vq")
 _LOOK_AGAIN_S: Final = 0.5
@@ -39,21 +47,37 @@ class TopicNow:
 
 
 def names_now(admin: Admin, options: ReadOptions) -> list[str]:
-    """Return the names of a query's topics, sorted.
-
-    Raises:
-        InvalidArgument: No topic has a name of the pattern.
-    """
+    """Return the names of a query's topics, sorted; none if no topic has a name of the pattern."""
     if options.topic_pattern is None:
         return sorted(options.topics)
     pattern = re.compile(options.topic_pattern)
-    names = [each.name for each in admin.list_topics() if pattern.fullmatch(each.name)]
+    return sorted(each.name for each in admin.list_topics() if pattern.fullmatch(each.name))
+
+
+def names_to_begin(admin: Admin, options: ReadOptions) -> list[str]:
+    """Return the names of a query's topics, sorted, when it begins.
+
+    Raises:
+        InvalidArgument: No topic has a name of the pattern; or an option names the places of a
+            topic that is not read.
+    """
+    names = names_now(admin, options)
     if not names:
         raise InvalidArgument(
             f"no topic has a name like topicPattern = {options.topic_pattern!r}; "
             "`vq topic list` shows all"
         )
-    return sorted(names)
+    for option, places in (
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+    ):
+        others = sorted({topic for topic, _ in places.named} - set(names))
+        if others:
+            raise InvalidArgument(
+                f"{option} names topic {others[0]!r}, which the query does not read; it reads "
+                f"{', '.join(names[:10])}"
+            )
+    return names
 
 
 def topic_now(admin: Admin, name: str) -> TopicNow:
@@ -94,10 +118,10 @@ def batch_ranges(admin: Admin, options: ReadOptions, left: Narrowed) -> list[Ran
     """Return the ranges of a batch query, by topic and partition; some may be empty.
 
     Raises:
-        VqError: See ``names_now``, ``topic_now``, ``known_ends`` and ``offsets_of``.
+        VqError: See ``names_to_begin``, ``topic_now``, ``known_ends`` and ``offsets_of``.
     """
     found = []
-    for name in names_now(admin, options):
+    for name in names_to_begin(admin, options):
         if left.topics is not None and name not in left.topics:
             continue
         topic = topic_now(admin, name)

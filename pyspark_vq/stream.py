@@ -19,7 +19,14 @@ from pyspark_vq.connection import close_all, factory_of
 from pyspark_vq.filters import EVERYTHING
 from pyspark_vq.group import GroupProgress
 from pyspark_vq.options import ReadOptions
-from pyspark_vq.planning import TopicNow, known_ends, names_now, offsets_of, topic_now
+from pyspark_vq.planning import (
+    TopicNow,
+    known_ends,
+    names_now,
+    names_to_begin,
+    offsets_of,
+    topic_now,
+)
 from pyspark_vq.positions import (
     Positions,
     TopicPositions,
@@ -32,7 +39,7 @@ from pyspark_vq.positions import (
 from pyspark_vq.ranges import split
 from pyspark_vq.reader import DataLost, Split, read_split, selected
 from vq import Admin
-from vq.errors import UnknownTopic, VqError
+from vq.errors import CoordinationError, UnknownTopic, VqError
 
 __all__ = ["StreamReader"]
 
@@ -68,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
         options, admin, topics = self._options, self._admin, {}
-        for name in names_now(admin, options):
+        for name in names_to_begin(admin, options):
             topic = topic_now(admin, name)
             ends = known_ends(admin, topic, options.timeout_s)
             at = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
@@ -85,8 +92,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLost: Something was lost, and data loss fails the query.
+            CoordinationError: ZooKeeper is away, and the query begins, or ends by itself; another
+                one waits.
         """
-        begin, now = Positions.decode(start), self._now()
+        begin = Positions.decode(start)
+        try:
+            now = self._now()
+        except CoordinationError as error:
+            if self._seen is None or self._stop_at is not None:
+                raise  # it begins, or would end before its end
+            logger.warning("ZooKeeper does not tell the topics, so the query waits: %s", error)
+            return begin.encode()
         end, losses = available(begin, now)
         self._tell(losses)
         self._seen = end
@@ -94,7 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = capped(end, self._stop_at, begin)
         if isinstance(limit, ReadMaxBytes):
             end, places = limited(begin, end, now, limit.max_bytes)
-            end = moved(end, self._aligned(places, begin))
+            stay = {name: begin.of(name, end.topics[name].id) for name in places}
+            end = moved(end, self._aligned(places, stay))
         # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
         # once it has another one: of a stream that waits, the group would lag for ever.
         self._progress.note(begin, at_once=end == begin)
@@ -110,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("%s; the query goes on behind it", loss)
 
     def _aligned(
-        self, places: dict[str, dict[int, int]], begin: Positions
+        self, places: dict[str, dict[int, int]], stay: dict[str, TopicPositions]
     ) -> dict[str, dict[int, int]]:
         """Return the starts of the next messages; a partition whose broker is silent waits."""
         found: dict[str, dict[int, int]] = {}
@@ -119,20 +136,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[topic] = self._admin.boundaries(topic, wanted)
             except VqError as error:
                 logger.warning("%s: %s; only its other partitions are read now", topic, error)
-                found[topic] = self._each_aligned(topic, wanted, begin)
+                found[topic] = self._each_aligned(topic, wanted, stay[topic])
         return found
 
-    def _each_aligned(self, topic: str, wanted: dict[int, int], begin: Positions) -> dict[int, int]:
+    def _each_aligned(
+        self, topic: str, wanted: dict[int, int], stay: TopicPositions
+    ) -> dict[int, int]:
         found = {}
         for number, offset in wanted.items():
             try:
                 found.update(self._admin.boundaries(topic, {number: offset}))
             except VqError as error:
                 passes = error.retriable or error.refresh_routes
-                before = begin.topics.get(topic)
-                at = 0 if before is None else before.of(number)
                 # In damage no message begins: reading says what is lost.
-                found[number] = at if passes else offset
+                found[number] = stay.of(number) if passes else offset
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
