@@ -86,7 +86,8 @@ def topic_now(admin: Admin, name: str) -> TopicNow:
     Raises:
         UnknownTopic: There is none of this name.
     """
-    return TopicNow(name, admin.get_topic(name).id, admin.bounds(name))
+    topic = admin.get_topic(name)
+    return TopicNow(name, topic.id, admin.bounds(topic))
 
 
 def known_ends(

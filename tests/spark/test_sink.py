@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, udf
 from support.cluster import ProcessCluster
+from support.waiting import PROCESSES_WAIT_S
 
 import vq
 from pyspark_vq import connection
@@ -158,7 +159,10 @@ def test_a_stream_stores_each_row_once_whatever_is_tried_again(
         if line.startswith("0-") and seen[0] == 150 and task.attemptNumber() == 0:
             config = vq.MessageFactoryConfig(zookeeper=zookeeper, cluster=name)
             with vq.MessageFactory(config) as client:
-                while not any(each.latest for each in client.admin.bounds("a").values() if each):
+                bounds = client.admin.bounds
+                deadline = time.monotonic() + PROCESSES_WAIT_S
+                while not any(each.latest for each in bounds("a").values() if each):
+                    assert time.monotonic() < deadline, "no row is stored"
                     time.sleep(0.01)
             failing.touch()
             raise ValueError("after some rows are stored")
@@ -181,8 +185,11 @@ def test_a_stream_stores_each_row_once_whatever_is_tried_again(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
-        assert query.exception() is None
+        try:
+            assert query.awaitTermination(2 * PROCESSES_WAIT_S)
+            assert query.exception() is None
+        finally:
+            query.stop()
         return query
 
     try:

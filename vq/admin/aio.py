@@ -231,8 +231,10 @@ class Admin:
         await progress.commit_progress(self._client, group, offsets, topic_ids=topic_ids, tags=tags)
 
     # Offsets and stored messages
-    async def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+    async def bounds(self, topic: str | Topic) -> dict[int, PartitionEnds | None]:
         """Return the offsets that partitions hold, by number; see ``vq.Admin.bounds``."""
+        if isinstance(topic, Topic):
+            return await offsets.ends_of(self._client, topic.partitions, topic.id)
         return await offsets.offset_bounds(self._client, topic)
 
     async def offsets_at_time(self, topic: str, time_ms: int) -> dict[int, int | None]:

@@ -365,8 +365,11 @@ class Admin:
         self._run(self._admin.commit_progress(group, offsets, topic_ids=topic_ids, tags=tags))
 
     # Offsets and stored messages
-    def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+    def bounds(self, topic: str | Topic) -> dict[int, PartitionEnds | None]:
         """Return the offsets that each partition holds, by number; None: a broker is silent.
+
+        ``topic``: its name; or what ``get_topic`` has returned just now, which saves the reads of
+        its partitions in ZooKeeper. Then another topic that has the name now counts as silent.
 
         Raises:
             UnknownTopic: There is no such topic.

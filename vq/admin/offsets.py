@@ -4,6 +4,7 @@ Loop-bound functions on a ``ClusterClient``. A number that no broker answers is 
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,8 +51,18 @@ async def offset_bounds(cluster: ClusterClient, topic: str) -> dict[int, Partiti
         UnknownTopic: There is no such topic.
     """
     view = await topics.describe_topic(cluster.coordinator, topic)
-    inspector = Inspector(cluster)
-    ends = await gather_all(inspector.ends(each) for each in view.partitions)
+    return await ends_of(cluster, view.partitions)
+
+
+async def ends_of(
+    cluster: ClusterClient, placements: Sequence[PartitionPlacement], topic_id: str = ""
+) -> dict[int, PartitionEnds | None]:
+    """Return the ends of all partitions of a topic; ZooKeeper is asked for masters only.
+
+    ``topic_id``: brokers tell nothing of another topic that has the name now; "": of any.
+    """
+    inspector = Inspector(cluster, topic_id)
+    ends = await gather_all(inspector.ends(each) for each in placements)
     return dict(enumerate(ends))
 
 
@@ -92,8 +103,9 @@ class Inspector:
     their own.
     """
 
-    def __init__(self, cluster: ClusterClient) -> None:
+    def __init__(self, cluster: ClusterClient, topic_id: str = "") -> None:
         self._cluster = cluster
+        self._topic_id = topic_id  # of the only topic that may be meant; "": any
         self._masters: dict[str, asyncio.Task[tuple[NodeInfo, int] | None]] = {}
         self._silent: set[tuple[Address, bool]] = set()  # of counts, or of all else
 
@@ -190,6 +202,7 @@ class Inspector:
             return None
         master, request.epoch = found
         request.topic, request.partition = placement.topic, placement.partition
+        request.topic_id = self._topic_id
         asked = await self._request(master.address, Command.OFFSETS, request, request.count)
         if asked is None:
             return None

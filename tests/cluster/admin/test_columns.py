@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,9 +159,12 @@ async def test_boundaries_are_where_messages_begin(factory: aio.MessageFactory) 
 async def test_a_topic_is_told_without_its_brokers(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
-    await cluster.stop()
     found = await factory.admin.get_topic("t")
     assert (found.name, len(found.partitions)) == ("t", 1)
+    assert await factory.admin.bounds(found) == await factory.admin.bounds("t")
+    assert await factory.admin.bounds(replace(found, id="another")) == {0: None}
+    await cluster.stop()
+    assert await factory.admin.get_topic("t") == found
 
 
 # Progress ---------------------------------------------------------------------------------------

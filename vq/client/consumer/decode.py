@@ -18,10 +18,14 @@ from vq.model import Message, TopicPartition
 from vq.store.codec import decode_common
 from vq.store.compression import decompress
 from vq.store.format import (
+    CONTROL_BYTES,
+    CONTROL_MARK,
+    CONTROL_MARK_AT,
     FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    decode_control,
 )
 from vq.store.record import Record, bytes_needed, decode_into, decode_properties
 
@@ -118,6 +122,18 @@ def decode_messages(
     return position, False
 
 
+def _ends_with_control(data: bytes, end: int) -> bool:
+    """Whether what lies before ``end`` is the control record of a batch with messages."""
+    start = end - CONTROL_BYTES
+    if start < 0 or not data.startswith(CONTROL_MARK, start + CONTROL_MARK_AT):
+        return False
+    try:
+        header = decode_control(data, start)
+    except CorruptData:  # a message whose end looks like one
+        return False
+    return header is not None and header.record_count > 0
+
+
 class Decoder:
     """Turns chunks of one partition into messages; joins records that two chunks share.
 
@@ -155,10 +171,15 @@ class Decoder:
     def read_to(self) -> int:
         """Where the next record begins, once the chunk has no more messages.
 
-        That is behind the last message, and also behind batches without any.
+        That is behind the last message, and also behind batches without any. It is where a batch
+        begins of which only the control record is here: a reader that begins there knows its time.
         """
-        assert self._chunk is not None
-        return self._chunk.next_offset - len(self._rest)
+        chunk = self._chunk
+        assert chunk is not None
+        end = chunk.next_offset - len(self._rest)
+        if chunk.offsets is None and _ends_with_control(self._data, self._at):
+            return end - CONTROL_BYTES
+        return end
 
     def decode(self, chunk: Chunk) -> list[Message]:
         """Return the first messages that ``chunk`` completes, verified; see also ``has_more``."""

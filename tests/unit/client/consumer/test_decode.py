@@ -20,6 +20,7 @@ from vq.store.format import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
     COMPRESSIONS,
+    CONTROL_BYTES,
     CONTROL_PAYLOAD_BYTES,
     COVERED_HEADER,
     FLAG_CONTROL,
@@ -408,3 +409,24 @@ def test_an_answer_with_too_few_offsets_is_damage_in_any_step() -> None:
         steps = steps_of(decoder, few)
         assert sum(map(len, steps)) <= count
         assert decoder.error is not None
+
+
+def test_the_next_record_is_behind_empty_batches_and_before_a_batch_that_is_cut_short() -> None:
+    """A reader that goes on there reads a batch from its beginning, so it knows its time."""
+    record = encode_record(7, b"x")
+    whole = control(record, BASE) + record
+    empty = encode_control(BatchHeader(BASE + len(whole), CONTROL_BYTES, 0, 0), 0)
+    behind = BASE + len(whole) + len(empty)
+    cut = control(record, behind) + record
+    for data, wanted in (
+        (whole, BASE + len(whole)),
+        (whole + empty, behind),
+        (empty, BASE + len(empty)),
+        (whole + empty + cut[:50], behind),
+        (whole + empty + cut[:CONTROL_BYTES], behind),
+        (whole + empty + cut[: CONTROL_BYTES + 5], behind),
+        (whole + empty + cut, behind + len(cut)),
+    ):
+        decoder = Decoder(WHERE)
+        decoder.decode(raw(data))
+        assert decoder.read_to == wanted, len(data)
