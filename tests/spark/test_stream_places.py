@@ -38,10 +38,10 @@ class Admin:
         self._maybe_fail("get_topic")
         if name not in self.topics:
             raise UnknownTopic(f"there is no topic {name!r}")
-        return SimpleNamespace(id=self.topics[name][0])
+        return SimpleNamespace(name=name, id=self.topics[name][0])
 
-    def bounds(self, name: str) -> dict[int, PartitionEnds]:
-        return {n: PartitionEnds(0, end, end) for n, end in enumerate(self.topics[name][1])}
+    def bounds(self, topic: SimpleNamespace) -> dict[int, PartitionEnds]:
+        return {n: PartitionEnds(0, end, end) for n, end in enumerate(self.topics[topic.name][1])}
 
     def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
         self._maybe_fail("boundaries")
