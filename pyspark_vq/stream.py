@@ -53,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = checked(schema)
         self._stop_at: Positions | None = None  # of a query that ends by itself
+        self._initial: Positions | None = None  # where it begins, if it is new
         self._seen: Positions | None = None  # what was there when Spark asked last
         self._told: set[str] = set()  # losses that are in the log already
         self._progress = GroupProgress(options)
@@ -73,14 +74,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Places -------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins."""
+        """Return where a new query begins.
+
+        Spark asks twice: for the end of the first micro-batch, and for its tasks.
+        """
+        if self._initial is None:
+            self._initial = self._first_places()
+        return self._initial.encode()
+
+    def _first_places(self) -> Positions:
         options, admin, topics = self._options, self._admin, {}
         for name in names_to_begin(admin, options):
             topic = topic_now(admin, name)
             ends = known_ends(admin, topic, options.timeout_s)
             at = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
             topics[name] = TopicPositions(topic.id, tuple(at[n] for n in sorted(at)))
-        return Positions(topics).encode()
+        return Positions(topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a micro-batch has at most."""

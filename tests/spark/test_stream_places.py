@@ -99,6 +99,16 @@ def test_places_of_topics_that_are_not_read_are_an_error(monkeypatch: pytest.Mon
     assert reader.initialOffset() == at(0)
 
 
+def test_a_query_begins_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks for it a second time once it knows the end, which is not to be before it."""
+    admin = Admin(t=("i", (7,)))
+    reader = reader_of(admin, monkeypatch, topics="t")
+    begin = reader.initialOffset()
+    admin.topics = {"t": ("i", (9,))}
+    assert reader.latestOffset(begin, ALL) == at(9)
+    assert reader.initialOffset() == begin == at(7)
+
+
 @pytest.mark.parametrize("method", ["list_topics", "get_topic"])
 def test_a_stream_waits_while_zookeeper_is_away(
     method: str, monkeypatch: pytest.MonkeyPatch
