@@ -1,8 +1,9 @@
 """Streams: what a micro-batch has, and what of it is committed to a group."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -44,6 +45,8 @@ from vq.errors import CoordinationError, UnknownTopic, VqError
 __all__ = ["StreamReader"]
 
 logger = logging.getLogger("pyspark_vq")
+#: Spark asks a stream that waits every 10 ms. Each look asks every partition's broker.
+IDLE_PAUSE_S: Final = 0.1
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at: Positions | None = None  # of a query that ends by itself
         self._initial: Positions | None = None  # where it begins, if it is new
         self._seen: Positions | None = None  # what was there when Spark asked last
+        self._not_before = 0.0  # the next look, if the last one found nothing
         self._told: set[str] = set()  # losses that are in the log already
         self._progress = GroupProgress(options)
 
@@ -105,13 +109,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 one waits.
         """
         begin = Positions.decode(start)
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
+        end = self._end_of_next(begin, limit)
+        # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
+        # once it has another one: of a stream that waits, the group would lag for ever.
+        self._progress.note(begin, at_once=end == begin)
+        self._not_before = time.monotonic() + IDLE_PAUSE_S if end == begin else 0.0
+        return end.encode()
+
+    def _end_of_next(self, begin: Positions, limit: ReadLimit) -> Positions:
         try:
             now = self._now()
         except CoordinationError as error:
             if self._seen is None or self._stop_at is not None:
                 raise  # it begins, or would end before its end
             logger.warning("ZooKeeper does not tell the topics, so the query waits: %s", error)
-            return begin.encode()
+            return begin
         end, losses = available(begin, now)
         self._tell(losses)
         self._seen = end
@@ -121,10 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end, places = limited(begin, end, now, limit.max_bytes)
             stay = {name: begin.of(name, end.topics[name].id) for name in places}
             end = moved(end, self._aligned(places, stay))
-        # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
-        # once it has another one: of a stream that waits, the group would lag for ever.
-        self._progress.note(begin, at_once=end == begin)
-        return end.encode()
+        return end
 
     def _tell(self, losses: Sequence[str]) -> None:
         """Raise what was lost, or have it in the log once."""

@@ -109,6 +109,22 @@ def test_a_query_begins_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reader.initialOffset() == begin == at(7)
 
 
+def test_a_stream_that_waits_leaves_brokers_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks again after 10 ms. What has come is handed over at once."""
+    admin = Admin(t=("i", (7,)))
+    reader = reader_of(admin, monkeypatch, topics="t")
+    now, slept = [100.0], list[float]()
+    monkeypatch.setattr(
+        stream, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
+    )
+    for places in (at(5), at(7), at(7)):
+        assert reader.latestOffset(places, ALL) == at(7)
+    assert slept == [0, 0, pytest.approx(stream.IDLE_PAUSE_S)]
+    now[0] += 1
+    reader.latestOffset(at(7), ALL)
+    assert slept[-1] == 0
+
+
 @pytest.mark.parametrize("method", ["list_topics", "get_topic"])
 def test_a_stream_waits_while_zookeeper_is_away(
     method: str, monkeypatch: pytest.MonkeyPatch
