@@ -1,12 +1,12 @@
 """Spark reading a topic: against vq's plain client, the disk, and Spark's own Kafka source.
 
-    python -m bench.spark_read [--count 2000000] [--size 100] [--rounds 5]
+    python -m bench.spark_read [--count 1000000] [--size 100] [--rounds 8]
 
 The works run in turns in one Spark session with two threads, on one broker of each kind, and read
 the same messages. A query counts the messages and sums the lengths of their contents. Processor
 time is that of this process with all its children, so of Spark's JVM and its Python workers; that
 of the brokers is shown beside it. MB are 10**6 bytes of contents; medians of all rounds but the
-first, in which the JVM compiles its code.
+first three, in which the JVM compiles its code.
 
 Kafka is measured if ``KAFKA_JARS`` names the directory of its server (see ``bench.peers.kafka``),
 and ``SPARK_KAFKA_JARS`` one with spark-sql-kafka-0-10_2.13, spark-token-provider-kafka-0-10_2.13,
@@ -38,6 +38,8 @@ from pyspark_vq.session import session
 PARTITIONS: Final = 2
 TOPIC: Final = "messages"
 _READ_BYTES: Final = 1 << 20
+#: Rounds in which the JVM compiles its code: a query takes up to ten times as long.
+_WARM: Final = 3
 #: Needed by Spark's Kafka source.
 _CONNECTOR: Final = (
     "spark-sql-kafka-0-10_2.13-*.jar",
@@ -74,9 +76,9 @@ class Work:
         assert seen_bytes == count * size or not seen, f"{self.name}: {seen_bytes} bytes"
 
     def row(self, count: int, size: int) -> list[str]:
-        """Return the figures of all rounds but the first."""
+        """Return the figures of all rounds but the first ones."""
         wall, own, broker = (
-            statistics.median(each[1:] or each)
+            statistics.median(each[_WARM:] or each)
             for each in (self.seconds, self.processor, self.broker)
         )
         per_core = count / (own + broker) if own + broker > 0 else 0.0
@@ -245,9 +247,9 @@ def works(
 def main(arguments: list[str]) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_AsItIs)
-    parser.add_argument("--count", type=int, default=2_000_000)
+    parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args(arguments)
     try:
         kafka.command("kafka-server-start")

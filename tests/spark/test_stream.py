@@ -15,6 +15,8 @@ import vq
 
 pytestmark = pytest.mark.slow
 
+#: So often Spark may fail to start a worker.
+_STARTS = 3
 Batches = dict[int, Counter[tuple[int, int, bytes]]]
 
 
@@ -46,7 +48,20 @@ class Query:
             raise RuntimeError("the query fails here")
 
     def run(self, **options: Any) -> None:
-        """Read what there is."""
+        """Read what there is.
+
+        Spark gives a worker ten seconds to start, which a busy machine may not keep; then nothing
+        was done yet.
+        """
+        for left in range(_STARTS, -1, -1):
+            try:
+                self._run(options)
+                return
+            except StreamingQueryException as error:
+                if not left or "failed to connect back" not in str(error):
+                    raise
+
+    def _run(self, options: dict[str, Any]) -> None:
         frame = self._reader.options(**options).load()
         writer = frame.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", self._checkpoint)

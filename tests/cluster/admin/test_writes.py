@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from support.broker import MemoryCluster
 from support.producers import stored, stored_in
+from support.waiting import WAIT_S
 
 from vq import aio
 from vq.admin import WriteAttempt
@@ -173,8 +174,9 @@ async def test_readers_go_over_empty_batches(factory: aio.MessageFactory, admin:
             return [each.lag_bytes for each in described.partitions]
 
         task = asyncio.create_task(read())
-        while not got or await lag() != [0, 0]:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(WAIT_S):
+            while not got or await lag() != [0, 0]:
+                await asyncio.sleep(0.05)
         task.cancel()
     assert got == [b"0", b"2"]
 
