@@ -150,7 +150,7 @@ def offsets_of(
     Raises:
         InvalidArgument: It names a partition that does not exist.
         OffsetOutOfRange: It names an offset that is not kept, and data loss fails the query.
-        NotMaster: A broker that must be asked for a time is silent.
+        NotMaster: A broker that must be asked for a time is still silent after the timeout.
     """
     for which, number in places.named:
         if which == topic.name and number not in topic.ends and number != -1:
@@ -159,25 +159,47 @@ def offsets_of(
                 f"{len(topic.ends) - 1}"
             )
     first = _first_offsets(admin, topic, ends, options)
-    times: dict[int, Mapping[int, int | None]] = {}
+    times: dict[int, Mapping[int, int]] = {}
     found = {}
     for number, held in ends.items():
         place = places.of(topic.name, number)
         if place.time_ms is not None and place.time_ms not in times:
-            times[place.time_ms] = admin.offsets_at_time(topic.name, place.time_ms)
+            times[place.time_ms] = _at_time(admin, topic, ends, place.time_ms, options.timeout_s)
         if place.offset is not None:
             offset = _checked(topic, number, held, name, place.offset, options)
         elif place.time_ms is not None:
-            at = times[place.time_ms][number]
-            if at is None:
-                raise NotMaster(
-                    f"a broker of {topic.name}-{number} does not answer; start it first"
-                )
-            offset = at
+            offset = times[place.time_ms][number]
         else:
             offset = held.earliest if place.end == "earliest" else held.latest
         found[number] = min(max(offset, first[number]), held.latest)
     return found
+
+
+def _at_time(
+    admin: Admin,
+    topic: TopicNow,
+    ends: Mapping[int, PartitionEnds],
+    time_ms: int,
+    timeout_s: float,
+) -> dict[int, int]:
+    """Return the offsets of a time in the partitions of ``ends``; asks again as ``known_ends``.
+
+    Raises:
+        NotMaster: A broker is still silent after ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = admin.offsets_at_time(topic.name, time_ms)
+        known = {n: at for n in ends if (at := found.get(n)) is not None}
+        if len(known) == len(ends):
+            return known
+        if time.monotonic() >= deadline:
+            silent = min(ends.keys() - known.keys())
+            raise NotMaster(
+                f"a broker of {topic.name}-{silent} does not tell the offset of a time for "
+                f"{timeout_s:g} s; start it first (`vq cluster status`)"
+            )
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _checked(
