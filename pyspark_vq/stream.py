@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -107,6 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLost: Something was lost, and data loss fails the query.
             CoordinationError: ZooKeeper is away, and the query begins, or ends by itself; another
                 one waits.
+            VqError: A broker is silent, and the query ends by itself; another one reads what else
+                there is.
         """
         begin = Positions.decode(start)
         time.sleep(max(0.0, self._not_before - time.monotonic()))
@@ -125,6 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise  # it begins, or would end before its end
             logger.warning("ZooKeeper does not tell the topics, so the query waits: %s", error)
             return begin
+        if self._stop_at is not None:  # a silent partition would not be read, without a word
+            admin, wait_s = self._admin, self._options.timeout_s
+            now = [replace(each, ends=known_ends(admin, each, wait_s)) for each in now]
         end, losses = available(begin, now)
         self._tell(losses)
         self._seen = end
@@ -167,6 +173,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.update(self._admin.boundaries(topic, {number: offset}))
             except VqError as error:
                 passes = error.retriable or error.refresh_routes
+                if passes and self._stop_at is not None:
+                    raise  # the query would end before its end
                 # In damage no message begins: reading says what is lost.
                 found[number] = stay.of(number) if passes else offset
         return found

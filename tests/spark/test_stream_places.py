@@ -25,6 +25,7 @@ class Admin:
     def __init__(self, **topics: tuple[str, tuple[int, ...]]) -> None:
         self.topics = topics
         self.errors: dict[str, VqError] = {}
+        self.silent: set[int] = set()
 
     def _maybe_fail(self, method: str) -> None:
         if method in self.errors:
@@ -40,8 +41,10 @@ class Admin:
             raise UnknownTopic(f"there is no topic {name!r}")
         return SimpleNamespace(name=name, id=self.topics[name][0])
 
-    def bounds(self, topic: SimpleNamespace) -> dict[int, PartitionEnds]:
-        return {n: PartitionEnds(0, end, end) for n, end in enumerate(self.topics[topic.name][1])}
+    def bounds(self, topic: SimpleNamespace | str) -> dict[int, PartitionEnds | None]:
+        name = topic if isinstance(topic, str) else topic.name
+        ends = enumerate(self.topics[name][1])
+        return {n: None if n in self.silent else PartitionEnds(0, end, end) for n, end in ends}
 
     def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
         self._maybe_fail("boundaries")
@@ -145,3 +148,23 @@ def test_a_stream_waits_while_zookeeper_is_away(
     admin.errors[method] = away
     with pytest.raises(CoordinationError):
         reader.latestOffset(at(7), ALL)
+
+
+def test_a_query_that_ends_by_itself_does_not_end_before_a_silent_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for the timeout, and fails; a query that goes on reads the others meanwhile."""
+    admin = Admin(t=("i", (9 * MIB, 9 * MIB)))
+    reader = reader_of(admin, monkeypatch, topics="t", timeout="0.01")
+    admin.silent = {1}
+    assert reader.latestOffset(at(5, 5), ALL) == at(9 * MIB, 5)
+    admin.silent = set()
+    reader.prepareForTriggerAvailableNow()
+    admin.silent = {1}
+    with pytest.raises(NotMaster, match=r"the brokers of 1 partitions of 't' do not answer"):
+        reader.latestOffset(at(5, 5), ALL)
+    admin.silent = set()
+    assert reader.latestOffset(at(5, 5), ALL) == at(9 * MIB, 9 * MIB)
+    admin.errors["boundaries"] = NotMaster("the broker is silent")
+    with pytest.raises(NotMaster, match="the broker is silent"):
+        reader.latestOffset(at(5, 5), ReadMaxBytes(MIB))
