@@ -173,10 +173,18 @@ def _repeated(partition: int, rows: int) -> bytes:
 def _topics(topic: str, rows: int) -> pa.Array:
     """Return a column with the same text in every row."""
     most = 1 << max(rows, 1).bit_length()  # a few sizes, so that most calls find one ready
+    if most * (len(topic.encode()) + _END_BYTES) > _TOPICS_BYTES_MAX:
+        return _many_topics.__wrapped__(topic, rows)
     return _many_topics(topic, most).slice(0, rows)
 
 
-@lru_cache(maxsize=64)
+#: A worker process lives long and reads many topics: so many columns are kept, of such a size.
+_TOPICS_KEPT: Final = 4
+_TOPICS_BYTES_MAX: Final = 4 * 1024 * 1024
+_END_BYTES: Final = 4
+
+
+@lru_cache(maxsize=_TOPICS_KEPT)
 def _many_topics(topic: str, rows: int) -> pa.Array:
     text = topic.encode()
     ends: Any = array("i", range(0, len(text) * (rows + 1), len(text)))

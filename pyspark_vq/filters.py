@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from pyspark_vq.options import TAGS_MAX
 from vq.columns import ALL, Selection
 
 __all__ = ["EVERYTHING", "Narrowed", "narrowed_by"]
@@ -117,6 +118,8 @@ def _one_of(name: str, values: Sequence[Any], left: Narrowed) -> Narrowed | None
             tags = {str(value).encode() for value in values}
             kept = left.selection.tags
             tags &= tags if kept is None else set(kept)
+            if len(tags) > TAGS_MAX:
+                return None
             return replace(left, selection=replace(left.selection, tags=tuple(sorted(tags))))
         wanted = frozenset(values)
         if name == "topic":

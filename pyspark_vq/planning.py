@@ -14,7 +14,15 @@ from vq import Admin
 from vq.admin import PartitionEnds
 from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
 
-__all__ = ["TopicNow", "batch_ranges", "known_ends", "names_now", "offsets_of", "topic_now"]
+__all__ = [
+    "TopicNow",
+    "batch_ranges",
+    "known_ends",
+    "names_now",
+    "names_to_begin",
+    "offsets_of",
+    "topic_now",
+]
 
 logger = logging.getLogger("pyspark_vq")
 _LOOK_AGAIN_S: Final = 0.5
@@ -39,21 +47,37 @@ class TopicNow:
 
 
 def names_now(admin: Admin, options: ReadOptions) -> list[str]:
-    """Return the names of a query's topics, sorted.
-
-    Raises:
-        InvalidArgument: No topic has a name of the pattern.
-    """
+    """Return the names of a query's topics, sorted; none if no topic has a name of the pattern."""
     if options.topic_pattern is None:
         return sorted(options.topics)
     pattern = re.compile(options.topic_pattern)
-    names = [each.name for each in admin.list_topics() if pattern.fullmatch(each.name)]
+    return sorted(each.name for each in admin.list_topics() if pattern.fullmatch(each.name))
+
+
+def names_to_begin(admin: Admin, options: ReadOptions) -> list[str]:
+    """Return the names of a query's topics, sorted, when it begins.
+
+    Raises:
+        InvalidArgument: No topic has a name of the pattern; or an option names the places of a
+            topic that is not read.
+    """
+    names = names_now(admin, options)
     if not names:
         raise InvalidArgument(
             f"no topic has a name like topicPattern = {options.topic_pattern!r}; "
             "`vq topic list` shows all"
         )
-    return sorted(names)
+    for option, places in (
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+    ):
+        others = sorted({topic for topic, _ in places.named} - set(names))
+        if others:
+            raise InvalidArgument(
+                f"{option} names topic {others[0]!r}, which the query does not read; it reads "
+                f"{', '.join(names[:10])}"
+            )
+    return names
 
 
 def topic_now(admin: Admin, name: str) -> TopicNow:
@@ -95,10 +119,10 @@ def batch_ranges(admin: Admin, options: ReadOptions, left: Narrowed) -> list[Ran
     """Return the ranges of a batch query, by topic and partition; some may be empty.
 
     Raises:
-        VqError: See ``names_now``, ``topic_now``, ``known_ends`` and ``offsets_of``.
+        VqError: See ``names_to_begin``, ``topic_now``, ``known_ends`` and ``offsets_of``.
     """
     found = []
-    for name in names_now(admin, options):
+    for name in names_to_begin(admin, options):
         if left.topics is not None and name not in left.topics:
             continue
         topic = topic_now(admin, name)
@@ -126,7 +150,7 @@ def offsets_of(
     Raises:
         InvalidArgument: It names a partition that does not exist.
         OffsetOutOfRange: It names an offset that is not kept, and data loss fails the query.
-        NotMaster: A broker that must be asked for a time is silent.
+        NotMaster: A broker that must be asked for a time is still silent after the timeout.
     """
     for which, number in places.named:
         if which == topic.name and number not in topic.ends and number != -1:
@@ -135,25 +159,47 @@ def offsets_of(
                 f"{len(topic.ends) - 1}"
             )
     first = _first_offsets(admin, topic, ends, options)
-    times: dict[int, Mapping[int, int | None]] = {}
+    times: dict[int, Mapping[int, int]] = {}
     found = {}
     for number, held in ends.items():
         place = places.of(topic.name, number)
         if place.time_ms is not None and place.time_ms not in times:
-            times[place.time_ms] = admin.offsets_at_time(topic.name, place.time_ms)
+            times[place.time_ms] = _at_time(admin, topic, ends, place.time_ms, options.timeout_s)
         if place.offset is not None:
             offset = _checked(topic, number, held, name, place.offset, options)
         elif place.time_ms is not None:
-            at = times[place.time_ms][number]
-            if at is None:
-                raise NotMaster(
-                    f"a broker of {topic.name}-{number} does not answer; start it first"
-                )
-            offset = at
+            offset = times[place.time_ms][number]
         else:
             offset = held.earliest if place.end == "earliest" else held.latest
         found[number] = min(max(offset, first[number]), held.latest)
     return found
+
+
+def _at_time(
+    admin: Admin,
+    topic: TopicNow,
+    ends: Mapping[int, PartitionEnds],
+    time_ms: int,
+    timeout_s: float,
+) -> dict[int, int]:
+    """Return the offsets of a time in the partitions of ``ends``; asks again as ``known_ends``.
+
+    Raises:
+        NotMaster: A broker is still silent after ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = admin.offsets_at_time(topic.name, time_ms)
+        known = {n: at for n in ends if (at := found.get(n)) is not None}
+        if len(known) == len(ends):
+            return known
+        if time.monotonic() >= deadline:
+            silent = min(ends.keys() - known.keys())
+            raise NotMaster(
+                f"a broker of {topic.name}-{silent} does not tell the offset of a time for "
+                f"{timeout_s:g} s; start it first (`vq cluster status`)"
+            )
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _checked(

@@ -51,6 +51,11 @@ class Positions:
     def _sorted(self) -> list[tuple[str, TopicPositions]]:
         return sorted(self.topics.items())
 
+    def of(self, topic: str, id: str) -> TopicPositions:
+        """Return the places in the topic with this id; in a new one, all begin at 0."""
+        found = self.topics.get(topic)
+        return found if found is not None and found.id == id else TopicPositions(id, ())
+
     @classmethod
     def decode(cls, document: Mapping[str, Any]) -> "Positions":
         """Return what ``encode`` was given.
@@ -126,8 +131,9 @@ def capped(positions: Positions, most: Positions, start: Positions) -> Positions
             if begin is not None:
                 topics[name] = begin
             continue
-        low = begin if begin is not None and begin.id == each.id else TopicPositions(each.id, ())
-        at = tuple(max(low.of(n), min(end, bound.of(n))) for n, end in enumerate(each.at))
+        low = start.of(name, each.id)
+        # A log that was cut ends before ``low``; to stay there would pass what comes in between.
+        at = tuple(min(end, max(low.of(n), bound.of(n))) for n, end in enumerate(each.at))
         topics[name] = TopicPositions(each.id, at)
     return Positions(topics)
 
@@ -136,9 +142,7 @@ def ranges_between(start: Positions, end: Positions) -> list[Range]:
     """Return the ranges of a micro-batch, sorted; empty ones are left out."""
     found = []
     for name, each in end.topics.items():
-        before = start.topics.get(name)
-        if before is None or before.id != each.id:
-            before = TopicPositions(each.id, ())
+        before = start.of(name, each.id)
         found += [
             Range(name, number, before.of(number), at, each.id)
             for number, at in enumerate(each.at)

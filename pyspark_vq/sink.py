@@ -199,7 +199,9 @@ class _Task:
         """Note what earlier attempts have stored in a range."""
         while start < end:
             try:
-                found = self._admin.read_written(attempt, topic, partition, start, end)
+                found = self._admin.read_written(
+                    attempt, topic, partition, start, end, timeout=self._options.timeout_s
+                )
             except OffsetOutOfRange as error:
                 raise InvalidState(
                     f"{topic}-{partition}: what an earlier attempt of this task has stored can no "
@@ -215,8 +217,6 @@ class _Task:
                     hint="use more tasks; option idempotent = false writes it again, with "
                     "duplicates",
                 )
-            if found.next_offset <= start:
-                return
             start = found.next_offset
 
     def finish(self) -> None:

@@ -1,8 +1,10 @@
 """Streams: what a micro-batch has, and what of it is committed to a group."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,7 +21,14 @@ from pyspark_vq.connection import close_all, factory_of
 from pyspark_vq.filters import EVERYTHING
 from pyspark_vq.group import GroupProgress
 from pyspark_vq.options import ReadOptions
-from pyspark_vq.planning import TopicNow, known_ends, names_now, offsets_of, topic_now
+from pyspark_vq.planning import (
+    TopicNow,
+    known_ends,
+    names_now,
+    names_to_begin,
+    offsets_of,
+    topic_now,
+)
 from pyspark_vq.positions import (
     Positions,
     TopicPositions,
@@ -32,11 +41,13 @@ from pyspark_vq.positions import (
 from pyspark_vq.ranges import split
 from pyspark_vq.reader import DataLost, Split, read_split, selected
 from vq import Admin
-from vq.errors import UnknownTopic, VqError
+from vq.errors import CoordinationError, UnknownTopic, VqError
 
 __all__ = ["StreamReader"]
 
 logger = logging.getLogger("pyspark_vq")
+#: Spark asks a stream that waits every 10 ms. Each look asks every partition's broker.
+IDLE_PAUSE_S: Final = 0.1
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,7 +57,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = checked(schema)
         self._stop_at: Positions | None = None  # of a query that ends by itself
+        self._initial: Positions | None = None  # where it begins, if it is new
         self._seen: Positions | None = None  # what was there when Spark asked last
+        self._not_before = 0.0  # the next look, if the last one found nothing
         self._told: set[str] = set()  # losses that are in the log already
         self._progress = GroupProgress(options)
 
@@ -66,14 +79,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Places -------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins."""
+        """Return where a new query begins.
+
+        Spark asks twice: for the end of the first micro-batch, and for its tasks.
+        """
+        if self._initial is None:
+            self._initial = self._first_places()
+        return self._initial.encode()
+
+    def _first_places(self) -> Positions:
         options, admin, topics = self._options, self._admin, {}
-        for name in names_now(admin, options):
+        for name in names_to_begin(admin, options):
             topic = topic_now(admin, name)
             ends = known_ends(admin, topic, options.timeout_s)
             at = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
             topics[name] = TopicPositions(topic.id, tuple(at[n] for n in sorted(at)))
-        return Positions(topics).encode()
+        return Positions(topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a micro-batch has at most."""
@@ -85,8 +106,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLost: Something was lost, and data loss fails the query.
+            CoordinationError: ZooKeeper is away, and the query begins, or ends by itself; another
+                one waits.
+            VqError: A broker is silent, and the query ends by itself; another one reads what else
+                there is.
         """
-        begin, now = Positions.decode(start), self._now()
+        begin = Positions.decode(start)
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
+        end = self._end_of_next(begin, limit)
+        # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
+        # once it has another one: of a stream that waits, the group would lag for ever.
+        self._progress.note(begin, at_once=end == begin)
+        self._not_before = time.monotonic() + IDLE_PAUSE_S if end == begin else 0.0
+        return end.encode()
+
+    def _end_of_next(self, begin: Positions, limit: ReadLimit) -> Positions:
+        try:
+            now = self._now()
+        except CoordinationError as error:
+            if self._seen is None or self._stop_at is not None:
+                raise  # it begins, or would end before its end
+            logger.warning("ZooKeeper does not tell the topics, so the query waits: %s", error)
+            return begin
+        if self._stop_at is not None:  # a silent partition would not be read, without a word
+            admin, wait_s = self._admin, self._options.timeout_s
+            now = [replace(each, ends=known_ends(admin, each, wait_s)) for each in now]
         end, losses = available(begin, now)
         self._tell(losses)
         self._seen = end
@@ -94,11 +138,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = capped(end, self._stop_at, begin)
         if isinstance(limit, ReadMaxBytes):
             end, places = limited(begin, end, now, limit.max_bytes)
-            end = moved(end, self._aligned(places, begin))
-        # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
-        # once it has another one: of a stream that waits, the group would lag for ever.
-        self._progress.note(begin, at_once=end == begin)
-        return end.encode()
+            stay = {name: begin.of(name, end.topics[name].id) for name in places}
+            end = moved(end, self._aligned(places, stay))
+        return end
 
     def _tell(self, losses: Sequence[str]) -> None:
         """Raise what was lost, or have it in the log once."""
@@ -110,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("%s; the query goes on behind it", loss)
 
     def _aligned(
-        self, places: dict[str, dict[int, int]], begin: Positions
+        self, places: dict[str, dict[int, int]], stay: dict[str, TopicPositions]
     ) -> dict[str, dict[int, int]]:
         """Return the starts of the next messages; a partition whose broker is silent waits."""
         found: dict[str, dict[int, int]] = {}
@@ -119,20 +161,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[topic] = self._admin.boundaries(topic, wanted)
             except VqError as error:
                 logger.warning("%s: %s; only its other partitions are read now", topic, error)
-                found[topic] = self._each_aligned(topic, wanted, begin)
+                found[topic] = self._each_aligned(topic, wanted, stay[topic])
         return found
 
-    def _each_aligned(self, topic: str, wanted: dict[int, int], begin: Positions) -> dict[int, int]:
+    def _each_aligned(
+        self, topic: str, wanted: dict[int, int], stay: TopicPositions
+    ) -> dict[int, int]:
         found = {}
         for number, offset in wanted.items():
             try:
                 found.update(self._admin.boundaries(topic, {number: offset}))
             except VqError as error:
                 passes = error.retriable or error.refresh_routes
-                before = begin.topics.get(topic)
-                at = 0 if before is None else before.of(number)
+                if passes and self._stop_at is not None:
+                    raise  # the query would end before its end
                 # In damage no message begins: reading says what is lost.
-                found[number] = at if passes else offset
+                found[number] = stay.of(number) if passes else offset
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

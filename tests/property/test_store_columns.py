@@ -10,7 +10,7 @@ from support.columns import Row, rows_of
 
 from vq.client.consumer.decode import decode_messages
 from vq.columns import COLUMNS, Selection, Table
-from vq.errors import CorruptData
+from vq.errors import CorruptData, InvalidArgument
 from vq.model import Message, TopicPartition, time_ms_of
 from vq.store import columns
 from vq.store.compression import compress
@@ -220,3 +220,19 @@ def test_an_id_has_the_time_of_its_message() -> None:
     assert time_ms_of(at - 1) == 1_800_000_000_122
     assert Selection.id_at(0) == 0
     assert Selection.id_at(2**62) == 2**63
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"low": -1}, {"high": 2**63 + 1}, {"id_low": -1}, {"id_high": 2**64}]
+)
+def test_a_selection_beyond_64_bits_is_refused(wrong: dict[str, int]) -> None:
+    """The compiled loop would take other numbers, and leave out all messages."""
+    with pytest.raises(InvalidArgument, match=r"is outside \[0, 9223372036854775808\]"):
+        Selection(**wrong)
+
+
+def test_a_selection_has_as_many_tags_as_the_compiled_loop_takes() -> None:
+    tags = tuple(b"%d" % number for number in range(65))
+    assert columns.fill(b"", 0, 0, BASE, Table(), Selection(tags=tags[:64])) == 0
+    with pytest.raises(InvalidArgument, match="65 tags; a selection has at most 64"):
+        Selection(tags=tags)

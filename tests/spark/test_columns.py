@@ -1,5 +1,6 @@
 """Tables become Arrow batches with the columns that a query names, without Spark."""
 
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_vq.columns import SCHEMA, checked, record_batch, wanted_columns
+from pyspark_vq.columns import SCHEMA, _topics, checked, record_batch, wanted_columns
 from vq.columns import Selection, Table
 from vq.errors import InvalidArgument
 
@@ -96,3 +97,18 @@ def test_a_schema_has_a_column() -> None:
         checked(StructType([]))
     good = StructType([StructField("timestamp", TimestampType(), nullable=False)])
     assert checked(good) == good
+
+
+def test_a_worker_that_reads_many_topics_keeps_little_of_their_names() -> None:
+    """Workers are used again by later tasks; the column of a long name is larger than the data."""
+    tracemalloc.start()
+    try:
+        for number in range(6):
+            name = f"{number:0200d}"
+            for rows in (1, 60_000):
+                found = _topics(name, rows)
+                assert (len(found), found[rows - 1].as_py()) == (rows, name)
+        del found
+        assert tracemalloc.get_traced_memory()[0] < 16 << 20
+    finally:
+        tracemalloc.stop()

@@ -100,6 +100,16 @@ def test_tags_are_chosen() -> None:
     assert left(one(EqualTo, "tag", "a"), one(EqualTo, "tag", "b")).selection.tags == ()
 
 
+def test_more_tags_than_the_loop_takes_stay_sparks() -> None:
+    names = tuple(f"t{number}" for number in range(65))
+    many = one(In, "tag", names)
+    assert narrowed_by([many], EVERYTHING) == (EVERYTHING, [many])
+    assert left(one(EqualTo, "tag", "t3"), many).selection.tags == (b"t3",)
+    tags = left(one(In, "tag", names[:64])).selection.tags
+    assert tags is not None
+    assert len(tags) == 64
+
+
 def test_what_never_is_null_need_not_be_checked() -> None:
     assert left(IsNotNull(("offset",)), IsNotNull(("topic",))) == EVERYTHING
 

@@ -135,6 +135,12 @@ def test_a_query_that_ends_by_itself_does_not_go_beyond_its_end() -> None:
     assert capped(at(9), at(4), at(5)) == at(5)
 
 
+def test_a_query_that_ends_by_itself_goes_back_to_the_end_of_a_log_that_was_cut() -> None:
+    """What is written between the new end and the old place would be passed over later."""
+    assert capped(at(3), at(3), at(5)) == at(3)
+    assert capped(at(3), at(7), at(5)) == at(3)
+
+
 def test_a_limit_moves_places_back() -> None:
     found = now((0, 100), (0, 10), (90, 100))
     end, moved = limited(at(0, 0, 50), at(100, 10, 100), found, 40)

@@ -392,10 +392,18 @@ class Admin:
         end: int,
         *,
         max_bytes: int = RANGE_BYTES,
+        timeout: float = WAIT_S,
     ) -> WrittenRange:
         """Return what earlier attempts have stored; see ``vq.Admin.read_written``."""
         return await writes.read_written(
-            self._client, attempt, topic, partition, start, end, max_bytes=max_bytes
+            self._client,
+            attempt,
+            topic,
+            partition,
+            start,
+            end,
+            max_bytes=max_bytes,
+            timeout=timeout,
         )
 
     # Many at once, for reports on a whole cluster

@@ -681,6 +681,7 @@ class Admin:
         end: int,
         *,
         max_bytes: int = RANGE_BYTES,
+        timeout: float = WAIT_S,
     ) -> WrittenRange:
         """Return the messages that earlier attempts have stored in a part of ``[start, end)``.
 
@@ -694,13 +695,24 @@ class Admin:
             end: As ``enter_topic`` says.
             max_bytes: Stored bytes to look at, those of others included, 1 to 8 MiB; more only if
                 a batch is larger.
+            timeout: How long to wait, in seconds, for messages that readers do not get yet,
+                because copies are behind.
 
         Raises:
             OffsetOutOfRange: Retention has deleted a part of it, so that it cannot be told.
+            NotMaster: Readers still do not get the message at ``start``.
             CorruptData: A record is damaged.
         """
         return self._run(
-            self._admin.read_written(attempt, topic, partition, start, end, max_bytes=max_bytes)
+            self._admin.read_written(
+                attempt,
+                topic,
+                partition,
+                start,
+                end,
+                max_bytes=max_bytes,
+                timeout=timeout,
+            )
         )
 
     # Many at once, for reports on a whole cluster

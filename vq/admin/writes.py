@@ -228,14 +228,29 @@ async def read_written(
     end: int,
     *,
     max_bytes: int = RANGE_BYTES,
+    timeout: float = WAIT_S,
 ) -> WrittenRange:
     """Return what earlier attempts have stored; see ``vq.Admin.read_written``."""
-    size = max_bytes
+    deadline = cluster.clock.monotonic() + check_timeout(timeout)
+    size, tries = max_bytes, 0
     while True:
         found = await read_range(cluster, topic, partition, start, end, max_bytes=size)
         batches = whole_batches(found.data, start)
-        if batches or not found.data:
+        if batches or start >= end:
             break
+        if not found.data:
+            # It is stored, but readers do not get it yet: copies lack it, or a new master does not
+            # know whether they have it. To go on without would store it again.
+            tries += 1
+            pause = _PAUSE.pause_s(tries)
+            if cluster.clock.monotonic() + pause >= deadline:
+                raise NotMaster(
+                    f"{topic}-{partition}: readers get nothing behind offset {start} yet, and what "
+                    f"an earlier attempt has stored may end at {end}; its copies are behind, or "
+                    "the messages were lost with a master"
+                )
+            await asyncio.sleep(pause)
+            continue
         if size >= limits.FETCH_BYTES_MAX:
             raise CorruptData(f"{topic}-{partition}: no batch starts at offset {start}")
         size = limits.FETCH_BYTES_MAX  # has any batch whole

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
-from vq.errors import CorruptData
+from vq.errors import CorruptData, InvalidArgument
 from vq.model import ID_EPOCH_MS, Key
 from vq.store.codec import intact
 from vq.store.compression import decompress
@@ -219,7 +219,10 @@ class Selection:
     Attributes:
         low, high: Offsets.
         id_low, id_high: Message ids, and with them the times in them; see ``id_at``.
-        tags: In UTF-8; a message has one of them. None: it may have any tag, or none.
+        tags: In UTF-8, at most 64; a message has one of them. None: it may have any tag, or none.
+
+    Raises:
+        InvalidArgument: A number is outside [0, 2**63], or there are too many tags.
     """
 
     low: int = 0
@@ -227,6 +230,18 @@ class Selection:
     id_low: int = 0
     id_high: int = _ID_END
     tags: tuple[bytes, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what the compiled loop takes."""
+        for name in ("low", "high", "id_low", "id_high"):
+            number = getattr(self, name)
+            if not 0 <= number <= _ID_END:
+                raise InvalidArgument(f"{name} = {number} is outside [0, {_ID_END}]")
+        if self.tags is not None and len(self.tags) > limits.FILTER_TAGS_MAX:
+            raise InvalidArgument(
+                f"{len(self.tags)} tags; a selection has at most {limits.FILTER_TAGS_MAX}: take "
+                "all messages, and leave others out by their column"
+            )
 
     @staticmethod
     def id_at(time_ms: int) -> int:

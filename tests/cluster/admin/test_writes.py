@@ -10,7 +10,14 @@ from support.waiting import WAIT_S
 from vq import aio
 from vq.admin import WriteAttempt
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.errors import InvalidArgument, InvalidState, NotSent, ProducerFenced, Refused
+from vq.errors import (
+    InvalidArgument,
+    InvalidState,
+    NotMaster,
+    NotSent,
+    ProducerFenced,
+    Refused,
+)
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
@@ -226,3 +233,27 @@ async def test_every_way_to_look_at_a_partition_takes_empty_batches(
         assert [each.content for each in await consumer.get_last("t", 5)] == [b"0", b"2"]
         offset = (await consumer.get_last("t", 1, partition=0))[0].next_offset
         assert await consumer.get("t", 0, offset, 1000) == []
+
+
+async def test_what_is_stored_and_not_shown_to_readers_yet_is_waited_for(
+    cluster: MemoryCluster, factory: aio.MessageFactory, admin: aio.Admin
+) -> None:
+    """As behind slow copies, and at a new master: a task that went on would store it again."""
+    first = await admin.begin_attempt("w", 0, 0)
+    await admin.enter_topic(first, "t")
+    async with await producer_of(factory, first) as producer:
+        await send(producer, 0, 2, 4)
+    second = await admin.begin_attempt("w", 0, 0)
+    [(partition, (start, end))] = (await admin.enter_topic(second, "t")).items()
+    channel = cluster.nodes["b1"]._partitions.channels["t", partition]
+    shown = channel.high_watermark
+    channel.high_watermark = start
+    reading = asyncio.create_task(admin.read_written(second, "t", partition, start, end))
+    await asyncio.sleep(1)
+    assert not reading.done()
+    channel.high_watermark = shown
+    assert [each.content for each in (await reading).messages] == [b"0", b"2", b"4"]
+    channel.high_watermark = start
+    with pytest.raises(NotMaster, match="readers get nothing behind offset 0 yet"):
+        await admin.read_written(second, "t", partition, start, end, timeout=2)
+    channel.high_watermark = shown

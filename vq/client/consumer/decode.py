@@ -129,7 +129,7 @@ def _ends_with_control(data: bytes, end: int) -> bool:
         return False
     try:
         header = decode_control(data, start)
-    except CorruptData:  # a message whose end looks like one
+    except CorruptData:  # the bytes only look like one
         return False
     return header is not None and header.record_count > 0
 
@@ -152,6 +152,7 @@ class Decoder:
         self._data = b""  # the rest and the chunk
         self._at = 0  # position in it of what comes next,
         self._count = 0  # and how many messages of a filtered chunk come before that
+        self._behind_last = 0  # where the message ends that was returned last
         self._times = [append_time_ms]  # append time of the batch at ``_at``
         # All of them as they were before the last step.
         self._step: tuple[int, int, int | None] = 0, 0, None
@@ -177,7 +178,11 @@ class Decoder:
         chunk = self._chunk
         assert chunk is not None
         end = chunk.next_offset - len(self._rest)
-        if chunk.offsets is None and _ends_with_control(self._data, self._at):
+        if (
+            chunk.offsets is None
+            and self._behind_last != end  # whatever that message ends with
+            and _ends_with_control(self._data, self._at)
+        ):
             return end - CONTROL_BYTES
         return end
 
@@ -209,6 +214,8 @@ class Decoder:
                 self._decode_filtered(chunk, chunk.offsets, messages)
         except CorruptData as error:
             self.error = error
+        if messages:
+            self._behind_last = messages[-1].next_offset
         return messages
 
     def take_back(self, messages: Sequence[Message], index: int) -> None:

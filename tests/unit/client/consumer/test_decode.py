@@ -430,3 +430,14 @@ def test_the_next_record_is_behind_empty_batches_and_before_a_batch_that_is_cut_
         decoder = Decoder(WHERE)
         decoder.decode(raw(data))
         assert decoder.read_to == wanted, len(data)
+
+
+def test_a_message_that_ends_like_a_control_record_is_read_to_its_end() -> None:
+    """Its content is a piece of a log. A place inside of it is none to go on at."""
+    for start in (0, BASE + CONTROL_BYTES + 23):  # also one that knows where it will lie
+        payload = b"abc" + encode_control(BatchHeader(start, CONTROL_BYTES + 9, 1, 0), 0)
+        record = encode_record(7, payload)
+        data = control(record, BASE) + record
+        decoder = Decoder(WHERE)
+        decoder.decode(raw(data))
+        assert decoder.read_to == BASE + len(data)

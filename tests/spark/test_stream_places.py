@@ -1,0 +1,170 @@
+"""Where a stream goes on, without Spark: what ZooKeeper and brokers say comes from a double."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+
+from pyspark_vq import stream
+from pyspark_vq.columns import SCHEMA
+from pyspark_vq.options import ReadOptions
+from pyspark_vq.positions import Positions, TopicPositions
+from pyspark_vq.reader import DataLost
+from pyspark_vq.stream import StreamReader
+from vq.admin import PartitionEnds
+from vq.errors import CoordinationError, InvalidArgument, NotMaster, UnknownTopic, VqError
+
+MIB = 1 << 20
+
+
+class Admin:
+    """Topics by name, with an id and where each partition ends; errors to raise by method."""
+
+    def __init__(self, **topics: tuple[str, tuple[int, ...]]) -> None:
+        self.topics = topics
+        self.errors: dict[str, VqError] = {}
+        self.silent: set[int] = set()
+
+    def _maybe_fail(self, method: str) -> None:
+        if method in self.errors:
+            raise self.errors[method]
+
+    def list_topics(self) -> list[SimpleNamespace]:
+        self._maybe_fail("list_topics")
+        return [SimpleNamespace(name=name) for name in self.topics]
+
+    def get_topic(self, name: str) -> SimpleNamespace:
+        self._maybe_fail("get_topic")
+        if name not in self.topics:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return SimpleNamespace(name=name, id=self.topics[name][0])
+
+    def bounds(self, topic: SimpleNamespace | str) -> dict[int, PartitionEnds | None]:
+        name = topic if isinstance(topic, str) else topic.name
+        ends = enumerate(self.topics[name][1])
+        return {n: None if n in self.silent else PartitionEnds(0, end, end) for n, end in ends}
+
+    def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
+        self._maybe_fail("boundaries")
+        return dict(wanted)
+
+
+def reader_of(admin: Admin, monkeypatch: pytest.MonkeyPatch, **options: str) -> StreamReader:
+    monkeypatch.setattr(stream, "factory_of", lambda _: SimpleNamespace(admin=admin))
+    return StreamReader(ReadOptions.parsed(options, stream=True), SCHEMA)
+
+
+def at(*places: int, id: str = "i") -> dict[str, Any]:
+    return Positions({"t": TopicPositions(id, places)}).encode()
+
+
+ALL: ReadLimit = ReadAllAvailable()
+
+
+def test_a_new_topic_of_the_name_is_not_entered_in_the_middle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The place that was read up to is one of the old topic, also while a broker is silent."""
+    admin = Admin(t=("j", (9 * MIB, 9 * MIB)))
+    reader = reader_of(admin, monkeypatch, topics="t", failOnDataLoss="false")
+    begin, limit = at(5 * MIB, 6 * MIB), ReadMaxBytes(2 * MIB)
+    assert reader.latestOffset(begin, limit) == at(MIB, MIB, id="j")
+    admin.errors["boundaries"] = NotMaster("the broker is silent")
+    assert reader.latestOffset(begin, limit) == at(0, 0, id="j")
+    assert reader.latestOffset(at(MIB, 2 * MIB, id="j"), limit) == at(MIB, 2 * MIB, id="j")
+
+
+def test_the_last_topic_of_a_pattern_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a loss as any other, not a pattern that is wrong."""
+    admin = Admin(t=("i", (7,)))
+    reader = reader_of(admin, monkeypatch, topicPattern="t.*", failOnDataLoss="false")
+    strict = reader_of(admin, monkeypatch, topicPattern="t.*")
+    admin.topics = {}
+    assert reader.latestOffset(at(7), ALL) == at(7)
+    with pytest.raises(DataLost, match="topic 't' was deleted"):
+        strict.latestOffset(at(7), ALL)
+    with pytest.raises(InvalidArgument, match="no topic has a name like"):
+        strict.initialOffset()
+    admin.topics = {"t": ("j", (3,))}
+    assert reader.latestOffset(at(7), ALL) == at(3, id="j")
+
+
+def test_places_of_topics_that_are_not_read_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with a typing error would begin somewhere else without a word."""
+    admin = Admin(t=("i", (7,)))
+    places = '{"tt": {"0": 5}, "t": "earliest"}'
+    reader = reader_of(admin, monkeypatch, topics="t", startingOffsets=places)
+    with pytest.raises(InvalidArgument, match="startingOffsets names topic 'tt', which"):
+        reader.initialOffset()
+    reader = reader_of(admin, monkeypatch, topics="t", startingOffsets='{"t": "earliest"}')
+    assert reader.initialOffset() == at(0)
+
+
+def test_a_query_begins_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks for it a second time once it knows the end, which is not to be before it."""
+    admin = Admin(t=("i", (7,)))
+    reader = reader_of(admin, monkeypatch, topics="t")
+    begin = reader.initialOffset()
+    admin.topics = {"t": ("i", (9,))}
+    assert reader.latestOffset(begin, ALL) == at(9)
+    assert reader.initialOffset() == begin == at(7)
+
+
+def test_a_stream_that_waits_leaves_brokers_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks again after 10 ms. What has come is handed over at once."""
+    admin = Admin(t=("i", (7,)))
+    reader = reader_of(admin, monkeypatch, topics="t")
+    now, slept = [100.0], list[float]()
+    monkeypatch.setattr(
+        stream, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
+    )
+    for places in (at(5), at(7), at(7)):
+        assert reader.latestOffset(places, ALL) == at(7)
+    assert slept == [0, 0, pytest.approx(stream.IDLE_PAUSE_S)]
+    now[0] += 1
+    reader.latestOffset(at(7), ALL)
+    assert slept[-1] == 0
+
+
+@pytest.mark.parametrize("method", ["list_topics", "get_topic"])
+def test_a_stream_waits_while_zookeeper_is_away(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins does not, nor does one that ends by itself: it would end too early."""
+    admin = Admin(t=("i", (7,)))
+    away = CoordinationError("ZooKeeper is away")
+    reader = reader_of(admin, monkeypatch, topicPattern="t")
+    admin.errors[method] = away
+    with pytest.raises(CoordinationError):
+        reader.latestOffset(at(5), ALL)
+    admin.errors.clear()
+    assert reader.latestOffset(at(5), ALL) == at(7)
+    admin.errors[method] = away
+    assert reader.latestOffset(at(7), ALL) == at(7)
+    admin.errors.clear()
+    reader.prepareForTriggerAvailableNow()
+    admin.errors[method] = away
+    with pytest.raises(CoordinationError):
+        reader.latestOffset(at(7), ALL)
+
+
+def test_a_query_that_ends_by_itself_does_not_end_before_a_silent_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for the timeout, and fails; a query that goes on reads the others meanwhile."""
+    admin = Admin(t=("i", (9 * MIB, 9 * MIB)))
+    reader = reader_of(admin, monkeypatch, topics="t", timeout="0.01")
+    admin.silent = {1}
+    assert reader.latestOffset(at(5, 5), ALL) == at(9 * MIB, 5)
+    admin.silent = set()
+    reader.prepareForTriggerAvailableNow()
+    admin.silent = {1}
+    with pytest.raises(NotMaster, match=r"the brokers of 1 partitions of 't' do not answer"):
+        reader.latestOffset(at(5, 5), ALL)
+    admin.silent = set()
+    assert reader.latestOffset(at(5, 5), ALL) == at(9 * MIB, 9 * MIB)
+    admin.errors["boundaries"] = NotMaster("the broker is silent")
+    with pytest.raises(NotMaster, match="the broker is silent"):
+        reader.latestOffset(at(5, 5), ReadMaxBytes(MIB))
