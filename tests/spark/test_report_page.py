@@ -120,6 +120,17 @@ def test_a_page_needs_no_other_file() -> None:
     assert not reader.open
 
 
+def test_a_wide_table_scrolls_by_itself_and_its_last_text_keeps_a_readable_width() -> None:
+    page = render(
+        Page(
+            title="t", lead="l", sections=[Section(title="s", blocks=[table([["a"]], columns="n")])]
+        )
+    )
+    assert '<div class="scroll"><table>' in page
+    assert ".scroll{overflow-x:auto}" in page
+    assert "td:last-child:not(.n){min-width:30ch}" in page
+
+
 def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
     reader = page_of(table([["a", 1], ["b", 2]], columns=["n", "m"], total=12_000, rest="; see X"))
     assert "11\u202f998 more are left out; see X." in reader.text
