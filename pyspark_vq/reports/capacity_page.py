@@ -163,7 +163,7 @@ def _disks(made: Capacity, top: int) -> Section:
                     "full in",
                     "interval",
                     "settles at",
-                    "",
+                    "why",
                 ),
                 numbers=(
                     "used",
@@ -218,6 +218,7 @@ def _forecast_chart(made: Capacity, row: Mapping[str, Any]) -> Html:
             ],
             limits=[Limit(label="size", value=limit)],
             shown=size_text,
+            base=1024,
             about=f"Bytes in use on {row['directory']}, and the forecast",
         ),
     )
@@ -225,6 +226,7 @@ def _forecast_chart(made: Capacity, row: Mapping[str, Any]) -> Html:
 
 # Growth ---------------------------------------------------------------------------------------
 def _growth(summary: Summary, now_s: float) -> Section:
+    most = f"The {LINES} topics" if summary.topic_count > LINES else "The topics"
     return Section(
         title="Growth",
         note=(
@@ -234,7 +236,7 @@ def _growth(summary: Summary, now_s: float) -> Section:
         blocks=[
             pair(
                 card(
-                    f"The {LINES} topics that get most",
+                    f"{most} that get most",
                     _by_time(summary.topic_hours, "topic", "bytes", size_text, now_s),
                 ),
                 card(
@@ -243,7 +245,7 @@ def _growth(summary: Summary, now_s: float) -> Section:
                 ),
             ),
             card(
-                f"Messages of the {LINES} topics that get most",
+                f"Messages of {most[0].lower()}{most[1:]} that get most",
                 _by_time(summary.topic_hours, "topic", "messages", count_text, now_s),
             ),
         ],
@@ -278,9 +280,9 @@ def _by_time(
         points = [(moment / 1000, amount) for moment, amount in sums.items()]
         series.append(Line(label=name, points=points))
     per = "an hour" if step == HOUR_MS else "a day"
-    return Html(
-        f'<p class="left">{value} {per}</p>{lines(series, about=f"{value} {per}", shown=shown)}'
-    )
+    base = 1024 if value == "bytes" else 10
+    chart = lines(series, about=f"{value} {per}", shown=shown, base=base)
+    return Html(f'<p class="left">{value} {per}</p>{chart}')
 
 
 def _topics(made: Capacity, summary: Summary) -> Section:
@@ -359,8 +361,8 @@ def _partitions(summary: Summary, top: int) -> Section:
                     about,
                     table(
                         rows,
-                        columns=("partition", "group", "a day", "share", "stored", "last", ""),
-                        numbers=("a day", "share", "stored"),
+                        columns=("partition", "group", "a day", "share", "stored", "last", "why"),
+                        numbers=("a day", "share", "stored", "last"),
                         total=summary.verdicts[verdict],
                         rest=": the files have all",
                     ),

@@ -4,7 +4,9 @@ Without Spark: rows in, a page out.
 """
 
 import math
+import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,37 @@ def test_the_page_of_the_audit_has_its_findings() -> None:
         "128 B to 255 B",
     ):
         assert told in reader.text
+
+
+def test_a_sound_partition_without_a_message_has_no_times_and_a_damaged_one_has_unknown_ones() -> (
+    None
+):
+    found = audit()
+    empty = {"messages": 0, "first_ms": None, "last_ms": None, "end": 0}
+    found.partitions[1].update(empty)
+    sound = PageReader(audit_page.page(replace(found, partitions=found.partitions[1:2]), top=10))
+    assert "--0" in sound.text
+    found.partitions[0].update(empty)
+    bad = PageReader(audit_page.page(replace(found, partitions=found.partitions[:1]), top=10))
+    assert "unknownunknown2" in bad.text
+
+
+def test_the_capacity_page_counts_the_topics_it_draws_only_when_it_leaves_some_out() -> None:
+    few = PageReader(capacity_page.page(capacity(), replace(summary(), topic_count=6), top=10)).text
+    many = PageReader(
+        capacity_page.page(capacity(), replace(summary(), topic_count=7), top=10)
+    ).text
+    assert "The topics that get most" in few
+    assert "The 6 topics" not in few
+    assert "The 6 topics that get most" in many
+    assert "Messages of the 6 topics that get most" in many
+
+
+def test_axes_of_bytes_on_the_capacity_page_are_round_in_their_units() -> None:
+    page = capacity_page.page(capacity(), summary(), top=10)
+    marks = re.findall(r'text-anchor="end">([0-9.]+) [KMGT]iB<', page)
+    assert marks
+    assert all(float(mark) * 10 % 1 < 1e-6 for mark in marks), marks
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a" * 300, "\x00\n", "日本語", "' onload='x"])
