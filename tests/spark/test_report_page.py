@@ -139,6 +139,12 @@ def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
 
 
 # Charts ---------------------------------------------------------------------------------------
+def test_a_bar_is_the_part_of_its_whole() -> None:
+    half = charts.bars([Bar(label="a", value=0.5, shown="50 %")], about="x", whole=1.0)
+    assert "width:50.00%" in half
+    assert "width:100.00%" in charts.bars([Bar(label="a", value=0.5, shown="50 %")], about="x")
+
+
 def test_every_number_of_a_chart_is_told_and_an_unknown_one_is_none() -> None:
     bars = [
         Bar(label="a", value=10, shown="ten"),
