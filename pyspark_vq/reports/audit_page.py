@@ -1,7 +1,7 @@
 """The audit of contents as one HTML page. Pure: an audit in, text out."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pyspark_vq.reports.audit import Audit
 from pyspark_vq.reports.charts import Bar, Html, Share, bars, shares
@@ -117,8 +117,8 @@ def _partitions(made: Audit, top: int) -> Section:
             size_text(row["bytes"]),
             count_text(row["messages"]),
             count_text(row["batches"]),
-            moment_text(None if row["first_ms"] is None else row["first_ms"] / 1000),
-            moment_text(None if row["last_ms"] is None else row["last_ms"] / 1000),
+            _moment(row, "first_ms"),
+            _moment(row, "last_ms"),
             count_text(row["findings"]),
         )
         for row in shown
@@ -149,12 +149,19 @@ def _partitions(made: Audit, top: int) -> Section:
             table(
                 rows,
                 columns=columns,
-                numbers=("from", "to", "intact", "messages", "batches", "findings"),
+                numbers=columns[2:],
                 total=len(made.partitions),
                 rest=": the files have all",
             ),
         ],
     )
+
+
+def _moment(row: Mapping[str, Any], name: str) -> str:
+    """Return when the first or last message was stored; a partition known to be empty has none."""
+    if row[name] is None and row["verdict"] == "sound" and not row["messages"]:
+        return "-"
+    return moment_text(None if row[name] is None else row[name] / 1000)
 
 
 def _sizes(made: Audit, top: int) -> Section:

@@ -75,11 +75,13 @@ def plan_section(made: Capacity) -> Section:
         )
         for name in names
     ]
+    most = max([*made.plan.before.values(), *made.plan.after.values()], default=0.0)
     about = "Share of the free space that a day takes"
     blocks = [
         table(rows, columns=("partition", "from", "to", "a day", "why"), numbers=("a day",)),
-        pair(card(f"{about}: now", bars(before, about=about)),
-             card(f"{about}: with the plan", bars(after, about=about))) if names else Html(""),
+        pair(card(f"{about}: now", bars(before, about=about, whole=most)),
+             card(f"{about}: with the plan", bars(after, about=about, whole=most)))
+        if names else Html(""),
     ]  # fmt: skip
     if moves:
         text = "\n".join(html(line) for line in commands(moves))

@@ -139,6 +139,7 @@ def _disks(made: Capacity, top: int) -> Section:
             for row in shown
         ],
         about="How full each disk is",
+        whole=1.0,
     )
     drawn = [chart for row in shown if (chart := _forecast_chart(made, row))][:_DRAWN]
     return Section(
@@ -163,7 +164,7 @@ def _disks(made: Capacity, top: int) -> Section:
                     "full in",
                     "interval",
                     "settles at",
-                    "",
+                    "why",
                 ),
                 numbers=(
                     "used",
@@ -192,11 +193,18 @@ def _forecast_chart(made: Capacity, row: Mapping[str, Any]) -> Html:
     span = (made.now_s - points[0][0]) / DAY_S
     days = min(ahead if ahead is not None else span, row["horizon_days"] or span)
     used, limit = points[-1][1], float(row["bytes_total"])
-    end = made.now_s + days * DAY_S
-    low, high = (
-        min(limit, max(0.0, used + row[name] * days)) for name in ("growth_low", "growth_high")
-    )
-    middle = min(limit, max(0.0, used + row["growth_bytes_per_day"] * days))
+    rates = {
+        "middle": row["growth_bytes_per_day"],
+        "low": row["growth_low"],
+        "high": row["growth_high"],
+    }
+    places = [
+        (
+            made.now_s + day * DAY_S,
+            {name: min(limit, max(0.0, used + rate * day)) for name, rate in rates.items()},
+        )
+        for day in _bends(used, limit, rates.values(), days)
+    ]
     return card(
         f"{row['group']}/{row['node']} {row['directory']}",
         lines(
@@ -204,7 +212,7 @@ def _forecast_chart(made: Capacity, row: Mapping[str, Any]) -> Html:
                 Line(label="in use", points=list(points), kind="c1"),
                 Line(
                     label="at its growth",
-                    points=[(made.now_s, used), (end, middle)],
+                    points=[(time, at["middle"]) for time, at in places],
                     kind="c2",
                     dashed=True,
                 ),
@@ -212,19 +220,30 @@ def _forecast_chart(made: Capacity, row: Mapping[str, Any]) -> Html:
             bands=[
                 Band(
                     label=f"{CONFIDENCE:.0%} interval",
-                    points=[(made.now_s, used, used), (end, low, high)],
+                    points=[(time, at["low"], at["high"]) for time, at in places],
                     kind="c2",
                 )
             ],
             limits=[Limit(label="size", value=limit)],
             shown=size_text,
+            base=1024,
             about=f"Bytes in use on {row['directory']}, and the forecast",
         ),
     )
 
 
+def _bends(used: float, limit: float, rates: Iterable[float], days: float) -> list[float]:
+    """Return the days from 0 to ``days`` at which lines of these rates begin, end, or are bent.
+
+    A disk that is full stays full, and an empty one empty: a line is level from there on.
+    """
+    bends = [((limit if rate > 0 else 0.0) - used) / rate for rate in rates if rate]
+    return sorted({0.0, days, *(day for day in bends if 0 < day < days)})
+
+
 # Growth ---------------------------------------------------------------------------------------
 def _growth(summary: Summary, now_s: float) -> Section:
+    most = f"The {LINES} topics" if summary.topic_count > LINES else "The topics"
     return Section(
         title="Growth",
         note=(
@@ -234,7 +253,7 @@ def _growth(summary: Summary, now_s: float) -> Section:
         blocks=[
             pair(
                 card(
-                    f"The {LINES} topics that get most",
+                    f"{most} that get most",
                     _by_time(summary.topic_hours, "topic", "bytes", size_text, now_s),
                 ),
                 card(
@@ -243,7 +262,7 @@ def _growth(summary: Summary, now_s: float) -> Section:
                 ),
             ),
             card(
-                f"Messages of the {LINES} topics that get most",
+                f"Messages of {most[0].lower()}{most[1:]} that get most",
                 _by_time(summary.topic_hours, "topic", "messages", count_text, now_s),
             ),
         ],
@@ -278,9 +297,9 @@ def _by_time(
         points = [(moment / 1000, amount) for moment, amount in sums.items()]
         series.append(Line(label=name, points=points))
     per = "an hour" if step == HOUR_MS else "a day"
-    return Html(
-        f'<p class="left">{value} {per}</p>{lines(series, about=f"{value} {per}", shown=shown)}'
-    )
+    base = 1024 if value == "bytes" else 10
+    chart = lines(series, about=f"{value} {per}", shown=shown, base=base)
+    return Html(f'<p class="left">{value} {per}</p>{chart}')
 
 
 def _topics(made: Capacity, summary: Summary) -> Section:
@@ -359,8 +378,8 @@ def _partitions(summary: Summary, top: int) -> Section:
                     about,
                     table(
                         rows,
-                        columns=("partition", "group", "a day", "share", "stored", "last", ""),
-                        numbers=("a day", "share", "stored"),
+                        columns=("partition", "group", "a day", "share", "stored", "last", "why"),
+                        numbers=("a day", "share", "stored", "last"),
                         total=summary.verdicts[verdict],
                         rest=": the files have all",
                     ),

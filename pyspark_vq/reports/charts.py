@@ -45,15 +45,15 @@ class Bar:
     note: str = ""
 
 
-def bars(items: Sequence[Bar], *, about: str) -> Html:
-    """Return horizontal bars from 0 to the largest value, in the order given."""
-    most = max((each.value for each in items if each.value is not None), default=0.0)
+def bars(items: Sequence[Bar], *, about: str, whole: float | None = None) -> Html:
+    """Return horizontal bars from 0 to the largest value, or to ``whole``, in the order given."""
+    most = whole or max((each.value for each in items if each.value is not None), default=0.0)
     rows = "".join(_bar(each, most) for each in items)
     return Html(f'<div class="bars" role="img" aria-label="{html(about)}">{rows}</div>')
 
 
 def _bar(item: Bar, most: float) -> str:
-    share = 0.0 if item.value is None or most <= 0 else max(0.0, item.value) / most
+    share = 0.0 if item.value is None or most <= 0 else min(1.0, max(0.0, item.value) / most)
     value = "" if item.value is None else f' data-value="{item.value!r}"'
     unknown = " unknown" if item.value is None else ""
     note = f'<span class="note">{html(item.note)}</span>' if item.note else ""

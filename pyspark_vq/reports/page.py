@@ -50,7 +50,8 @@ padding:5px 10px 5px 0;white-space:nowrap}
 td{border-bottom:1px solid var(--line);padding:5px 10px 5px 0;vertical-align:top;
 overflow-wrap:break-word;max-width:38ch}tr:last-child td{border-bottom:0}
 th.n,td.n{text-align:right;white-space:nowrap;padding-right:22px}td.n{overflow-wrap:normal}
-th.n:last-child,td.n:last-child{padding-right:0}
+th.n:last-child,td.n:last-child{padding-right:0}.scroll{overflow-x:auto}
+td:last-child:not(.n){min-width:30ch}
 .left{font-size:13px;margin:8px 0 0}
 .tag{display:inline-block;white-space:nowrap;font-weight:600}
 .tag::before{content:"";display:inline-block;width:9px;height:9px;border-radius:50%;
@@ -73,7 +74,7 @@ margin-right:7px}.key.dashed{opacity:.6}
 .c6{--it:var(--c6)}.ok{--it:var(--ok)}.warning{--it:var(--warning)}.stalled{--it:var(--stalled)}
 .stopped{--it:var(--stopped)}.unknown{--it:var(--unknown)}
 .fill,.part,.key{background:var(--it)}
-svg.lines{width:100%;height:auto;display:block}.grid{stroke:var(--line);stroke-width:1}
+svg.lines{width:100%;max-width:760px;height:auto;display:block}.grid{stroke:var(--line);stroke-width:1}
 .tick{fill:var(--soft);font-size:12px}.line{fill:none;stroke:var(--it);stroke-width:2.2}
 .line.dashed{stroke-dasharray:6 4}.dot{fill:var(--it)}
 polygon.band,.key.band{fill:var(--it);opacity:.18}
@@ -85,7 +86,7 @@ footer{margin-top:40px;color:var(--soft);font-size:13px}
 --ok:#2f855a;--warning:#b7800d;--stalled:#c2571a;--stopped:#b3261e;--unknown:#7b858c}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 main{max-width:none;padding:0}.card,.tile,tr{break-inside:avoid}h2{break-after:avoid}
-.card{overflow:visible}thead{display:table-header-group}body{font-size:11px}
+.card,.scroll{overflow:visible}td:last-child:not(.n){min-width:0}thead{display:table-header-group}body{font-size:11px}
 table,.bar,.legend{font-size:10.5px}}
 """
 
@@ -184,7 +185,8 @@ def table(
     elif left_out > 0:
         told = f'<p class="left">{html(count_text(left_out))} more are left out{html(rest)}.</p>'
     return Html(
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{told}"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{told}"
         if rows
         else told
     )

@@ -4,7 +4,9 @@ Without Spark: rows in, a page out.
 """
 
 import math
+import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,80 @@ def test_the_page_of_the_audit_has_its_findings() -> None:
         "128 B to 255 B",
     ):
         assert told in reader.text
+
+
+def test_a_sound_partition_without_a_message_has_no_times_and_a_damaged_one_has_unknown_ones() -> (
+    None
+):
+    found = audit()
+    empty = {"messages": 0, "first_ms": None, "last_ms": None, "end": 0}
+    found.partitions[1].update(empty)
+    sound = PageReader(audit_page.page(replace(found, partitions=found.partitions[1:2]), top=10))
+    assert "--0" in sound.text
+    found.partitions[0].update(empty)
+    bad = PageReader(audit_page.page(replace(found, partitions=found.partitions[:1]), top=10))
+    assert "unknownunknown2" in bad.text
+
+
+def test_the_capacity_page_counts_the_topics_it_draws_only_when_it_leaves_some_out() -> None:
+    few = PageReader(capacity_page.page(capacity(), replace(summary(), topic_count=6), top=10)).text
+    many = PageReader(
+        capacity_page.page(capacity(), replace(summary(), topic_count=7), top=10)
+    ).text
+    assert "The topics that get most" in few
+    assert "The 6 topics" not in few
+    assert "The 6 topics that get most" in many
+    assert "Messages of the 6 topics that get most" in many
+
+
+def test_a_disk_that_is_eight_tenths_full_has_a_bar_of_eight_tenths() -> None:
+    page = capacity_page.page(capacity(), summary(), top=10)
+    how_full = page.partition('aria-label="How full each disk is"')[2].partition("</section>")[0]
+    assert "width:82.00%" in how_full
+
+
+def test_the_bars_before_and_after_a_plan_have_the_same_scale() -> None:
+    made = capacity()
+    page = capacity_page.page(made, summary(), top=10)
+    after = page.partition("with the plan</h3>")[2].partition("</section>")[0]
+    widths = list(map(float, re.findall(r"width:([0-9.]+)%", after)))
+    most = max(*made.plan.before.values(), *made.plan.after.values())
+    assert max(made.plan.before.values()) > max(made.plan.after.values())
+    assert max(widths) == pytest.approx(max(made.plan.after.values()) / most * 100, abs=0.01)
+
+
+def test_a_forecast_reaches_the_size_of_the_disk_on_the_day_it_is_full_and_stays_there() -> None:
+    made = capacity()
+    (key,) = [key for key in made.history if key[0] == "orders"]
+    row = {
+        **made.disks[0],
+        "bytes_total": 100,
+        "growth_bytes_per_day": 10.0,
+        "growth_low": 5.0,
+        "growth_high": 20.0,
+        "full_in_days": 5.0,
+        "full_latest_days": 10.0,
+        "horizon_days": 90.0,
+    }
+    points = [(NOW - DAY, 40.0), (NOW, 50.0)]
+    page = capacity_page.page(replace(made, disks=[row], history={key: points}), summary(), top=10)
+    chart = page.partition('aria-label="Bytes in use on')[2].partition("</svg>")[0]
+    (band,) = re.findall(r'polygon class="band [^"]*" points="([^"]*)"', chart)
+    places = [tuple(map(float, place.split(","))) for place in band.split()]
+    assert len(places) == 8  # upper and lower edge: now, full at 20, at 10, and at 5 a day
+    upper, lower = places[:4], places[:3:-1]
+    full, half = upper[-1][1], upper[0][1]
+    assert [y for _, y in upper] == [half, full, full, full]
+    assert [y for _, y in lower] == pytest.approx(
+        [half, half + (full - half) / 4, half + (full - half) / 2, full], abs=0.2
+    )
+
+
+def test_axes_of_bytes_on_the_capacity_page_are_round_in_their_units() -> None:
+    page = capacity_page.page(capacity(), summary(), top=10)
+    marks = re.findall(r'text-anchor="end">([0-9.]+) [KMGT]iB<', page)
+    assert marks
+    assert all(float(mark) * 10 % 1 < 1e-6 for mark in marks), marks
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a" * 300, "\x00\n", "日本語", "' onload='x"])

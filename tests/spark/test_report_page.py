@@ -120,6 +120,17 @@ def test_a_page_needs_no_other_file() -> None:
     assert not reader.open
 
 
+def test_a_wide_table_scrolls_by_itself_and_its_last_text_keeps_a_readable_width() -> None:
+    page = render(
+        Page(
+            title="t", lead="l", sections=[Section(title="s", blocks=[table([["a"]], columns="n")])]
+        )
+    )
+    assert '<div class="scroll"><table>' in page
+    assert ".scroll{overflow-x:auto}" in page
+    assert "td:last-child:not(.n){min-width:30ch}" in page
+
+
 def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
     reader = page_of(table([["a", 1], ["b", 2]], columns=["n", "m"], total=12_000, rest="; see X"))
     assert "11\u202f998 more are left out; see X." in reader.text
@@ -128,6 +139,12 @@ def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
 
 
 # Charts ---------------------------------------------------------------------------------------
+def test_a_bar_is_the_part_of_its_whole() -> None:
+    half = charts.bars([Bar(label="a", value=0.5, shown="50 %")], about="x", whole=1.0)
+    assert "width:50.00%" in half
+    assert "width:100.00%" in charts.bars([Bar(label="a", value=0.5, shown="50 %")], about="x")
+
+
 def test_every_number_of_a_chart_is_told_and_an_unknown_one_is_none() -> None:
     bars = [
         Bar(label="a", value=10, shown="ten"),

@@ -7,12 +7,16 @@ runs the same.
 
 import contextlib
 import functools
+import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -163,12 +167,25 @@ def start_spark(name: str, *, master: str, conf: Mapping[str, str]) -> "SparkSes
         conf = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)), **conf}
     with _error_stream_aside() as said:
         try:
-            return session(name, master=master, conf=conf)
+            started = session(name, master=master, conf=conf)
         except VqError:
             raise
         except Exception as error:
             told = said.read_text(errors="backslashreplace")[-_LOG_CHARS:].strip()
             raise SparkFailed(f"Spark does not start: {error}\n{told}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupted)
+    return started
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    """End a report at ctrl-C.
+
+    Spark's own handler asks Java to cancel, in the middle of another call to Java: that fails, and
+    py4j logs a page. Spark ends with this process.
+    """
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
 
 
 def missing(error: ImportError) -> SparkMissing:
@@ -208,11 +225,20 @@ def told_failures() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        named = [line for line in lines if line.startswith(("vq.", "pyspark_vq."))]
-        raise SparkFailed(
-            f"a job of Spark failed: {(named or lines or [repr(error)])[-1 if named else 0]}"
-        ) from error
+        raise SparkFailed(f"a job of Spark failed: {_cause(str(error)) or repr(error)}") from error
+
+
+def _cause(said: str) -> str:
+    """Return the line of an error of Spark that has its cause.
+
+    An error of vq, else Java's innermost exception, else the outermost, else the first line.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for start in (("vq.", "pyspark_vq."), "Caused by: ", ": "):
+        found = [line for line in lines if line.startswith(start)]
+        if found:
+            return found[-1] if start[0] == "vq." else found[-1].removeprefix(str(start))
+    return lines[0] if lines else ""
 
 
 def progress_of(invocation: Invocation) -> "Progress":
@@ -424,7 +450,11 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
         left_out = rows[0]["of"] - len(rows)
         more = f", {left_out} more are left out" if left_out else ""
         output.title(f"by {kind}{more}")
-        output.table(rows, columns=_ROLLED_COLUMNS, optional=("skew",))
+        output.table(
+            [rolled_cells(row) for row in rows],
+            columns=_ROLLED_COLUMNS,
+            optional=("skew",),
+        )
         output.title("")
     if made.offenders:
         output.title("worst partitions")
@@ -437,6 +467,12 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
         output.remark(f"broker group {name} is unknown: {why}")
     counts = ", ".join(f"{count} {name}" for name, count in made.verdicts.items() if count)
     output.remark(f"{sum(made.verdicts.values())} rows: {counts or 'there are no consumer groups'}")
+
+
+def rolled_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of sums as a table shows it: the skew with three digits after the point."""
+    skew = row["skew"]
+    return {**row, "skew": None if skew is None else round(skew, 3)}
 
 
 def _rolled_json(row: Mapping[str, Any]) -> dict[str, Any]:

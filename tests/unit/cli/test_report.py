@@ -1,5 +1,7 @@
 """``vq report``: options, and what is said without Spark, without Java or when a job fails."""
 
+import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,58 @@ def test_a_failed_job_is_told_by_the_error_of_vq_in_it() -> None:
     with pytest.raises(SparkFailed) as caught, report.told_failures():
         raise PySparkException("Path does not exist\n at somewhere")
     assert str(caught.value) == "a job of Spark failed: Path does not exist"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "An error occurred while calling o1.parquet.\n: org.x.SparkException: Job aborted\n"
+            "\tat a.b\nDriver stacktrace:\nCaused by: a.B: task failed\n\tat c.d\n"
+            "Caused by: java.io.IOException: Mkdirs failed to create file:/x\n\t... 1 more",
+            "java.io.IOException: Mkdirs failed to create file:/x",
+        ),
+        ("An error occurred while calling o1.x.\n: java.lang.Y: why\n\tat a.b", "java.lang.Y: why"),
+    ],
+)
+def test_a_failed_job_without_an_error_of_vq_is_told_by_the_cause_in_java(
+    said: str, told: str
+) -> None:
+    """Its first line names only the call."""
+    pytest.importorskip("pyspark")
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(SparkFailed) as caught, report.told_failures():
+        raise PySparkException(said)
+    assert str(caught.value) == f"a job of Spark failed: {told}"
+
+
+def test_an_interrupt_of_a_report_ends_it_without_a_page_of_logs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's own handler would call Java within a call to Java."""
+
+    class Session:
+        @staticmethod
+        def session(*_: Any, **__: Any) -> None:
+            signal.signal(signal.SIGINT, lambda *_: pytest.fail("Spark's own handler"))
+
+    monkeypatch.setitem(sys.modules, "pyspark_vq.session", Session)
+    before, disabled = signal.getsignal(signal.SIGINT), logging.root.manager.disable
+    try:
+        report.start_spark("x", master="local[1]", conf={})
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        logging.getLogger().error("Exception while sending command.")
+        assert not caplog.records
+    finally:
+        signal.signal(signal.SIGINT, before)
+        logging.disable(disabled)
+
+
+@pytest.mark.parametrize(("skew", "shown"), [(1.020295723035133, 1.02), (None, None)])
+def test_the_table_of_lag_shows_a_short_skew(skew: float | None, shown: float | None) -> None:
+    assert report.rolled_cells({"name": "a", "skew": skew}) == {"name": "a", "skew": shown}
 
 
 def test_the_places_of_files_are_texts_in_json() -> None:
