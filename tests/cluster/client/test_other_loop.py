@@ -35,14 +35,14 @@ def calls_of(made: object) -> list[Callable[[], Awaitable[object]]]:
     calls = []
     for name, function in vars(type(made)).items():
         if inspect.iscoroutinefunction(function) and (name[0] != "_" or name[:2] == "__"):
-            kinds = inspect.signature(function).parameters.values()
-            needed = sum(
-                each.default is each.empty
-                and each.kind not in {each.KEYWORD_ONLY, each.VAR_KEYWORD}
-                for each in kinds
-            )
-            arguments = ARGUMENTS.get(name, ("t",) * (needed - 1))
-            calls.append(functools.partial(getattr(made, name), *arguments))
+            needed = [
+                each
+                for each in inspect.signature(function).parameters.values()
+                if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+            ]
+            named = {each.name: "t" for each in needed if each.kind is each.KEYWORD_ONLY}
+            arguments = ARGUMENTS.get(name, ("t",) * (len(needed) - len(named) - 1))
+            calls.append(functools.partial(getattr(made, name), *arguments, **named))
     return calls
 
 
