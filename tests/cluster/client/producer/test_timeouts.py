@@ -76,6 +76,7 @@ async def test_a_time_out_that_is_no_number_is_refused(
     assert space(producer._core) == producer.config.buffer_bytes
 
 
+@pytest.mark.virtual_time
 async def test_a_time_out_of_0_waits_for_no_routes(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)
     for call in (producer.send, producer.send_async, producer.send_oneway):
