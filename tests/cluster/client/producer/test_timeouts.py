@@ -76,8 +76,9 @@ async def test_a_time_out_that_is_no_number_is_refused(
     assert space(producer._core) == producer.config.buffer_bytes
 
 
-@pytest.mark.virtual_time
-async def test_a_time_out_of_0_waits_for_no_routes(factory: aio.MessageFactory) -> None:
+async def test_a_time_out_of_0_waits_for_no_routes(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = await producer_of(factory)
     for call in (producer.send, producer.send_async, producer.send_oneway):
         with pytest.raises(NotSent, match="t is not published, and a time-out of 0 s"):
@@ -86,6 +87,8 @@ async def test_a_time_out_of_0_waits_for_no_routes(factory: aio.MessageFactory) 
         await producer.send_batch([Message("t", b"x")], timeout=0)
     assert "is not published" in str(failed.value.outcomes[0])
     await producer.publish("t")
+    # On a busy machine the sender might look at deadlines before it sees the answer.
+    monkeypatch.setattr(producer._core._sender, "_tick", lambda: None)
     assert (await producer.send(Message("t", b"x"), timeout=0)).id > 0, "the broker is at hand"
 
 
