@@ -182,7 +182,7 @@ def _measure(
         "disks": spark.createDataFrame(
             [tuple(_typed(name, row[name]) for name in DISKS) for row in disks], _DISK_SCHEMA
         ),
-        "topics": loads.topic_rows(rows, held),
+        "topics": loads.topic_rows(rows, held, without_copies(cluster, silent_nodes)),
         "partitions": rows,
         "growth": hours,
         "rates": loads.rates(hours),
@@ -263,6 +263,12 @@ def silent(
             f"{each.group.group}/{each.name}: {error}" if each.name else f"{key[0]}: {error}"
         )
     return nodes, {name: "; ".join(why) for name, why in groups.items() if name not in answered}
+
+
+def without_copies(cluster: Cluster, silent_nodes: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the topics of which a node that may have copies did not answer, or nobody knows."""
+    groups = {group for group, _ in silent_nodes}
+    return {each.topic for each in cluster.homes if each.error or groups & set(each.groups)}
 
 
 def groups_of(cluster: Cluster, unknown: Mapping[str, int]) -> tuple[list[Group], list[str]]:

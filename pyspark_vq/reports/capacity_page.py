@@ -80,7 +80,7 @@ def page(made: Capacity, summary: Summary, *, top: int) -> str:
                 _topics(made, summary),
                 _partitions(summary, top),
                 _messages(summary),
-                what_ifs_section(summary),
+                what_ifs_section(summary, {group for group, _ in made.silent}),
                 plan_section(made),
             ],
             footer="Made by vq report capacity. Nothing was changed in the cluster.",
