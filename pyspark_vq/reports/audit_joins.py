@@ -86,12 +86,13 @@ def join_splits(checked: Iterable[Checked], layout: Layout) -> Joined:
             compared_bytes += each.compared_bytes
             for part in each.parts:
                 _add(sizes.setdefault(key[0], [0] * len(part.totals.sizes)), part.totals.sizes)
-                if part.fault_count > len(part.faults):
-                    left_out["damaged"] += part.fault_count - len(part.faults)
+                left_out.update(part.fault_counts)
+                left_out.subtract(fault.kind for fault in part.faults)
         findings += found
         rows.append(_row(key, some, layout.partitions.get(key, (None, None))))
     told = judged(rows, [*layout.findings, *findings])
-    return Joined(findings, left_out, told, sizes, read_bytes, compared_bytes)
+    more = {str(kind): count for kind, count in left_out.items() if count > 0}
+    return Joined(findings, more, told, sizes, read_bytes, compared_bytes)
 
 
 def _between(some: Sequence[Checked]) -> list[Finding]:
@@ -108,7 +109,8 @@ def _between(some: Sequence[Checked]) -> list[Finding]:
                 before = _Before()
             elif before.part is not None:
                 found += _edges(checked.split, before, part)
-            stamps = {} if part.damaged else dict(before.stamps)
+            # Of a producer that was not followed here, the batches before say nothing.
+            stamps = {} if part.damaged or not part.follows_all else dict(before.stamps)
             for edge in part.producers:
                 stamps.pop(edge.producer_id, None)
                 if edge.last is not None:
