@@ -250,6 +250,7 @@ _ROLLED_LAG: Final = having(
     lag_messages=maybe(WHOLE),
     lag_s=maybe(NUMBER),
     unknown_lags=WHOLE,
+    unknown_messages=WHOLE,
     skew=maybe(NUMBER),
 )
 _LAG_ROW: Final = record(

@@ -112,7 +112,19 @@ def test_an_interrupt_of_a_report_ends_it_without_a_page_of_logs(
 
 @pytest.mark.parametrize(("skew", "shown"), [(1.020295723035133, 1.02), (None, None)])
 def test_the_table_of_lag_shows_a_short_skew(skew: float | None, shown: float | None) -> None:
-    assert report.rolled_cells({"name": "a", "skew": skew}) == {"name": "a", "skew": shown}
+    assert report.rolled_cells(rolled(skew=skew)) == rolled(skew=shown)
+
+
+def rolled(**values: float | str | None) -> dict[str, Any]:
+    known = {"lag_bytes": 600, "lag_messages": 6, "unknown_lags": 0, "unknown_messages": 0}
+    return {"name": "a", "skew": None, **known, **values}
+
+
+def test_the_table_of_lag_shows_a_sum_that_lacks_something_as_a_bound() -> None:
+    found = report.rolled_cells(rolled(unknown_lags=1, unknown_messages=2))
+    assert (found["lag_bytes"], found["lag_messages"]) == (">= 600", ">= 6")
+    messages = report.rolled_cells(rolled(unknown_messages=1, lag_messages=None))
+    assert (messages["lag_bytes"], messages["lag_messages"]) == (600, None)
 
 
 def test_the_places_of_files_are_texts_in_json() -> None:
