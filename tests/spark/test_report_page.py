@@ -2,7 +2,9 @@
 
 import csv
 import io
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,26 @@ def test_a_file_is_whole_or_the_one_before(tmp_path: Path) -> None:
         outputs.write_csv([{"a": 1}, {}], ["a"], path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_one_and_a_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:
+    path, link = tmp_path / ("x" * 255), tmp_path / "link"
+    link.symlink_to(path)
+    outputs.write_text("page", link)
+    assert (link.is_symlink(), path.read_text()) == (True, "page")
+    assert set(tmp_path.iterdir()) == {path, link}
+
+
+def test_what_is_no_file_is_written_and_not_replaced(tmp_path: Path) -> None:
+    """As `--csv /dev/stdout` is: a link to a pipe."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(pipe.read_text)
+        outputs.write_text("page", link)
+        assert reading.result(timeout=30) == "page"
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
 
 
 def test_snapshots_are_named_by_their_moment_and_sort_by_it() -> None:
