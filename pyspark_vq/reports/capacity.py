@@ -322,7 +322,7 @@ def held_on_disks(
     """
     kept = spark.createDataFrame(
         [(name, each.retention_hours) for name, each in sorted(settings.items())],
-        "topic string, retention_hours int",
+        "topic string, retention_hours bigint",
     )
     settles = F.col("bytes_per_day") * F.col("retention_hours") / 24
     rows = (

@@ -65,12 +65,12 @@ def what_ifs(
     also is where no archive of the topic, nor of any other, shows how well messages compress;
     ``ratio_of`` says which one did.
     """
-    tried = spark.createDataFrame(wished, "topic string, action string, hours int")
+    tried = spark.createDataFrame(wished, "topic string, action string, hours bigint")
     mine = ratios(blocks).withColumnRenamed("ratio", "own_ratio")
     all_topics = blocks.where("archive_bytes is not null").agg(
         (F.sum("archive_bytes") / F.sum(F.col("end") - F.col("start"))).alias("any_ratio")
     )
-    old = F.col("last_ms") < F.lit(now_ms) - F.col("hours").cast("long") * F.lit(HOUR_MS)
+    old = F.col("last_ms") < F.lit(now_ms) - F.col("hours") * F.lit(HOUR_MS)
     retention = F.col("action") == "retention"
     counts = F.when(retention, old).otherwise(old & F.col("archive_bytes").isNull())
     size = F.col("end") - F.col("start")

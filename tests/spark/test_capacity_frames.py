@@ -180,7 +180,9 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
     assert (topics["u"]["bytes"], topics["u"]["idle"]) == (100, 1)
 
     settings = {name: TopicSettings(retention_hours=48) for name in "tuv"}
+    settings["h"] = TopicSettings(retention_hours=2**31)
     on = held_on_disks(spark, held, {**settings, "w": TopicSettings(retention_hours=None)})
+    assert on["b4", "n1", "/n1"].settles_at_bytes == pytest.approx(1200 * 2**31 / 24)
     assert on["b1", "n2", "/n2"].disk_bytes == 3600
     assert on["b1", "n2", "/n2"].bytes_per_day == pytest.approx(1200)
     assert on["b1", "n2", "/n2"].settles_at_bytes == pytest.approx(2400)
@@ -197,6 +199,7 @@ def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) 
         ("t", "archive", 24),
         ("u", "archive", 24),
         ("t", "retention", 49),
+        ("t", "retention", 2**31),  # the most that a topic can have
     ]
     found = {
         (row["topic"], row["action"], row["hours"], row["group"], row["node"]): row

@@ -38,6 +38,8 @@ def page_of(*blocks: Html) -> PageReader:
     [
         (count_text(1_234_567), "1\u202f234\u202f567"),
         (count_text(0.5), "0.50"),
+        (count_text(2**53 + 1), "9\u202f007\u202f199\u202f254\u202f740\u202f993"),
+        (count_text(2.0), "2"),
         (count_text(None), "unknown"),
         (size_text(0), "0 B"),
         (size_text(999), "999 B"),
@@ -163,6 +165,11 @@ def test_every_number_of_a_chart_is_told_and_an_unknown_one_is_none() -> None:
     assert reader.values == [1, 999]
     assert "under 1 %" in reader.text
     assert "over 99 %" in reader.text
+
+
+def test_a_line_of_a_clock_that_was_set_to_any_time_is_drawn() -> None:
+    svg = charts.lines([Line(label="l", points=[(-1e13, 1.0), (4e11, 2.0)])], about="a")
+    assert "400000000000 s" in svg
 
 
 def test_a_line_is_interrupted_where_a_value_is_unknown() -> None:

@@ -91,6 +91,8 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         conf: Sequence[str],
         **rest: Any,
     ) -> Any:
+        if out is not None and not out.strip():
+            raise click.BadParameter("an empty text names no directory", param_hint="--out")
         files = ReportFiles(out=out, csv=csv, html=html)
         start = functools.partial(start_spark, master=master, conf=_pairs(conf))
         return function(*args, files=files, start=start, **rest)

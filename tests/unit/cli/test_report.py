@@ -24,6 +24,7 @@ from vq.cli.report import ReportFiles, SparkFailed, SparkMissing
         (["--zookeeper-tasks", "65"], "not in the range"),
         (["--broker-requests", "0"], "not in the range"),
         (["--top", "1001"], "not in the range"),
+        (["--out", ""], "names no directory"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
@@ -31,6 +32,11 @@ def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
 ) -> None:
     assert run(["report", "lag", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_hours_that_no_topic_can_have_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "capacity", "--retention-hours", str(2**31 + 1)]) == 2
+    assert "not in the range" in capsys.readouterr().err
 
 
 def test_without_spark_the_error_has_the_line_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
