@@ -102,7 +102,8 @@ class Audit:
         cluster: Its name.
         snapshot, now_s: Its moment.
         findings: The first ones, by topic, partition and offset.
-        counts: How many there are of each kind.
+        counts: How many there are of each kind; ``unreachable`` counts nodes whose archives nobody
+            verified, too, which ``notes`` name.
         partitions: One row for each partition; see ``audit_joins.PARTITIONS``.
         sizes: How many messages have a size of n bits, by topic.
         archives: How many were verified; None: none was asked for, or nobody may.
@@ -157,10 +158,10 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
             with progress.step("message ids", context):
                 twice, many = duplicates(rows)
         with progress.step("archives"):
-            archives, notes = verifying.result()
+            archives, unverified = verifying.result()
     joined = join_splits(checked, layout)
     findings = [*layout.findings, *joined.findings, *twice, *_archive_findings(archives)]
-    return _made(wanted, layout, joined, findings, many, archives, notes)
+    return _made(wanted, layout, joined, findings, many, archives, unverified)
 
 
 # Which bytes ----------------------------------------------------------------------------------
@@ -272,15 +273,16 @@ def duplicates(rows: DataFrame) -> tuple[list[Finding], int]:
 
 # Archives -------------------------------------------------------------------------------------
 def _verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
+    """Return what became of archives, and which nodes did not tell theirs, and why."""
     if not wanted.archives:
-        return [], ["archives were not verified: that was not asked for"]
+        return [], []
     admin = factory_of(wanted.connect).admin
     try:
         found, silent = admin.list_archives(layout.topics[0] if len(layout.topics) == 1 else None)
     except VqError as error:
-        return [], [f"archives were not verified: {type(error).__name__}: {error}"]
+        return [], [f"{type(error).__name__}: {error}"]
     blocks = [each for each in found if each.topic in layout.topics]
-    return admin.verify_archives(blocks), [f"archives were not verified: {why}" for why in silent]
+    return admin.verify_archives(blocks), silent
 
 
 def _archive_findings(verified: Iterable[VerifiedArchive]) -> list[Finding]:
@@ -307,7 +309,7 @@ def _made(
     findings: Iterable[Finding],
     duplicate_count: int,
     archives: Sequence[VerifiedArchive],
-    notes: Sequence[str],
+    unverified: Sequence[str],
 ) -> Audit:
     told = without_repeats(findings)
     counts: dict[str, int] = {}
@@ -317,6 +319,9 @@ def _made(
         counts["duplicate"] = max(duplicate_count, counts.get("duplicate", 0))
     for kind, more in joined.left_out.items():
         counts[kind] = counts.get(kind, 0) + more
+    if unverified:
+        counts["unreachable"] = counts.get("unreachable", 0) + len(unverified)
+    reasons = unverified if wanted.archives else ["that was not asked for"]
     return Audit(
         cluster=wanted.connect.cluster,
         snapshot=snapshot_name(wanted.now_s),
@@ -325,8 +330,8 @@ def _made(
         counts=dict(sorted(counts.items())),
         partitions=judged(joined.partitions, told),
         sizes=joined.sizes,
-        archives=len(archives) if wanted.archives and (archives or not notes) else None,
-        notes=[*layout.notes, *notes],
+        archives=len(archives) if wanted.archives and (archives or not unverified) else None,
+        notes=[*layout.notes, *(f"archives were not verified: {why}" for why in reasons)],
         read_bytes=joined.read_bytes,
         compared_bytes=joined.compared_bytes,
     )
