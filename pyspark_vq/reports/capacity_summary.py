@@ -62,8 +62,8 @@ def _summarize(made: Capacity, top: int) -> Summary:
     every = _rows(tables["topics"])
     every.sort(key=lambda row: (-(row["bytes_per_day"] or 0), row["topic"]))
     names = [row["topic"] for row in every[:top]]
-    since = int(made.now_s * 1000) - HOURS_SHOWN * HOUR_MS
-    hours = tables["growth"].where(F.col("hour_ms") >= since)
+    now_ms = int(made.now_s * 1000)  # blocks of a clock that is ahead are not of this time
+    hours = tables["growth"].where(F.col("hour_ms").between(now_ms - HOURS_SHOWN * HOUR_MS, now_ms))
     silent = sorted({group for group, _ in made.silent})
     sums = (F.sum("bytes").alias("bytes"), F.sum("messages").alias("messages"))
     verdicts: dict[str, int] = dict.fromkeys(("hot", "normal", "idle", "unknown"), 0)
