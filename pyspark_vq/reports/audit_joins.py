@@ -33,6 +33,8 @@ PARTITIONS: Final = (
     "deleted_bytes",
     "findings",
 )
+#: Those that say what was read.
+_READ: Final = ("bytes", "messages", "batches", "producers", "id_falls")
 #: Kinds that a damaged archive, which the node reads whole, explains.
 _EXPLAINED: Final = frozenset({"damaged", "unreadable", "missing"})
 
@@ -174,7 +176,10 @@ def _row(
 
 
 def judged(rows: Iterable[Mapping[str, Any]], findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return rows of partitions with their verdict and how many findings they have."""
+    """Return rows of partitions with their verdict and how many findings they have.
+
+    What is in one of which nothing could be read is not known: it is not 0.
+    """
     kinds: dict[tuple[str, int], list[str]] = {}
     for each in findings:
         kinds.setdefault((each.topic, each.partition), []).append(each.kind)
@@ -183,7 +188,8 @@ def judged(rows: Iterable[Mapping[str, Any]], findings: Iterable[Finding]) -> li
         mine = kinds.get((row["topic"], row["partition"]), [])
         bad = any(kind != "unreachable" for kind in mine)
         verdict = "bad" if bad else "unknown" if mine else "sound"
-        found.append({**row, "verdict": verdict, "findings": len(mine)})
+        unread = dict.fromkeys(_READ) if verdict == "unknown" and not row["batches"] else {}
+        found.append({**row, **unread, "verdict": verdict, "findings": len(mine)})
     return found
 
 

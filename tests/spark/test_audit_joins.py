@@ -144,6 +144,7 @@ def test_silent_nodes_are_unknown_and_never_sound() -> None:
     assert finding.detail == "b1/n1: Unreachable: no answer"
     [row] = join_splits([], found).partitions
     assert (row["verdict"], row["start"], row["end"]) == ("unknown", None, None)
+    assert (row["bytes"], row["messages"], row["batches"]) == (None, None, None)  # and not 0
 
     silent = {("b1", "n2"): "TimedOut: no answer"}
     found = layout(
