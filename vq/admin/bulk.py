@@ -420,6 +420,8 @@ async def measure(
         messages = None
         if count:
             messages = await inspector.count(wanted.placement, wanted.start, wanted.end)
+            if messages == 0:  # batches without messages: nothing of them has an age
+                age_s = 0.0
         return MeasuredRange(messages, age_s)
 
     different = list(dict.fromkeys(ranges))
