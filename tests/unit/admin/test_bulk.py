@@ -18,7 +18,7 @@ from vq.coordination.paths import (
     Partition,
     Topic,
 )
-from vq.errors import InvalidArgument, NotMaster, TimedOut
+from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -181,6 +181,17 @@ async def test_the_ends_of_all_partitions_of_a_broker_come_in_few_answers(
         TopicPartition("t", 3): PartitionEnds(3, 103, 203),
         TopicPartition("t", 4): PartitionEnds(4, 104, 204),
     }
+
+
+async def test_a_broker_that_tells_the_same_partitions_again_is_not_asked_for_ever(
+    brokers: Brokers,
+) -> None:
+    async def request(*_: Any) -> tuple[Any, bytes]:
+        return StatusResponse(group="b1", master=True, partitions=[status(0)], more=True), b""
+
+    cluster: Any = SimpleNamespace(coordinator=brokers.coordinator, request=request)
+    with pytest.raises(CorruptData, match="does not get behind"):
+        await bulk.bounds_on(cluster, "b1")
 
 
 async def test_a_node_that_does_not_lead_is_not_believed(brokers: Brokers) -> None:
