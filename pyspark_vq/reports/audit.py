@@ -8,9 +8,10 @@ the next block, and message ids that are there twice.
 
 import contextlib
 import pickle
+import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -144,21 +145,20 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
     context = spark.sparkContext
     with progress.step("blocks"):
         layout = read_layout(wanted)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        verifying = beside.submit(_verify_archives, wanted, layout)
-        with contextlib.ExitStack() as kept:
-            with progress.step("contents", context):
-                rows = _check(spark, wanted.connect, layout.splits)
-                rows.persist(StorageLevel.MEMORY_AND_DISK)
-                kept.callback(rows.unpersist)
-                checked = [
-                    _unpacked(row["checked"])
-                    for row in rows.where("checked is not null").select("checked").toLocalIterator()
-                ]
-            with progress.step("message ids", context):
-                twice, many = duplicates(rows)
-        with progress.step("archives"):
-            archives, unverified = verifying.result()
+    verifying = _verifying(wanted, layout)
+    with contextlib.ExitStack() as kept:
+        with progress.step("contents", context):
+            rows = _check(spark, wanted.connect, layout.splits)
+            rows.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(rows.unpersist)
+            checked = [
+                _unpacked(row["checked"])
+                for row in rows.where("checked is not null").select("checked").toLocalIterator()
+            ]
+        with progress.step("message ids", context):
+            twice, many = duplicates(rows)
+    with progress.step("archives"):
+        archives, unverified = verifying.result()
     joined = join_splits(checked, layout)
     findings = [*layout.findings, *joined.findings, *twice, *_archive_findings(archives)]
     return _made(wanted, layout, joined, findings, many, archives, unverified)
@@ -272,6 +272,20 @@ def duplicates(rows: DataFrame) -> tuple[list[Finding], int]:
 
 
 # Archives -------------------------------------------------------------------------------------
+def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArchive], list[str]]]:
+    """Have archives verified in a thread that no failure or ctrl-C waits for: it may take hours."""
+    done: Future[tuple[list[VerifiedArchive], list[str]]] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(_verify_archives(wanted, layout))
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result has it
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="verify-archives", daemon=True).start()
+    return done
+
+
 def _verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
     """Return what became of archives, and which nodes did not tell theirs, and why."""
     if not wanted.archives:

@@ -6,8 +6,10 @@ Without Spark: rows in, a page out.
 import math
 import re
 import runpy
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from pyspark_vq.reports.capacity_summary import Summary
 from pyspark_vq.reports.contents import Finding
 from pyspark_vq.reports.disks import Held, disk_rows
 from pyspark_vq.reports.holdings import Disk
+from pyspark_vq.reports.progress import Progress
 from vq import TopicSettings
 
 GIB = 1 << 30
@@ -277,6 +280,26 @@ def test_archives_that_nobody_verified_leave_an_audit_unknown() -> None:
     assert (left.total, left.archives) == (0, None)
     assert left.notes == ["archives were not verified: that was not asked for"]
     assert audits._made(wanted, layout, joined, [], 0, [], []).notes == []
+
+
+def test_an_audit_that_fails_does_not_wait_for_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that is interrupted: nodes may read them for hours."""
+    wait = threading.Event()
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(audits, "read_layout", lambda _: Layout(("t",), {}, []))
+    monkeypatch.setattr(audits, "_verify_archives", lambda *_: (wait.wait(), []))
+    monkeypatch.setattr(audits, "_check", fail)
+    wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
+    spark: Any = SimpleNamespace(sparkContext=None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            audits.audit(spark, wanted, Progress(None))
+        assert not wait.is_set()
+    finally:
+        wait.set()
 
 
 def test_axes_of_bytes_on_the_capacity_page_are_round_in_their_units() -> None:
