@@ -6,6 +6,8 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.html_page import PageReader
@@ -250,6 +252,14 @@ def test_snapshots_are_named_by_their_moment_and_sort_by_it() -> None:
 
 
 # Progress -------------------------------------------------------------------------------------
+def test_a_bar_fits_on_one_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    stream, ends = io.StringIO(), iter([False, True])
+    done: Any = SimpleNamespace(wait=lambda _: next(ends))
+    Progress(stream)._draw(stream, "asking brokers where partitions end", "g", None, done, 0.0)
+    assert stream.getvalue() == "\r\x1b[Kasking brokers where partitio"
+
+
 def test_progress_is_a_line_for_each_step_or_nothing() -> None:
     stream, now = io.StringIO(), iter([1.0, 3.5])
     with Progress(stream, clock=lambda: next(now)).step("reading"):
