@@ -25,8 +25,8 @@ FILE_ROWS: Final = 500_000
 #: How a snapshot is named: the moment it began, in UTC. Names sort by time.
 _SNAPSHOT: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = "^[0-9]{8}T[0-9]{6}Z$"
-#: A cell that begins so is a formula to a spreadsheet.
-_FORMULA: Final = ("=", "+", "-", "@")
+#: A cell that begins so is a formula to a spreadsheet; some take the wide signs of Asia as well.
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def snapshot_name(seconds: float) -> str:

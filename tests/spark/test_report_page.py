@@ -200,6 +200,7 @@ def test_one_point_and_zeros_are_drawn_inside_the_picture() -> None:
         ("-1", "'-1"),
         ("@x", "'@x"),
         (" =1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
         ("\t=1", "\\u0009=1"),
         ("\r=1", "\\u000d=1"),
         ("a\nb", "a\\u000ab"),
