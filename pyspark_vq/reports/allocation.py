@@ -5,9 +5,10 @@ plan is about growth, not about what is stored. A group's *load* is what it gets
 byte that its smallest disk still has: two groups with the same load are full on the same day.
 
 In each step the partition moves that lowers the larger of the two loads most, from the group with
-the highest load to the one with the lowest load of the same pool. It ends when the two differ by
-less than ``EVEN`` of the higher one, when the best move lowers that by less than ``GAIN_MIN``, or
-after ``moves_max`` moves.
+the highest load to the one with the lowest load of the same pool; to the one with the next lowest
+if no partition fits there, and never to one that is closed. It ends when the loads differ by less
+than ``EVEN`` of the higher one, when the best move lowers that by less than ``GAIN_MIN``, or after
+``moves_max`` moves.
 
 *Example*: b1 has 100 GB free and gets 30 GB a day in three partitions of 10; b2 has 100 GB free and
 gets nothing. The loads are 0.3 and 0. One move makes them 0.2 and 0.1; a second one would only swap
@@ -46,11 +47,13 @@ class Group:
         name: Of the group.
         pool: Its pool; None: the common one.
         free_bytes: Of the fullest disk of its nodes: when that one is full, messages are refused.
+        closed: Why nothing may be moved to it; "": it may.
     """
 
     name: str
     pool: str | None
     free_bytes: int
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,36 +148,48 @@ def _best(
     for pool in sorted({each.pool or "" for each in groups.values()}):
         names = [name for name, each in groups.items() if (each.pool or "") == pool]
         source = max(names, key=lambda name: (loads[name], name))
-        target = min(names, key=lambda name: (loads[name], name))
-        if loads[source] - loads[target] < EVEN * loads[source] or source == target:
-            continue
-        for each in held[source]:
-            if (each.topic, each.partition) in moved:
+        movable = [each for each in held[source] if (each.topic, each.partition) not in moved]
+        for target in sorted(names, key=lambda name: (loads[name], name)):
+            if loads[source] - loads[target] < EVEN * loads[source] or source == target:
+                break
+            if groups[target].closed:
                 continue
-            less = _share(each.bytes_per_day, groups[source])
-            more = _share(each.bytes_per_day, groups[target])
-            after = max(loads[source] - less, loads[target] + more)
-            gain = (loads[source] - after) / loads[source] if loads[source] else 0.0
-            if gain < GAIN_MIN or (best is not None and gain <= best[0]):
-                continue
-            move = PlannedMove(
-                topic=each.topic,
-                partition=each.partition,
-                source=source,
-                target=target,
-                bytes_per_day=each.bytes_per_day,
-                source_before=loads[source],
-                source_after=loads[source] - less,
-                target_before=loads[target],
-                target_after=loads[target] + more,
-                reason=(
-                    f"{source} gets {loads[source]:.1%} of its free space in a day and {target} "
-                    f"{loads[target]:.1%}; afterwards {loads[source] - less:.1%} and "
-                    f"{loads[target] + more:.1%}"
-                ),
-            )
-            best = (gain, move)
+            found = _best_between(groups[source], groups[target], loads, movable)
+            if found is not None:
+                best = found if best is None or found[0] > best[0] else best
+                break
     return None if best is None else best[1]
+
+
+def _best_between(
+    source: Group, target: Group, loads: dict[str, float], movable: Sequence[Placed]
+) -> tuple[float, PlannedMove] | None:
+    """Return the move between two groups that lowers the load of the first most, and by what."""
+    best: tuple[float, PlannedMove] | None = None
+    high, low = loads[source.name], loads[target.name]
+    for each in movable:
+        source_after = high - _share(each.bytes_per_day, source)
+        target_after = low + _share(each.bytes_per_day, target)
+        gain = (high - max(source_after, target_after)) / high if high else 0.0
+        if gain < GAIN_MIN or (best is not None and gain <= best[0]):
+            continue
+        move = PlannedMove(
+            topic=each.topic,
+            partition=each.partition,
+            source=source.name,
+            target=target.name,
+            bytes_per_day=each.bytes_per_day,
+            source_before=high,
+            source_after=source_after,
+            target_before=low,
+            target_after=target_after,
+            reason=(
+                f"{source.name} gets {high:.1%} of its free space in a day and {target.name} "
+                f"{low:.1%}; afterwards {source_after:.1%} and {target_after:.1%}"
+            ),
+        )
+        best = (gain, move)
+    return best
 
 
 def _loads(groups: dict[str, Group], held: dict[str, list[Placed]]) -> dict[str, float]:
@@ -225,9 +240,11 @@ def commands(moves: Sequence[PlannedMove]) -> list[str]:
         together.setdefault((each.topic, each.target), []).append(each.partition)
     return [
         " ".join(
-            ["vq topic move", shlex.quote(topic)]
+            ["vq topic move"]
+            + ([] if topic.startswith("-") else [shlex.quote(topic)])
             + [f"--partition {number}" for number in sorted(numbers)]
             + [f"--to {shlex.quote(target)} --yes"]
+            + ([f"-- {shlex.quote(topic)}"] if topic.startswith("-") else [])
         )
         for (topic, target), numbers in together.items()
     ]

@@ -8,9 +8,10 @@ the next block, and message ids that are there twice.
 
 import contextlib
 import pickle
+import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -102,7 +103,8 @@ class Audit:
         cluster: Its name.
         snapshot, now_s: Its moment.
         findings: The first ones, by topic, partition and offset.
-        counts: How many there are of each kind.
+        counts: How many there are of each kind; ``unreachable`` counts nodes whose archives nobody
+            verified, too, which ``notes`` name.
         partitions: One row for each partition; see ``audit_joins.PARTITIONS``.
         sizes: How many messages have a size of n bits, by topic.
         archives: How many were verified; None: none was asked for, or nobody may.
@@ -143,24 +145,23 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
     context = spark.sparkContext
     with progress.step("blocks"):
         layout = read_layout(wanted)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        verifying = beside.submit(_verify_archives, wanted, layout)
-        with contextlib.ExitStack() as kept:
-            with progress.step("contents", context):
-                rows = _check(spark, wanted.connect, layout.splits)
-                rows.persist(StorageLevel.MEMORY_AND_DISK)
-                kept.callback(rows.unpersist)
-                checked = [
-                    _unpacked(row["checked"])
-                    for row in rows.where("checked is not null").select("checked").toLocalIterator()
-                ]
-            with progress.step("message ids", context):
-                twice, many = duplicates(rows)
-        with progress.step("archives"):
-            archives, notes = verifying.result()
+    verifying = _verifying(wanted, layout)
+    with contextlib.ExitStack() as kept:
+        with progress.step("contents", context):
+            rows = _check(spark, wanted.connect, layout.splits)
+            rows.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(rows.unpersist)
+            checked = [
+                _unpacked(row["checked"])
+                for row in rows.where("checked is not null").select("checked").toLocalIterator()
+            ]
+        with progress.step("message ids", context):
+            twice, many = duplicates(rows)
+    with progress.step("archives"):
+        archives, unverified = verifying.result()
     joined = join_splits(checked, layout)
     findings = [*layout.findings, *joined.findings, *twice, *_archive_findings(archives)]
-    return _made(wanted, layout, joined, findings, many, archives, notes)
+    return _made(wanted, layout, joined, findings, many, archives, unverified)
 
 
 # Which bytes ----------------------------------------------------------------------------------
@@ -271,16 +272,31 @@ def duplicates(rows: DataFrame) -> tuple[list[Finding], int]:
 
 
 # Archives -------------------------------------------------------------------------------------
+def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArchive], list[str]]]:
+    """Have archives verified in a thread that no failure or ctrl-C waits for: it may take hours."""
+    done: Future[tuple[list[VerifiedArchive], list[str]]] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(_verify_archives(wanted, layout))
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result has it
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="verify-archives", daemon=True).start()
+    return done
+
+
 def _verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
+    """Return what became of archives, and which nodes did not tell theirs, and why."""
     if not wanted.archives:
-        return [], ["archives were not verified: that was not asked for"]
+        return [], []
     admin = factory_of(wanted.connect).admin
     try:
         found, silent = admin.list_archives(layout.topics[0] if len(layout.topics) == 1 else None)
     except VqError as error:
-        return [], [f"archives were not verified: {type(error).__name__}: {error}"]
+        return [], [f"{type(error).__name__}: {error}"]
     blocks = [each for each in found if each.topic in layout.topics]
-    return admin.verify_archives(blocks), [f"archives were not verified: {why}" for why in silent]
+    return admin.verify_archives(blocks), silent
 
 
 def _archive_findings(verified: Iterable[VerifiedArchive]) -> list[Finding]:
@@ -307,7 +323,7 @@ def _made(
     findings: Iterable[Finding],
     duplicate_count: int,
     archives: Sequence[VerifiedArchive],
-    notes: Sequence[str],
+    unverified: Sequence[str],
 ) -> Audit:
     told = without_repeats(findings)
     counts: dict[str, int] = {}
@@ -317,6 +333,9 @@ def _made(
         counts["duplicate"] = max(duplicate_count, counts.get("duplicate", 0))
     for kind, more in joined.left_out.items():
         counts[kind] = counts.get(kind, 0) + more
+    if unverified:
+        counts["unreachable"] = counts.get("unreachable", 0) + len(unverified)
+    reasons = unverified if wanted.archives else ["that was not asked for"]
     return Audit(
         cluster=wanted.connect.cluster,
         snapshot=snapshot_name(wanted.now_s),
@@ -325,8 +344,8 @@ def _made(
         counts=dict(sorted(counts.items())),
         partitions=judged(joined.partitions, told),
         sizes=joined.sizes,
-        archives=len(archives) if wanted.archives and (archives or not notes) else None,
-        notes=[*layout.notes, *notes],
+        archives=len(archives) if wanted.archives and (archives or not unverified) else None,
+        notes=[*layout.notes, *(f"archives were not verified: {why}" for why in reasons)],
         read_bytes=joined.read_bytes,
         compared_bytes=joined.compared_bytes,
     )

@@ -33,6 +33,8 @@ PARTITIONS: Final = (
     "deleted_bytes",
     "findings",
 )
+#: Those that say what was read.
+_READ: Final = ("bytes", "messages", "batches", "producers", "id_falls")
 #: Kinds that a damaged archive, which the node reads whole, explains.
 _EXPLAINED: Final = frozenset({"damaged", "unreadable", "missing"})
 
@@ -86,12 +88,13 @@ def join_splits(checked: Iterable[Checked], layout: Layout) -> Joined:
             compared_bytes += each.compared_bytes
             for part in each.parts:
                 _add(sizes.setdefault(key[0], [0] * len(part.totals.sizes)), part.totals.sizes)
-                if part.fault_count > len(part.faults):
-                    left_out["damaged"] += part.fault_count - len(part.faults)
+                left_out.update(part.fault_counts)
+                left_out.subtract(fault.kind for fault in part.faults)
         findings += found
         rows.append(_row(key, some, layout.partitions.get(key, (None, None))))
     told = judged(rows, [*layout.findings, *findings])
-    return Joined(findings, left_out, told, sizes, read_bytes, compared_bytes)
+    more = {str(kind): count for kind, count in left_out.items() if count > 0}
+    return Joined(findings, more, told, sizes, read_bytes, compared_bytes)
 
 
 def _between(some: Sequence[Checked]) -> list[Finding]:
@@ -108,7 +111,8 @@ def _between(some: Sequence[Checked]) -> list[Finding]:
                 before = _Before()
             elif before.part is not None:
                 found += _edges(checked.split, before, part)
-            stamps = {} if part.damaged else dict(before.stamps)
+            # Of a producer that was not followed here, the batches before say nothing.
+            stamps = {} if part.damaged or not part.follows_all else dict(before.stamps)
             for edge in part.producers:
                 stamps.pop(edge.producer_id, None)
                 if edge.last is not None:
@@ -172,7 +176,10 @@ def _row(
 
 
 def judged(rows: Iterable[Mapping[str, Any]], findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return rows of partitions with their verdict and how many findings they have."""
+    """Return rows of partitions with their verdict and how many findings they have.
+
+    What is in one of which nothing could be read is not known: it is not 0.
+    """
     kinds: dict[tuple[str, int], list[str]] = {}
     for each in findings:
         kinds.setdefault((each.topic, each.partition), []).append(each.kind)
@@ -181,7 +188,8 @@ def judged(rows: Iterable[Mapping[str, Any]], findings: Iterable[Finding]) -> li
         mine = kinds.get((row["topic"], row["partition"]), [])
         bad = any(kind != "unreachable" for kind in mine)
         verdict = "bad" if bad else "unknown" if mine else "sound"
-        found.append({**row, "verdict": verdict, "findings": len(mine)})
+        unread = dict.fromkeys(_READ) if verdict == "unknown" and not row["batches"] else {}
+        found.append({**row, **unread, "verdict": verdict, "findings": len(mine)})
     return found
 
 

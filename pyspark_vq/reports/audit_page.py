@@ -53,7 +53,7 @@ def page(made: Audit, *, top: int) -> str:
                 ),
                 Tile(
                     label="messages read",
-                    figure=count_text(sum(row["messages"] for row in made.partitions)),
+                    figure=count_text(_sum(made, "messages")),
                 ),
                 Tile(label="bytes intact", figure=size_text(_sum(made, "bytes"))),
             ],
@@ -194,4 +194,4 @@ def _bars(counts: Sequence[int]) -> list[Bar]:
 
 
 def _sum(made: Audit, name: str) -> int:
-    return sum(row[name] for row in made.partitions)
+    return sum(row[name] or 0 for row in made.partitions)  # what was read: not of what cannot be

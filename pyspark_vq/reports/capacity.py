@@ -19,7 +19,7 @@ from pyspark_vq.options import Connect
 from pyspark_vq.reports import growth, loads, outputs, retention
 from pyspark_vq.reports.allocation import MOVES_MAX, Group, Placed, Plan, plan
 from pyspark_vq.reports.disks import DISKS, Held, Key, disk_rows, points_of
-from pyspark_vq.reports.holdings import Cluster, read_blocks, read_cluster
+from pyspark_vq.reports.holdings import Cluster, Disk, read_blocks, read_cluster
 from pyspark_vq.reports.outputs import (
     read_snapshots,
     snapshot_name,
@@ -35,6 +35,8 @@ __all__ = ["HISTORY", "Capacity", "Wanted", "measure", "write_csv", "write_histo
 SNAPSHOTS_MAX: Final = 500
 #: Hours of growth of one partition, about: what retention keeps by default.
 _HOURS_KEPT: Final = 72
+#: Steps at which a disk takes no messages.
+_REFUSING: Final = frozenset({"refuse", "stop", "gone"})
 #: Charts and tables of hours go back so far.
 HOURS_SHOWN: Final = 14 * 24
 #: What is kept of disks from snapshot to snapshot; the rest is derived.
@@ -162,18 +164,25 @@ def _measure(
             .select("topic", "partition", "group", "bytes_per_day")
             .toLocalIterator()
         ]
+        unknown = {
+            row["group"]: row["count"]
+            for row in rows.where("verdict = 'unknown' and group is not null")
+            .groupBy("group")
+            .count()
+            .collect()
+        }
     with progress.step("disks", context):
         on_disks = held_on_disks(spark, held, cluster.settings)
         history = _history(spark, wanted)
         disks = disk_rows(cluster.disks, history, on_disks, now_s=wanted.now_s)
-    groups, notes = groups_of(cluster)
+    groups, notes = groups_of(cluster, unknown)
     proposed = plan(groups, placed, moves_max=wanted.moves_max, notes=notes)
     hours = _keep(kept, growth.by_hour(one))
     tables = {
         "disks": spark.createDataFrame(
             [tuple(_typed(name, row[name]) for name in DISKS) for row in disks], _DISK_SCHEMA
         ),
-        "topics": loads.topic_rows(rows, held),
+        "topics": loads.topic_rows(rows, held, without_copies(cluster, silent_nodes)),
         "partitions": rows,
         "growth": hours,
         "rates": loads.rates(hours),
@@ -256,24 +265,49 @@ def silent(
     return nodes, {name: "; ".join(why) for name, why in groups.items() if name not in answered}
 
 
-def groups_of(cluster: Cluster) -> tuple[list[Group], list[str]]:
-    """Return the groups that a plan may use, and why others are left out."""
-    disks: dict[str, list[int | None]] = {}
+def without_copies(cluster: Cluster, silent_nodes: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the topics of which a node that may have copies did not answer, or nobody knows."""
+    groups = {group for group, _ in silent_nodes}
+    return {each.topic for each in cluster.homes if each.error or groups & set(each.groups)}
+
+
+def groups_of(cluster: Cluster, unknown: Mapping[str, int]) -> tuple[list[Group], list[str]]:
+    """Return the groups that a plan may use, and why others are left out, or get nothing.
+
+    Args:
+        cluster: With all nodes.
+        unknown: Of how many partitions that a group takes appends of the growth is not known.
+    """
+    disks: dict[str, list[Disk]] = {}
     for disk in cluster.disks:
-        disks.setdefault(disk.group, []).append(disk.bytes_free)
+        disks.setdefault(disk.group, []).append(disk)
     found: dict[str, Group] = {}
     notes: list[str] = []
     for view in {each.group.group: each.group for each in cluster.brokers}.values():
-        free = disks.get(view.group, [])
+        mine = disks.get(view.group, [])
+        free = [each.bytes_free for each in mine if each.bytes_free is not None]
         if view.draining:
             notes.append(f"{view.group} is left out: it is draining")
         elif not view.alive:
             notes.append(f"{view.group} is left out: no node leads it")
-        elif not free or None in free:
+        elif not mine or len(free) < len(mine):
             notes.append(f"{view.group} is left out: a node did not tell how full its disks are")
         else:
-            found[view.group] = Group(view.group, view.pool, min(n for n in free if n is not None))
+            closed = _closed({each.level for each in mine}, unknown.get(view.group, 0))
+            if closed:
+                notes.append(f"{view.group} gets nothing: {closed}")
+            found[view.group] = Group(view.group, view.pool, min(free), closed)
     return list(found.values()), notes
+
+
+def _closed(levels: set[str], unknown: int) -> str:
+    """Return why a plan moves nothing to a group with such disks; "": it may."""
+    refusing = sorted(levels & _REFUSING)
+    if refusing:
+        return f"a disk of it is at the step {refusing[0]}"
+    if unknown:
+        return f"how fast {unknown} of its partitions grow is not known"
+    return ""
 
 
 def held_on_disks(
@@ -288,7 +322,7 @@ def held_on_disks(
     """
     kept = spark.createDataFrame(
         [(name, each.retention_hours) for name, each in sorted(settings.items())],
-        "topic string, retention_hours int",
+        "topic string, retention_hours bigint",
     )
     settles = F.col("bytes_per_day") * F.col("retention_hours") / 24
     rows = (

@@ -1,6 +1,6 @@
 """Other settings and proposed moves on the page of the capacity report. Pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark_vq.reports.allocation import commands
@@ -13,8 +13,8 @@ from pyspark_vq.reports.page import Section, card, pair, table
 __all__ = ["plan_section", "what_ifs_section"]
 
 
-def what_ifs_section(summary: Summary) -> Section:
-    """Return what other settings of retention and archives would free."""
+def what_ifs_section(summary: Summary, silent: Collection[str]) -> Section:
+    """Return what other settings would free; of ``silent`` groups a node did not answer."""
     rows = [
         (
             row["topic"],
@@ -23,7 +23,7 @@ def what_ifs_section(summary: Summary) -> Section:
             row["group"],
             size_text(row["bytes_freed"]),
             count_text(row["blocks"]),
-            _ratio_note(row),
+            _note(row, silent),
         )
         for row in summary.what_ifs
     ]  # fmt: skip
@@ -43,11 +43,13 @@ def what_ifs_section(summary: Summary) -> Section:
     )
 
 
-def _ratio_note(row: Mapping[str, Any]) -> str:
+def _note(row: Mapping[str, Any], silent: Collection[str]) -> str:
     notes = []
+    if row["group"] in silent:
+        notes.append("a node of the group did not answer")
     if row["action"] == "archive" and row["ratio_of"] == "cluster":
         notes.append("with the compression of other topics: this one has no archive yet")
-    if row["bytes_freed"] is None:
+    if row["action"] == "archive" and row["ratio_of"] is None:
         notes.append("no archive shows yet how well messages compress")
     if row["unknown_blocks"]:
         notes.append(f"{row['unknown_blocks']} blocks tell no times, and may count too")

@@ -80,7 +80,7 @@ def page(made: Capacity, summary: Summary, *, top: int) -> str:
                 _topics(made, summary),
                 _partitions(summary, top),
                 _messages(summary),
-                what_ifs_section(summary),
+                what_ifs_section(summary, {group for group, _ in made.silent}),
                 plan_section(made),
             ],
             footer="Made by vq report capacity. Nothing was changed in the cluster.",
@@ -276,7 +276,10 @@ def _by_time(
     shown: Callable[[float | None], str],
     now_s: float,
 ) -> Html:
-    """Return lines over whole hours, or days: one that has just begun would look like a fall."""
+    """Return lines over whole hours, or days: one that has just begun would look like a fall.
+
+    A line begins with the oldest block: before it nothing is known, since retention deletes.
+    """
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         if row[value] is not None:
@@ -294,7 +297,10 @@ def _by_time(
         for moment, amount in hours.items():
             if moment // step * step in sums:
                 sums[moment // step * step] += amount
-        points = [(moment / 1000, amount) for moment, amount in sums.items()]
+        begin = min(hours) // step * step
+        points = [
+            (moment / 1000, amount if moment >= begin else None) for moment, amount in sums.items()
+        ]
         series.append(Line(label=name, points=points))
     per = "an hour" if step == HOUR_MS else "a day"
     base = 1024 if value == "bytes" else 10

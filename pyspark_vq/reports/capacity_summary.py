@@ -29,7 +29,8 @@ class Summary:
         topics: Those that get most, of ``topic_count``.
         partitions: Hot, unknown and idle ones, of each so many as wanted.
         verdicts: How many partitions have each verdict.
-        what_ifs: Those that free most, added up over the nodes of a group.
+        what_ifs: Those that free most, added up over the nodes of a group; unknown if one of them
+            did not answer.
         rates: Of the topics shown.
         sizes: Messages and bytes by size class, of all topics.
         topic_hours, group_hours: Bytes and messages of hours: of the largest topics, of all groups.
@@ -61,8 +62,9 @@ def _summarize(made: Capacity, top: int) -> Summary:
     every = _rows(tables["topics"])
     every.sort(key=lambda row: (-(row["bytes_per_day"] or 0), row["topic"]))
     names = [row["topic"] for row in every[:top]]
-    since = int(made.now_s * 1000) - HOURS_SHOWN * HOUR_MS
-    hours = tables["growth"].where(F.col("hour_ms") >= since)
+    now_ms = int(made.now_s * 1000)  # blocks of a clock that is ahead are not of this time
+    hours = tables["growth"].where(F.col("hour_ms").between(now_ms - HOURS_SHOWN * HOUR_MS, now_ms))
+    silent = sorted({group for group, _ in made.silent})
     sums = (F.sum("bytes").alias("bytes"), F.sum("messages").alias("messages"))
     verdicts: dict[str, int] = dict.fromkeys(("hot", "normal", "idle", "unknown"), 0)
     for row in tables["partitions"].groupBy("verdict").count().collect():
@@ -76,9 +78,10 @@ def _summarize(made: Capacity, top: int) -> Summary:
             tables["what_ifs"]
             .groupBy("topic", "action", "hours", "group")
             .agg(
-                F.when(F.count("bytes_freed") == F.count(F.lit(1)), F.sum("bytes_freed")).alias(
-                    "bytes_freed"
-                ),
+                F.when(
+                    ~F.col("group").isin(silent) & (F.count("bytes_freed") == F.count(F.lit(1))),
+                    F.sum("bytes_freed"),
+                ).alias("bytes_freed"),
                 F.sum("blocks").alias("blocks"),
                 F.sum("unknown_blocks").alias("unknown_blocks"),
                 F.max("ratio_of").alias("ratio_of"),

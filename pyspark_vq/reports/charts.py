@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from pyspark_vq.reports.figures import UNKNOWN, count_text, visible
+from pyspark_vq.reports.figures import UNKNOWN, count_text, moment_text, visible
 
 _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 14, 34
@@ -224,7 +224,10 @@ def _grid(scale: _Scale, shown: Callable[[float | None], str]) -> list[str]:
 
 def _time_text(time: float, span: float) -> str:
     form = "%H:%M:%S" if span < 600 else "%m-%d %H:%M" if span < 14 * 86_400 else "%Y-%m-%d"
-    return datetime.fromtimestamp(time, UTC).strftime(form)
+    try:
+        return datetime.fromtimestamp(time, UTC).strftime(form)
+    except (OverflowError, ValueError, OSError):  # of a clock that was set to any time
+        return moment_text(time)
 
 
 def _line(scale: _Scale, line: Line, kind: str, shown: Callable[[float | None], str]) -> list[str]:

@@ -198,11 +198,13 @@ def _scan(
         except UnknownTopic:
             raise
         except OffsetOutOfRange as error:
-            behind = _behind(error, position, split.end)
-            if behind is None:
+            if not _is_deleted(error, position):
                 _leave(checked, check, split.end, "missing", node, error)
                 return
-            checked.deleted += behind - check.leave()
+            behind = _behind(error, position, split.end)
+            checked.deleted += (behind or split.end) - check.leave()
+            if behind is None:
+                return
             position = behind
         except PartitionQuarantined as error:
             behind = _behind(error, position, split.end)
@@ -230,6 +232,12 @@ def _scan(
         check = ContentCheck(position)
         checked.parts.append(check)
     check.finish()
+
+
+def _is_deleted(error: OffsetOutOfRange, position: int) -> bool:
+    """Whether retention deleted the bytes at a position: the log begins behind it."""
+    earliest = error.details.get("earliest")
+    return isinstance(earliest, int) and position < earliest
 
 
 def _behind(error: VqError, position: int, end: int) -> int | None:
@@ -328,7 +336,8 @@ def _tell_difference(
             found.append(
                 Finding(split.topic, split.partition, start, mine.end, "differs", copy.node, detail)
             )
-    if not found and not _explained(checked, split.node):
+    deleted = 0 < theirs.deleted <= ours.deleted  # by both: retention, and the rest was compared
+    if not found and not deleted and not _explained(checked, split.node):
         found.append(
             Finding(
                 split.topic,

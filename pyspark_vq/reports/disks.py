@@ -57,15 +57,17 @@ class Held:
 def points_of(rows: Iterable[Mapping[str, Any]]) -> dict[Key, list[Point]]:
     """Return how full each disk was at earlier snapshots, in rising order of time.
 
+    A snapshot counts once, also if its files were copied: a forecast takes several moments.
+
     Args:
         rows: With group, node, directory, seconds and bytes_used.
     """
-    found: dict[Key, list[Point]] = {}
-    for row in sorted(rows, key=lambda row: row["seconds"]):
+    found: dict[Key, dict[float, float]] = {}
+    for row in rows:
         if row["bytes_used"] is not None:
             key = (row["group"], row["node"], row["directory"])
-            found.setdefault(key, []).append((row["seconds"], float(row["bytes_used"])))
-    return found
+            found.setdefault(key, {})[row["seconds"]] = float(row["bytes_used"])
+    return {key: sorted(points.items()) for key, points in found.items()}
 
 
 def disk_rows(

@@ -26,7 +26,10 @@ def count_text(number: float | None) -> str:
     """Return a number with thin groups of three: ``1 234 567``."""
     if number is None:
         return UNKNOWN
-    shown = f"{number:,.0f}" if float(number).is_integer() else f"{number:,.2f}"
+    if isinstance(number, int):  # all its digits: a float has 53 bits
+        shown = f"{number:,}"
+    else:
+        shown = f"{number:,.0f}" if number.is_integer() else f"{number:,.2f}"
     return shown.replace(",", "\u202f")
 
 

@@ -2,11 +2,12 @@
 
 Pure functions. The growth is the median of the slopes between any two points (Theil 1950, Sen
 1968): one large deletion, or a file that comes and goes, does not move it. Its interval is Sen's:
-the slopes of rank ``(N - C) / 2`` and ``(N + C) / 2 + 1`` of all N, where C is the quantile of the
-normal distribution times the standard deviation of Kendall's S, ``sqrt(n (n - 1) (2 n + 5) / 18)``
-(Gilbert, Statistical Methods for Environmental Pollution Monitoring, 1987, section 16.5). The
-interval of the moment at which the disk is full also has the distance of the points from the line:
-the disk may be that much fuller, or emptier, than the line says.
+the slopes of rank ``(N - C) / 2`` and ``(N + C) / 2 + 1`` of all N, rounded to the outside: falling
+points have the interval of rising ones. C is the quantile of the normal distribution times the
+standard deviation of Kendall's S, ``sqrt(n (n - 1) (2 n + 5) / 18)`` (Gilbert, Statistical Methods
+for Environmental Pollution Monitoring, 1987, section 16.5). The interval of the moment at which the
+disk is full also has the distance of the points from the line: the disk may be that much fuller, or
+emptier, than the line says.
 
 Nothing is forecast from fewer than ``POINTS_MIN`` points, nor further ahead than ``AHEAD`` times
 the time that they span: the trend of a week says little of the next year.
@@ -17,7 +18,7 @@ the time that they span: the trend of a week says little of the next year.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, sqrt
+from math import ceil, floor, sqrt
 from statistics import NormalDist, median
 from typing import Final
 
@@ -97,10 +98,10 @@ def trend(points: Sequence[Point]) -> Trend | None:
     quantile = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     half = quantile * sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = slopes[max(0, floor((total - half) / 2) - 1)]
-    high = slopes[min(total - 1, floor((total + half) / 2))]
+    high = slopes[min(total - 1, ceil((total + half) / 2))]
     level = median(value - middle * time for time, value in some)
     away = sorted(abs(value - middle * time - level) for time, value in some)
-    spread = away[min(count - 1, floor(CONFIDENCE * count))]
+    spread = away[ceil(CONFIDENCE * count) - 1]
     return Trend(middle, low, high, spread, count, some[-1][0] - some[0][0])
 
 

@@ -232,8 +232,8 @@ def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
                 each["name"],
                 count_text(each["partitions"]),
                 *(count_text(each[verdict]) if each[verdict] else "·" for verdict in VERDICTS),
-                _known(size_text(each["lag_bytes"]), each),
-                _known(count_text(each["lag_messages"]), each),
+                _known(size_text(each["lag_bytes"]), each["unknown_lags"]),
+                _known(count_text(each["lag_messages"]), each["unknown_messages"]),
                 seconds_text(each["lag_seconds"]),
                 "-" if each["skew"] is None else f"{each['skew']:.1f}",
             )
@@ -246,9 +246,9 @@ def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
     )
 
 
-def _known(text: str, row: Mapping[str, Any]) -> str:
-    """Return a sum that lacks what is unknown as such."""
-    return f"≥ {text}" if row["unknown_lags"] and text != UNKNOWN else text
+def _known(text: str, unknown: int) -> str:
+    """Return a sum that lacks so many unknown parts as such."""
+    return f"≥ {text}" if unknown and text != UNKNOWN else text
 
 
 def _or(value: Any, otherwise: str) -> str:

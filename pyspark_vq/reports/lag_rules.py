@@ -55,6 +55,9 @@ ALL: Final = "cluster"
 #: A lag that changed by less than this part of the larger one is steady.
 STEADY_PART: Final = 0.05
 
+#: Causes for which an offset says nothing of what lies behind it.
+_NO_LAG: Final = ("broadcasting", "other_topic", "beyond_end")
+
 _YEAR_S: Final = 366 * 86_400
 _BYTES_MAX: Final = 2**63 - 1
 
@@ -371,9 +374,10 @@ def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFr
 def rollups(rows: DataFrame, cluster: str) -> DataFrame:
     """Return counts of verdicts and lags by group, topic, broker group, pool, and of the cluster.
 
-    ``lag_bytes`` and ``lag_messages`` are sums of what is known, and ``unknown_lags`` is how many
-    are not; null where none is known. ``lag_seconds`` is the largest. ``skew`` is the largest lag
-    in bytes divided by the mean: 1 is even; null where there is no lag.
+    ``lag_bytes`` and ``lag_messages`` are sums of what is known, and ``unknown_lags`` and
+    ``unknown_messages`` how many are not; null where none is known. ``lag_seconds`` is the
+    largest. ``skew`` is the largest lag in bytes divided by the mean: 1 is even; null where there
+    is no lag.
     """
     names = {ALL: F.lit(cluster), **{each: F.col(each) for each in ROLLUPS}}
     keys = F.explode(
@@ -394,6 +398,7 @@ def rollups(rows: DataFrame, cluster: str) -> DataFrame:
         F.sum("lag_messages").alias("lag_messages"),
         F.max("lag_seconds").alias("lag_seconds"),
         F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
+        F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
         F.when(mean > 0, F.max("lag_bytes") / mean).alias("skew"),
     )
 
@@ -433,11 +438,20 @@ def top_rollups(rolled: DataFrame, at_most: int) -> DataFrame:
 
 
 def over_time(earlier: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return the lag of each group in each snapshot, in bytes and as the age of its oldest."""
-    columns = ["snapshot", "group", "lag_bytes", "lag_seconds"]
+    """Return the lag of each group in each snapshot, in bytes.
+
+    Null where a partition has one that is not known: a sum without it would look like a fall. What
+    has no partition, and an offset that means nothing, have none.
+    """
+    columns = ["snapshot", "group", "partition", "cause", "lag_bytes"]
+    is_unknown = (
+        F.col("partition").isNotNull()
+        & F.col("lag_bytes").isNull()
+        & ~F.coalesce("cause", F.lit("")).isin(*_NO_LAG)
+    )
     return (
         earlier.select(columns)
         .unionByName(rows.select(columns))
         .groupBy("snapshot", "group")
-        .agg(F.sum("lag_bytes").alias("lag_bytes"), F.max("lag_seconds").alias("lag_seconds"))
+        .agg(F.when(F.count_if(is_unknown) == 0, F.sum("lag_bytes")).alias("lag_bytes"))
     )

@@ -4,7 +4,7 @@ Functions from DataFrames to DataFrames. ``held`` is what ``growth.partitions`` 
 that ``growth.chosen`` picked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -81,8 +81,8 @@ def partition_rows(
     )
     joined = there.join(whole, ["topic", "partition"], "left")
     by_topic = Window.partitionBy("topic")
-    even = F.sum("bytes_per_day").over(by_topic) / F.count("bytes_per_day").over(by_topic)
     known = (F.col("cause") == "") & F.col("bytes_per_day").isNotNull()
+    even = F.avg(F.when(known, F.col("bytes_per_day"))).over(by_topic)
     reason = (
         F.when(F.col("cause") != "", F.col("cause"))
         .when(F.col("blocks").isNull(), F.lit("no node that answered holds it"))
@@ -110,7 +110,9 @@ def partition_rows(
     return joined.select(*(columns.get(name, F.col(name)).alias(name) for name in PARTITIONS))
 
 
-def topic_rows(partitions: DataFrame, held: DataFrame) -> DataFrame:
+def topic_rows(
+    partitions: DataFrame, held: DataFrame, without_copies: Collection[str] = ()
+) -> DataFrame:
     """Return one row for each topic: its partitions added up, and how even they are.
 
     A sum is null where a partition is unknown: a part would look like the whole. ``skew`` is what
@@ -119,6 +121,7 @@ def topic_rows(partitions: DataFrame, held: DataFrame) -> DataFrame:
     Args:
         partitions: From ``partition_rows``.
         held: From ``growth.partitions``, of all nodes.
+        without_copies: Topics with copies on nodes that did not answer.
     """
 
     def total(name: str) -> Column:
@@ -141,8 +144,13 @@ def topic_rows(partitions: DataFrame, held: DataFrame) -> DataFrame:
         F.max("share").alias("skew"),
     )
     copies = held.groupBy("topic").agg(F.sum("disk_bytes").alias("copies_disk_bytes"))
-    return topics.join(copies, "topic", "left").withColumn(
-        "mean_message_bytes", F.when(F.col("messages") > 0, F.col("bytes") / F.col("messages"))
+    return topics.join(copies, "topic", "left").withColumns(
+        {
+            "copies_disk_bytes": F.when(
+                ~F.col("topic").isin(list(without_copies)), F.col("copies_disk_bytes")
+            ),
+            "mean_message_bytes": F.when(F.col("messages") > 0, F.col("bytes") / F.col("messages")),
+        }
     )
 
 

@@ -25,8 +25,8 @@ FILE_ROWS: Final = 500_000
 #: How a snapshot is named: the moment it began, in UTC. Names sort by time.
 _SNAPSHOT: Final = "%Y%m%dT%H%M%SZ"
 _NAME: Final = "^[0-9]{8}T[0-9]{6}Z$"
-#: A cell that begins so is a formula to a spreadsheet.
-_FORMULA: Final = ("=", "+", "-", "@")
+#: A cell that begins so is a formula to a spreadsheet; some take the wide signs of Asia as well.
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def snapshot_name(seconds: float) -> str:
@@ -115,9 +115,17 @@ def _cell(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[IO[str]]:
-    """Open a file that gets its name at the end, if nothing failed until then."""
+    """Open a file that gets its name at the end, if nothing failed until then.
+
+    A link stays one. What is no file, such as ``/dev/stdout`` or a pipe, is written as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+            yield stream
+        return
+    path = path.resolve()
+    beside = path.with_name(f".vq-report.{secrets.token_hex(8)}")
     try:
         with beside.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file

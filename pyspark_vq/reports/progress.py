@@ -4,6 +4,7 @@ A step is a part of a report. While it runs, Spark is asked how many of its task
 """
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ class Progress:
         while not done.wait(_EVERY_S):
             ended, total = (0, 0) if context is None else tasks_of(context, group)
             line = bar_text(what, ended, total, self._clock() - begun)
+            line = line[: shutil.get_terminal_size().columns - 1]  # two lines are not taken back
             print(f"\r\x1b[K{line}", end="", file=stream, flush=True)
 
 

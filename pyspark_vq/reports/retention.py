@@ -61,16 +61,16 @@ def what_ifs(
     """Return how many bytes each wish frees on each disk.
 
     Columns: topic, action, hours, group, node, directory, blocks, bytes_freed, and unknown_blocks:
-    so many have no times, so they may count too. For an archive ``bytes_freed`` is null where no
-    archive of the topic, nor of any other, shows how well messages compress; ``ratio_of`` says
-    which one did.
+    so many have no times, so they may count too, and ``bytes_freed`` is null. For an archive it
+    also is where no archive of the topic, nor of any other, shows how well messages compress;
+    ``ratio_of`` says which one did.
     """
-    tried = spark.createDataFrame(wished, "topic string, action string, hours int")
+    tried = spark.createDataFrame(wished, "topic string, action string, hours bigint")
     mine = ratios(blocks).withColumnRenamed("ratio", "own_ratio")
     all_topics = blocks.where("archive_bytes is not null").agg(
         (F.sum("archive_bytes") / F.sum(F.col("end") - F.col("start"))).alias("any_ratio")
     )
-    old = F.col("last_ms") < F.lit(now_ms) - F.col("hours").cast("long") * F.lit(HOUR_MS)
+    old = F.col("last_ms") < F.lit(now_ms) - F.col("hours") * F.lit(HOUR_MS)
     retention = F.col("action") == "retention"
     counts = F.when(retention, old).otherwise(old & F.col("archive_bytes").isNull())
     size = F.col("end") - F.col("start")
@@ -87,7 +87,7 @@ def what_ifs(
             F.sum(F.when(F.col("last_ms").isNull(), 1).otherwise(0)).alias("unknown_blocks"),
             F.round(
                 F.when(
-                    F.max(F.when(counts & freed.isNull(), 1).otherwise(0)) == 0,
+                    F.max(F.when(counts.isNull() | (counts & freed.isNull()), 1).otherwise(0)) == 0,
                     F.coalesce(F.sum(F.when(counts, freed)), F.lit(0.0)),
                 )
             )

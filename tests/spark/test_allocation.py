@@ -84,6 +84,29 @@ def test_every_move_lowers_the_higher_of_its_two_loads() -> None:
         assert max(found.after.values()) <= max(found.before.values()) + 1e-12
 
 
+def test_nothing_is_moved_to_a_closed_group() -> None:
+    groups = [Group("b1", None, 100 * GB), Group("b2", None, 100 * GB, "it refuses messages")]
+    assert plan(groups, placed("b1", 10, 10, 10)).moves == ()
+    away = plan(groups, placed("b2", 10, 10, 10)).moves
+    assert [(each.source, each.target) for each in away] == [("b2", "b1")]
+    third = plan([*groups, Group("b3", None, 100 * GB)], placed("b1", 10, 10, 10)).moves
+    assert {each.target for each in third} == {"b3"}
+
+
+def test_a_group_too_small_for_any_partition_does_not_stand_in_the_way_of_others() -> None:
+    groups = [Group("b1", None, 100 * GB), Group("b2", None, 0), Group("b3", None, 100 * GB)]
+    found = plan(groups, placed("b1", 10, 10, 10))
+    assert [each.target for each in found.moves] == ["b3"]
+
+
+def test_a_name_that_looks_like_an_option_is_none_in_the_commands() -> None:
+    groups = [Group("b1", None, 100 * GB), Group("-b", None, 100 * GB)]
+    [line] = commands(plan(groups, placed("b1", 10, 10, 10, topic="-t")).moves)
+    parsed = move.make_context("move", shlex.split(line)[3:], resilient_parsing=False)
+    assert (parsed.params["name"], parsed.params["group"]) == ("-t", "-b")
+    assert parsed.params["partitions"] == (0,)
+
+
 def test_the_document_has_the_fields_of_topic_move_and_commands_it_takes() -> None:
     groups = [Group("b1", None, 100 * GB), Group("b 2", None, 100 * GB)]
     found = plan(groups, [*placed("b1", 10, 10, 10, 10), *placed("b1", 9, topic="o'k")])

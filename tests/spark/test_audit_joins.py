@@ -19,6 +19,7 @@ from vq.admin import (
     NodeInfo,
     PartitionEnds,
 )
+from vq.admin import contents as admin_contents
 from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
 from vq.store.record import encode_record
 
@@ -143,6 +144,7 @@ def test_silent_nodes_are_unknown_and_never_sound() -> None:
     assert finding.detail == "b1/n1: Unreachable: no answer"
     [row] = join_splits([], found).partitions
     assert (row["verdict"], row["start"], row["end"]) == ("unknown", None, None)
+    assert (row["bytes"], row["messages"], row["batches"]) == (None, None, None)  # and not 0
 
     silent = {("b1", "n2"): "TimedOut: no answer"}
     found = layout(
@@ -222,6 +224,31 @@ def test_nothing_is_concluded_across_damage_or_a_gap() -> None:
     ]
     assert [each.kind for each in join_splits(three, WHOLE).findings] == ["damaged"]
     assert join_splits([three[0], three[2]], WHOLE).findings == []
+
+
+def test_nothing_is_concluded_of_a_producer_that_was_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second split has one batch of 8, and then one of 7, which is one producer too many."""
+    monkeypatch.setattr(admin_contents, "PRODUCERS_MAX", 1)
+    first = checked(0, batch(0, producer_sequence=0))
+    second = checked(1, batch(SIZE, producer_id=8))
+    second.parts[0].feed(batch(2 * SIZE, producer_sequence=1))
+    third = checked(3, batch(3 * SIZE, producer_sequence=2))
+    empty = Layout(("t",), {}, [])
+    assert join_splits([first, second, third], empty).findings == []
+
+
+def test_findings_that_are_left_out_are_counted_by_their_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_contents, "FAULTS_MAX", 1)
+    made = checked(0, batch(0, append_time_ms=9))
+    for number in (1, 2, 3):
+        made.parts[0].feed(
+            batch(number * SIZE, append_time_ms=9 - number, producer_sequence=number)
+        )
+    assert join_splits([made], Layout(("t",), {}, [])).left_out == {"time": 2}
 
 
 def test_the_clock_of_another_group_may_be_behind() -> None:

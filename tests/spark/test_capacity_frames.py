@@ -72,7 +72,8 @@ def blocks(spark: SparkSession) -> DataFrame:
     t-0 on b1: 2 400 bytes in the two hours that ended 48 hours ago, archived to a quarter; 1 200
     bytes in the hour before now. t-1 on b2: 4 800 bytes in the last 12 hours. t-2: on b3. u-0 on
     b1: 100 bytes of 100 hours ago. v-0 on b1: nothing yet. w-0 on b1: no times are known. h on b4:
-    three partitions that get 900, 150 and 150 bytes in a day.
+    three partitions that get 900, 150 and 150 bytes in a day. y on b5: 900 bytes in y-0, and three
+    partitions that get 1 byte a day.
     """
     archived = {"archive_bytes": 600, "disk_bytes": 600}
     rows = [
@@ -87,6 +88,7 @@ def blocks(spark: SparkSession) -> DataFrame:
         block("b1/n1", "v", 0),
         block("b1/n1", "w", 0, 0, 50),
         *(block("b4/n1", "h", n, 0, size, (24, 0), 1) for n, size in enumerate((900, 150, 150))),
+        *(block("b5/n1", "y", n, 0, size, (24, 0), 1) for n, size in enumerate((900, 1, 1, 1))),
     ]
     return frame_of(spark, rows)
 
@@ -105,7 +107,7 @@ def test_growth_is_spread_over_the_hours_of_a_block(blocks: DataFrame) -> None:
             round(row["messages"], 3),
             row["node"],
         )
-        for row in hours.where("topic != 'h'").collect()
+        for row in hours.where("topic not in ('h', 'y')").collect()
     }
     expected = {
         ("t", 0, 50): (1200, 12.0, "n1"),
@@ -133,6 +135,8 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
         Home("w", 0, "b1", ("b1",)),
         *(Home("h", number, "b4", ("b4",)) for number in range(3)),
         Home("x", 0, None, (), "the znode is missing"),
+        # y-1 to y-3 were on the silent b3 before.
+        *(Home("y", number, "b5", ("b3", "b5") if number else ("b5",)) for number in range(4)),
     ]
     one = growth.partitions(growth.chosen(blocks), now_ms=NOW)
     rows = loads.partition_rows(spark, one, homes, {"b3": "b3/n1: TimedOut"}).cache()
@@ -162,8 +166,13 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
         "the znode is missing",
     )
 
+    # What b5 has of y-1 to y-3 is a part of them: it is in no share.
+    assert (found["y", 0]["share"], found["y", 0]["verdict"]) == (pytest.approx(1), "normal")
+    assert [found["y", number]["verdict"] for number in (1, 2, 3)] == ["unknown"] * 3
+
     held = growth.partitions(blocks, now_ms=NOW)
-    topics = by(loads.topic_rows(rows, held), "topic")
+    topics = by(loads.topic_rows(rows, held, {"u"}), "topic")
+    assert topics["u"]["copies_disk_bytes"] is None  # a node that may have copies is silent
     assert (topics["t"]["partitions"], topics["t"]["unknown"]) == (3, 1)
     assert (topics["t"]["bytes"], topics["t"]["bytes_per_day"]) == (None, None)  # t-2 is missing
     assert topics["t"]["copies_disk_bytes"] == 1800 + 3600 + 4800
@@ -171,7 +180,9 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
     assert (topics["u"]["bytes"], topics["u"]["idle"]) == (100, 1)
 
     settings = {name: TopicSettings(retention_hours=48) for name in "tuv"}
+    settings["h"] = TopicSettings(retention_hours=2**31)
     on = held_on_disks(spark, held, {**settings, "w": TopicSettings(retention_hours=None)})
+    assert on["b4", "n1", "/n1"].settles_at_bytes == pytest.approx(1200 * 2**31 / 24)
     assert on["b1", "n2", "/n2"].disk_bytes == 3600
     assert on["b1", "n2", "/n2"].bytes_per_day == pytest.approx(1200)
     assert on["b1", "n2", "/n2"].settles_at_bytes == pytest.approx(2400)
@@ -188,6 +199,7 @@ def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) 
         ("t", "archive", 24),
         ("u", "archive", 24),
         ("t", "retention", 49),
+        ("t", "retention", 2**31),  # the most that a topic can have
     ]
     found = {
         (row["topic"], row["action"], row["hours"], row["group"], row["node"]): row
@@ -204,6 +216,8 @@ def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) 
     # u has no archive: the ratio of the cluster stands in, and that is told.
     other = found["u", "archive", 24, "b1", "n1"]
     assert (other["bytes_freed"], other["ratio_of"]) == (75, "cluster")
+    times = retention.what_ifs(spark, blocks, [("w", "retention", 24)], now_ms=NOW).collect()
+    assert [(row["bytes_freed"], row["unknown_blocks"]) for row in times] == [(None, 1)]
     none = retention.what_ifs(
         spark, blocks.where("topic = 'u'"), [("u", "archive", 24)], now_ms=NOW
     ).collect()

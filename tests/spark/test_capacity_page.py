@@ -6,22 +6,29 @@ Without Spark: rows in, a page out.
 import math
 import re
 import runpy
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.html_page import PageReader
 
+from pyspark_vq.options import Connect
+from pyspark_vq.reports import audit as audits
 from pyspark_vq.reports import audit_page, capacity_page
 from pyspark_vq.reports.allocation import Group, Placed, plan
-from pyspark_vq.reports.audit import Audit
+from pyspark_vq.reports.audit import Audit, Wanted
+from pyspark_vq.reports.audit_joins import join_splits
+from pyspark_vq.reports.audit_splits import Layout
 from pyspark_vq.reports.capacity import Capacity
 from pyspark_vq.reports.capacity_cells import days_text
 from pyspark_vq.reports.capacity_summary import Summary
 from pyspark_vq.reports.contents import Finding
 from pyspark_vq.reports.disks import Held, disk_rows
 from pyspark_vq.reports.holdings import Disk
+from pyspark_vq.reports.progress import Progress
 from vq import TopicSettings
 
 GIB = 1 << 30
@@ -244,6 +251,55 @@ def test_a_forecast_reaches_the_size_of_the_disk_on_the_day_it_is_full_and_stays
     assert [y for _, y in lower] == pytest.approx(
         [half, half + (full - half) / 4, half + (full - half) / 2, full], abs=0.2
     )
+
+
+def test_a_line_of_growth_begins_with_the_oldest_block_of_its_topic() -> None:
+    """What retention deleted before is not known; an hour between two blocks got nothing."""
+    hours = {"old": (48, 47, 2), "young": (5, 2)}
+    rows = [
+        {"topic": name, "hour_ms": int((NOW - ago * 3600) * 1000), "bytes": 7.0, "messages": 7.0}
+        for name, some in hours.items()
+        for ago in some
+    ]
+    page = capacity_page.page(capacity(), replace(summary(), topic_hours=rows), top=10)
+    chart = page.partition('aria-label="bytes an hour"')[2].partition("</svg>")[0]
+    dots = re.findall(r'data-value="([0-9.]+)"><title>(old|young)', chart)
+    assert len([value for value, name in dots if name == "old"]) == 48
+    assert [value for value, name in dots if name == "young"] == ["7.0", "0.0", "0.0", "7.0", "0.0"]
+
+
+def test_archives_that_nobody_verified_leave_an_audit_unknown() -> None:
+    """Of a node that is away nothing is known; not to ask for them is no gap."""
+    wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
+    layout = Layout(("t",), {}, [])
+    joined = join_splits([], layout)
+    made = audits._made(wanted, layout, joined, [], 0, [], ["b1/n2: it is away"])
+    assert (made.total, made.unknown, made.archives) == (1, 1, None)
+    assert made.notes == ["archives were not verified: b1/n2: it is away"]
+    left = audits._made(replace(wanted, archives=False), layout, joined, [], 0, [], [])
+    assert (left.total, left.archives) == (0, None)
+    assert left.notes == ["archives were not verified: that was not asked for"]
+    assert audits._made(wanted, layout, joined, [], 0, [], []).notes == []
+
+
+def test_an_audit_that_fails_does_not_wait_for_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that is interrupted: nodes may read them for hours."""
+    wait = threading.Event()
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(audits, "read_layout", lambda _: Layout(("t",), {}, []))
+    monkeypatch.setattr(audits, "_verify_archives", lambda *_: (wait.wait(), []))
+    monkeypatch.setattr(audits, "_check", fail)
+    wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
+    spark: Any = SimpleNamespace(sparkContext=None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            audits.audit(spark, wanted, Progress(None))
+        assert not wait.is_set()
+    finally:
+        wait.set()
 
 
 def test_axes_of_bytes_on_the_capacity_page_are_round_in_their_units() -> None:

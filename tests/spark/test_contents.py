@@ -198,6 +198,40 @@ def test_what_retention_deletes_meanwhile_is_no_finding() -> None:
     assert sum(part.totals.batches for part in found.parts) == 5
 
 
+@pytest.mark.parametrize("earliest", [len(DATA), len(DATA) + 4_096])
+def test_a_split_that_retention_deletes_whole_is_no_finding(earliest: int) -> None:
+    """Retention deletes whole blocks, and so is a split: the log often begins where it ends."""
+    read = Nodes({None: DATA, "host:2": DATA})
+    gone = OffsetOutOfRange("deleted", details={"earliest": earliest})
+    read.fails = lambda node, at: gone if at >= STARTS[2] else None
+    found = check_split(split(copies=(N2,)), read)
+    assert (found.findings, found.deleted) == ([], len(DATA) - STARTS[2])
+
+
+def test_what_retention_deletes_before_it_is_compared_is_no_finding() -> None:
+    read = Nodes({None: DATA, "host:2": DATA}, step=1 << 20)
+    gone = OffsetOutOfRange("deleted", details={"earliest": len(DATA)})
+    reads: list[str | None] = []
+
+    def fails(node: str | None, at: int) -> VqError | None:
+        reads.append(node)
+        return gone if node is not None or reads.count(None) > 1 else None
+
+    read.fails = fails
+    assert check_split(split(copies=(N2,)), read).findings == []
+    read.fails = lambda node, at: gone if node is not None else None
+    assert told(check_split(split(copies=(N2,)), read).findings) == [
+        ("unreachable", "b1/n2", 0, len(DATA))
+    ]
+
+
+def test_a_log_that_ends_before_the_split_misses_it() -> None:
+    read = Nodes({None: DATA})
+    ends = OffsetOutOfRange("beyond", details={"earliest": 0, "latest": STARTS[4]})
+    read.fails = lambda node, at: ends if at >= STARTS[4] else None
+    assert told(check_split(split(), read).findings) == [("missing", "b1/n1", STARTS[4], len(DATA))]
+
+
 def test_a_topic_that_was_deleted_ends_the_audit() -> None:
     read = Nodes({None: DATA})
     read.fails = lambda node, at: UnknownTopic("gone")

@@ -29,7 +29,8 @@ def test_a_straight_line_is_its_own_trend() -> None:
 
 
 def test_the_example_of_the_module_can_be_counted_by_hand() -> None:
-    """Six points: 15 slopes; C = 1.645 * sqrt(6 * 5 * 17 / 18) = 8.76; ranks 3 and 12 + 1."""
+    """Six points: 15 slopes; C = 1.645 * sqrt(6 * 5 * 17 / 18) = 8.76; ranks 3.12 and 12.88, so
+    3 and 13: the third from below and the third from above."""
     points = [(0.0, 10.0), (1.0, 12.0), (2.0, 14.0), (3.0, 17.0), (4.0, 18.0), (5.0, 21.0)]
     slopes = sorted(
         (b[1] - a[1]) / (b[0] - a[0]) for n, a in enumerate(points) for b in points[n + 1 :]
@@ -38,7 +39,31 @@ def test_the_example_of_the_module_can_be_counted_by_hand() -> None:
     assert found is not None
     assert len(slopes) == 15
     assert found.slope == median(slopes)
-    assert (found.low, found.high) == (slopes[2], slopes[11])
+    assert (found.low, found.high) == (slopes[2], slopes[12])
+
+
+@pytest.mark.parametrize("count", range(POINTS_MIN, 40))
+def test_falling_points_have_the_interval_of_rising_ones(count: int) -> None:
+    rng = random.Random(count)
+    points = [(t, value + rng.gauss(0, 8)) for t, value in line(count, 2 / DAY)]
+    rising, falling = trend(points), trend([(t, -value) for t, value in points])
+    assert rising is not None
+    assert falling is not None
+    assert (-falling.high, -falling.low) == (rising.low, rising.high)
+
+
+def test_one_point_of_ten_that_lies_far_away_is_not_in_the_spread() -> None:
+    points = line(10, 5 / DAY)
+    points[4] = (points[4][0], 900.0)
+    found = trend(points)
+    assert found is not None
+    assert found.spread == pytest.approx(0, abs=1e-6)
+
+
+def test_a_snapshot_that_is_there_several_times_is_one_point() -> None:
+    """Six rows of one moment, and now, are two points: no forecast."""
+    row = {"group": "b1", "node": "n1", "directory": "/a", "seconds": 0.0, "bytes_used": 1}
+    assert points_of([row] * 6) == {("b1", "n1", "/a"): [(0.0, 1.0)]}
 
 
 def test_one_large_deletion_does_not_move_the_trend() -> None:

@@ -343,6 +343,30 @@ def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) ->
 
 
 @pytest.mark.slow
+def test_no_sum_over_something_unknown_looks_whole(spark: SparkSession) -> None:
+    """In the second snapshot of g a broker was silent: it did not fall. h never had a whole lag."""
+    rows = spark.createDataFrame(
+        [
+            row_of("1", "g", partition=0, lag_bytes=500, lag_messages=None),
+            row_of("1", "g", partition=1, lag_bytes=100, lag_messages=3),
+            row_of("2", "g", partition=0, cause="broker_silent"),
+            row_of("2", "g", partition=1, lag_bytes=100, lag_messages=3),
+            row_of("2", "h", partition=0, cause="other_topic"),
+            row_of("2", "h", partition=1, cause="beyond_end"),
+            row_of("2", "h", topic=None, partition=None, cause="topic_deleted"),
+            row_of("2", "h", partition=2, lag_bytes=7),
+        ],
+        SCHEMA,
+    )
+    found = lag_rules.over_time(rows.where("snapshot = 1"), rows.where("snapshot = 2")).collect()
+    lags = {(row["snapshot"], row["group"]): row["lag_bytes"] for row in found}
+    assert lags == {("1", "g"): 600, ("2", "g"): None, ("2", "h"): 7}
+    [whole] = lag_rules.rollups(rows.where("snapshot = 1"), "c").where("by = 'cluster'").collect()
+    assert (whole["lag_bytes"], whole["unknown_lags"]) == (600, 0)
+    assert (whole["lag_messages"], whole["unknown_messages"]) == (3, 1)
+
+
+@pytest.mark.slow
 def test_progress_counts_the_tasks_of_a_step(spark: SparkSession) -> None:
     """Spark's own account of them is a moment late."""
     context = spark.sparkContext

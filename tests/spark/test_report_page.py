@@ -2,8 +2,12 @@
 
 import csv
 import io
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.html_page import PageReader
@@ -36,6 +40,8 @@ def page_of(*blocks: Html) -> PageReader:
     [
         (count_text(1_234_567), "1\u202f234\u202f567"),
         (count_text(0.5), "0.50"),
+        (count_text(2**53 + 1), "9\u202f007\u202f199\u202f254\u202f740\u202f993"),
+        (count_text(2.0), "2"),
         (count_text(None), "unknown"),
         (size_text(0), "0 B"),
         (size_text(999), "999 B"),
@@ -163,6 +169,11 @@ def test_every_number_of_a_chart_is_told_and_an_unknown_one_is_none() -> None:
     assert "over 99 %" in reader.text
 
 
+def test_a_line_of_a_clock_that_was_set_to_any_time_is_drawn() -> None:
+    svg = charts.lines([Line(label="l", points=[(-1e13, 1.0), (4e11, 2.0)])], about="a")
+    assert "400000000000 s" in svg
+
+
 def test_a_line_is_interrupted_where_a_value_is_unknown() -> None:
     points = [(0.0, 1.0), (60.0, 2.0), (120.0, None), (180.0, 4.0), (240.0, 5.0)]
     drawn = charts.lines([Line(label="a", points=points)], about="x")
@@ -189,6 +200,7 @@ def test_one_point_and_zeros_are_drawn_inside_the_picture() -> None:
         ("-1", "'-1"),
         ("@x", "'@x"),
         (" =1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
         ("\t=1", "\\u0009=1"),
         ("\r=1", "\\u000d=1"),
         ("a\nb", "a\\u000ab"),
@@ -212,6 +224,26 @@ def test_a_file_is_whole_or_the_one_before(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_link_stays_one_and_a_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:
+    path, link = tmp_path / ("x" * 255), tmp_path / "link"
+    link.symlink_to(path)
+    outputs.write_text("page", link)
+    assert (link.is_symlink(), path.read_text()) == (True, "page")
+    assert set(tmp_path.iterdir()) == {path, link}
+
+
+def test_what_is_no_file_is_written_and_not_replaced(tmp_path: Path) -> None:
+    """As `--csv /dev/stdout` is: a link to a pipe."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(pipe.read_text)
+        outputs.write_text("page", link)
+        assert reading.result(timeout=30) == "page"
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+
+
 def test_snapshots_are_named_by_their_moment_and_sort_by_it() -> None:
     names = [outputs.snapshot_name(seconds) for seconds in (0, 1_795_700_000, 1_795_700_001.9)]
     assert names == ["19700101T000000Z", "20261126T133320Z", "20261126T133321Z"]
@@ -221,6 +253,14 @@ def test_snapshots_are_named_by_their_moment_and_sort_by_it() -> None:
 
 
 # Progress -------------------------------------------------------------------------------------
+def test_a_bar_fits_on_one_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    stream, ends = io.StringIO(), iter([False, True])
+    done: Any = SimpleNamespace(wait=lambda _: next(ends))
+    Progress(stream)._draw(stream, "asking brokers where partitions end", "g", None, done, 0.0)
+    assert stream.getvalue() == "\r\x1b[Kasking brokers where partitio"
+
+
 def test_progress_is_a_line_for_each_step_or_nothing() -> None:
     stream, now = io.StringIO(), iter([1.0, 3.5])
     with Progress(stream, clock=lambda: next(now)).step("reading"):

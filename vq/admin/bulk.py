@@ -29,7 +29,7 @@ from vq.coordination.paths import (
     Value,
 )
 from vq.coordination.reading import children_or_none, gather_all, read_nodes
-from vq.errors import InvalidArgument, NotMaster
+from vq.errors import CorruptData, InvalidArgument, NotMaster
 from vq.limits import is_valid_name
 from vq.model import GroupView, PartitionPlacement, TopicPartition
 from vq.remoting.format import Command
@@ -345,6 +345,7 @@ async def bounds_on(
     Raises:
         NotMaster: The group has no master now.
         Unreachable, TimedOut: The master does not answer.
+        CorruptData: It tells the same partitions again and again.
     """
     found = await master_and_epoch(cluster, group)
     if found is None:
@@ -365,6 +366,9 @@ async def bounds_on(
         if not (answer.more and answer.partitions):
             return ends
         last = answer.partitions[-1]
+        before = (request.after_topic, request.after_partition)
+        if (last.topic, last.partition) <= before:
+            raise CorruptData(f"the list of partitions of {group} does not get behind {before}")
         request.after_topic, request.after_partition = last.topic, last.partition
 
 
@@ -420,6 +424,8 @@ async def measure(
         messages = None
         if count:
             messages = await inspector.count(wanted.placement, wanted.start, wanted.end)
+            if messages == 0:  # batches without messages: nothing of them has an age
+                age_s = 0.0
         return MeasuredRange(messages, age_s)
 
     different = list(dict.fromkeys(ranges))

@@ -142,9 +142,10 @@ class ContentCheck:
     Attributes:
         position: Where the next byte fed lies.
         faults: The first ``FAULTS_MAX`` of them, in order.
-        fault_count: How many there are.
+        fault_counts: How many there are of each kind.
         totals: What is intact.
         damaged: Whether bytes were lost or damaged.
+        follows_all: Whether ``producers`` are all there are.
         keep_batches: Whether intact batches are kept from now on.
         batches_seen: Those that were.
     """
@@ -152,7 +153,7 @@ class ContentCheck:
     def __init__(self, start: int) -> None:
         self.position = start
         self.faults: list[ContentFault] = []
-        self.fault_count = 0
+        self.fault_counts: dict[FaultKind, int] = {}
         self.totals = ContentTotals()
         self.damaged = False
         self.batches_seen: list[CheckedBatch] = []
@@ -164,11 +165,17 @@ class ContentCheck:
         self._ids = array("Q")
         self._offsets = array("Q")
         self._producers: dict[int, ProducerEdge] = {}
+        self.follows_all = True
 
     @property
     def producers(self) -> list[ProducerEdge]:
         """The producers of batches with a stamp; the first ``PRODUCERS_MAX``."""
         return list(self._producers.values())
+
+    @property
+    def fault_count(self) -> int:
+        """How many faults there are, of all kinds."""
+        return sum(self.fault_counts.values())
 
     def take_messages(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return the offsets and ids of the messages since the last call, and forget them."""
@@ -250,7 +257,7 @@ class ContentCheck:
 
     def note(self, start: int, end: int, kind: FaultKind, detail: str) -> None:
         """Note a fault."""
-        self.fault_count += 1
+        self.fault_counts[kind] = self.fault_counts.get(kind, 0) + 1
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(ContentFault(start, end, kind, detail))
 
@@ -305,6 +312,8 @@ class ContentCheck:
                 self._producers[header.producer_id] = ProducerEdge(
                     header.producer_id, header.start_offset, first, stamp
                 )
+            else:
+                self.follows_all = False
             return
         if edge.last is not None:
             why = sequence_fault(header.producer_id, edge.last, stamp)

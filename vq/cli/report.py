@@ -91,6 +91,8 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         conf: Sequence[str],
         **rest: Any,
     ) -> Any:
+        if out is not None and not out.strip():
+            raise click.BadParameter("an empty text names no directory", param_hint="--out")
         files = ReportFiles(out=out, csv=csv, html=html)
         start = functools.partial(start_spark, master=master, conf=_pairs(conf))
         return function(*args, files=files, start=start, **rest)
@@ -470,9 +472,15 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
 
 
 def rolled_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of sums as a table shows it: the skew with three digits after the point."""
-    skew = row["skew"]
-    return {**row, "skew": None if skew is None else round(skew, 3)}
+    """Return a row of sums as a table shows it.
+
+    The skew has three digits after the point, and a sum that lacks what is unknown is a bound.
+    """
+    skew, found = row["skew"], dict(row)
+    for name, unknown in (("lag_bytes", "unknown_lags"), ("lag_messages", "unknown_messages")):
+        if row[unknown] and row[name] is not None:
+            found[name] = f">= {row[name]}"
+    return {**found, "skew": None if skew is None else round(skew, 3)}
 
 
 def _rolled_json(row: Mapping[str, Any]) -> dict[str, Any]:

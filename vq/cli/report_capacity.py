@@ -64,7 +64,7 @@ _MOVES: Final = ("topic", "partition", "from", "to", "bytes_per_day", "reason")
 @click.option(
     "--retention-hours",
     "retention_hours",
-    type=WholeNumber(min=1),
+    type=WholeNumber(min=1, max=2**31),
     multiple=True,
     metavar="HOURS",
     help="Try this setting of retention and archives; may be repeated.  [some below each topic's]",

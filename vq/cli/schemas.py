@@ -250,6 +250,7 @@ _ROLLED_LAG: Final = having(
     lag_messages=maybe(WHOLE),
     lag_s=maybe(NUMBER),
     unknown_lags=WHOLE,
+    unknown_messages=WHOLE,
     skew=maybe(NUMBER),
 )
 _LAG_ROW: Final = record(
@@ -349,13 +350,13 @@ _AUDITED: Final = record(
     verdict=TEXT,
     start=maybe(WHOLE),
     end=maybe(WHOLE),
-    bytes=WHOLE,
-    messages=WHOLE,
-    batches=WHOLE,
+    bytes=maybe(WHOLE),
+    messages=maybe(WHOLE),
+    batches=maybe(WHOLE),
     first_s=maybe(NUMBER),
     last_s=maybe(NUMBER),
-    producers=WHOLE,
-    id_falls=WHOLE,
+    producers=maybe(WHOLE),
+    id_falls=maybe(WHOLE),
     deleted_bytes=WHOLE,
     findings=WHOLE,
 )

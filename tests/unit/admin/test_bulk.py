@@ -18,10 +18,16 @@ from vq.coordination.paths import (
     Partition,
     Topic,
 )
-from vq.errors import InvalidArgument, NotMaster, TimedOut
+from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import PartitionStatus, StatusRequest, StatusResponse
+from vq.remoting.wire_pb2 import (
+    GetResponse,
+    OffsetsResponse,
+    PartitionStatus,
+    StatusRequest,
+    StatusResponse,
+)
 
 
 async def put(brokers: Brokers, path: str, data: bytes, *, ephemeral: bool = False) -> None:
@@ -177,6 +183,17 @@ async def test_the_ends_of_all_partitions_of_a_broker_come_in_few_answers(
     }
 
 
+async def test_a_broker_that_tells_the_same_partitions_again_is_not_asked_for_ever(
+    brokers: Brokers,
+) -> None:
+    async def request(*_: Any) -> tuple[Any, bytes]:
+        return StatusResponse(group="b1", master=True, partitions=[status(0)], more=True), b""
+
+    cluster: Any = SimpleNamespace(coordinator=brokers.coordinator, request=request)
+    with pytest.raises(CorruptData, match="does not get behind"):
+        await bulk.bounds_on(cluster, "b1")
+
+
 async def test_a_node_that_does_not_lead_is_not_believed(brokers: Brokers) -> None:
     cluster: Any = Statuses(brokers, status(0), master=False)
     with pytest.raises(NotMaster, match="does not lead broker group b1"):
@@ -218,3 +235,19 @@ async def test_equal_ranges_are_measured_once_and_a_silent_broker_is_unknown(
     assert found == []
     with pytest.raises(InvalidArgument, match="at_once = 0 is outside"):
         await bulk.measure(cluster, ranges, at_once=0)
+
+
+async def test_a_range_of_batches_without_messages_has_no_age(brokers: Brokers) -> None:
+    """It is no silent broker: the age is that of nothing."""
+
+    async def request(_address: Any, command: int, _asked: Any) -> tuple[Any, bytes]:
+        if command == Command.GET:
+            return GetResponse(), b""
+        return OffsetsResponse(count=0, count_exact=True), b""
+
+    cluster: Any = SimpleNamespace(
+        coordinator=brokers.coordinator, clock=brokers.clock, request=request
+    )
+    wanted = MessageRange(PartitionPlacement("t", 0, (Span("b1", 0),)), 100, 900)
+    assert await bulk.measure(cluster, [wanted]) == [MeasuredRange(0, 0.0)]
+    assert await bulk.measure(cluster, [wanted], count=False) == [MeasuredRange(None, None)]

@@ -24,6 +24,7 @@ from vq.cli.report import ReportFiles, SparkFailed, SparkMissing
         (["--zookeeper-tasks", "65"], "not in the range"),
         (["--broker-requests", "0"], "not in the range"),
         (["--top", "1001"], "not in the range"),
+        (["--out", ""], "names no directory"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
@@ -31,6 +32,11 @@ def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
 ) -> None:
     assert run(["report", "lag", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_hours_that_no_topic_can_have_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "capacity", "--retention-hours", str(2**31 + 1)]) == 2
+    assert "not in the range" in capsys.readouterr().err
 
 
 def test_without_spark_the_error_has_the_line_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +118,19 @@ def test_an_interrupt_of_a_report_ends_it_without_a_page_of_logs(
 
 @pytest.mark.parametrize(("skew", "shown"), [(1.020295723035133, 1.02), (None, None)])
 def test_the_table_of_lag_shows_a_short_skew(skew: float | None, shown: float | None) -> None:
-    assert report.rolled_cells({"name": "a", "skew": skew}) == {"name": "a", "skew": shown}
+    assert report.rolled_cells(rolled(skew=skew)) == rolled(skew=shown)
+
+
+def rolled(**values: float | str | None) -> dict[str, Any]:
+    known = {"lag_bytes": 600, "lag_messages": 6, "unknown_lags": 0, "unknown_messages": 0}
+    return {"name": "a", "skew": None, **known, **values}
+
+
+def test_the_table_of_lag_shows_a_sum_that_lacks_something_as_a_bound() -> None:
+    found = report.rolled_cells(rolled(unknown_lags=1, unknown_messages=2))
+    assert (found["lag_bytes"], found["lag_messages"]) == (">= 600", ">= 6")
+    messages = report.rolled_cells(rolled(unknown_messages=1, lag_messages=None))
+    assert (messages["lag_bytes"], messages["lag_messages"]) == (600, None)
 
 
 def test_the_places_of_files_are_texts_in_json() -> None:
