@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
+from pyspark_vq.reports.lag_rules import Thresholds
 from vq.admin import (
     ArchiveRun,
     BrokerReport,
@@ -23,9 +24,8 @@ from vq.admin import (
 
 Row = tuple[Any, ...]
 
-#: Verdicts of ``vq.lag``: those of the lag report by its default thresholds, without its history.
-WARN_S: Final = 300.0
-STALLED_AFTER_S: Final = 300.0
+#: Verdicts of ``vq.lag`` go by the lag report's defaults, of those that a single reading can tell.
+THRESHOLDS: Final = Thresholds()
 
 LAG_SCHEMA: Final = (
     "`group` string, topic string, `partition` int, owner string, `end` bigint, "
@@ -73,8 +73,8 @@ def verdict_of(found: GroupProgress, *, has_members: bool, now_ms: int) -> str:
 
     ``stopped``: it cannot go on by itself; ``unknown``: a broker is silent; ``ok``: nothing lies
     behind its place; ``stopped``: there is no consumer; ``stalled``: neither the oldest message nor
-    the last commit is younger than 5 minutes; ``warning``: it has no owner, or the oldest message
-    is 5 minutes old.
+    the last commit is younger than ``stalled_after_s``; ``warning``: it has no owner, or the oldest
+    message is as old as ``warn_s``.
     """
     if found.needs_reset or found.beyond_end or found.stopped is not None:
         return "stopped"
@@ -86,13 +86,13 @@ def verdict_of(found: GroupProgress, *, has_members: bool, now_ms: int) -> str:
         return "stopped"
     age_s, committed_ms = found.lag_s, found.committed_ms
     unmoved_s = 0.0 if committed_ms is None else (now_ms - committed_ms) / 1000
-    if age_s is not None and min(age_s, unmoved_s) >= STALLED_AFTER_S:
+    if age_s is not None and min(age_s, unmoved_s) >= THRESHOLDS.stalled_after_s:
         return "stalled"
     if found.owner is None:
         return "warning"
     if age_s is None:
         return "unknown"
-    return "warning" if age_s >= WARN_S else "ok"
+    return "warning" if THRESHOLDS.warn_s is not None and age_s >= THRESHOLDS.warn_s else "ok"
 
 
 def group_error_row(group: str, error: str) -> Row:
