@@ -404,7 +404,9 @@ def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> 
     ]
     findings = {each["check"]: each for each in cluster.vq_json("doctor")}
     assert {"zookeeper", "session", "broker b1/n1", "broker b2/n1", "clocks"} <= set(findings)
-    assert findings["broker b1/n1"]["level"] == "ok"
+    broker = findings["broker b1/n1"]
+    # Whoever runs the tests may have a disk that is nearly full.
+    assert broker["level"] == "ok" or ("disk" in broker["detail"] and broker["level"] == "warn")
 
 
 def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(

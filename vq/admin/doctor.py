@@ -6,7 +6,6 @@ Checks of the machine block for a moment; those of the cluster run on a loop.
 import asyncio
 import os
 import resource
-import shutil
 import socket
 import tempfile
 import time
@@ -29,6 +28,7 @@ from vq.coordination.probe import why_no_session
 from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address, NodeInfo, is_host
+from vq.store.disk import RealDisk
 
 _SAMPLES: Final = 7
 _ZOOKEEPER_PORT: Final = 2181
@@ -51,13 +51,13 @@ def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
         seconds = _sync_times(place)
     except OSError as error:
         return [checks.data_directory(str(place), error.strerror or str(error))]
-    usage = shutil.disk_usage(place)
+    free, total = RealDisk().free_space(place)
     return [
         checks.data_directory(str(place), None),
         checks.disk_space(
             str(place),
-            usage.free,
-            usage.total,
+            free,
+            total,
             warn_at=config.disk_warn,
             refuse_at=config.disk_refuse,
         ),

@@ -188,7 +188,10 @@ class Disk(Protocol):
         ...
 
     def free_space(self, path: Path) -> tuple[int, int]:
-        """Return the bytes free for us and the bytes in all of the file system of ``path``."""
+        """Return the bytes free for us, and all that we can have there, free and in use together.
+
+        Bytes that only root, or only others, can have are in neither, as in the shares of ``df``.
+        """
         ...
 
     def free_files(self, path: Path) -> tuple[int, int]:
@@ -480,14 +483,13 @@ class RealDisk:
     def free_space(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_space``."""
         stat = os.statvfs(path)
-        # More than there are: a negative number, as on an overdrawn quota, that lost its sign.
-        free = 0 if stat.f_bavail > stat.f_blocks else stat.f_bavail
-        return free * stat.f_frsize, stat.f_blocks * stat.f_frsize
+        free, total = _ours(stat.f_bavail, stat.f_bfree, stat.f_blocks)
+        return free * stat.f_frsize, total * stat.f_frsize
 
     def free_files(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_files``."""
         stat = os.statvfs(path)
-        return 0 if stat.f_favail > stat.f_files else stat.f_favail, stat.f_files
+        return _ours(stat.f_favail, stat.f_ffree, stat.f_files)
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""
@@ -517,6 +519,20 @@ class RealDisk:
     def file_system(self, path: Path) -> FileSystem | None:
         """See ``Disk.file_system``."""
         return self._file_systems.of_directory(path)
+
+
+def _ours(available: int, free: int, total: int) -> tuple[int, int]:
+    """Return how much of ``total`` we can still have, and how much with what is in use.
+
+    Args:
+        available: Free for us. More than ``total``: a negative number, as on an overdrawn quota,
+            that lost its sign.
+        free: Free for root.
+        total: All that there is.
+    """
+    available = 0 if available > total else available
+    in_use = total - min(max(free, available), total)
+    return available, in_use + available
 
 
 def _close_all(descriptors: list[int]) -> None:

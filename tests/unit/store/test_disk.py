@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -167,11 +168,39 @@ def test_a_negative_number_without_its_sign_is_no_free_space(
 ) -> None:
     """As an overdrawn quota gives it; a new log would go to the fullest disk."""
     odd = SimpleNamespace(
-        f_bavail=2**64 - 10, f_blocks=100, f_frsize=4_096, f_favail=2**64 - 1, f_files=50
+        f_bavail=2**64 - 10,
+        f_bfree=0,
+        f_blocks=100,
+        f_frsize=4_096,
+        f_favail=2**64 - 1,
+        f_ffree=0,
+        f_files=50,
     )
     monkeypatch.setattr(os, "statvfs", lambda path: odd)
     assert RealDisk().free_space(tmp_path) == (0, 409_600)
     assert RealDisk().free_files(tmp_path) == (0, 50)
+
+
+def test_what_only_root_can_have_counts_neither_as_free_nor_as_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 of 250 blocks are in use and 70 are free for us: 1/8 is in use, as ``df`` says."""
+    reserved = SimpleNamespace(
+        f_bavail=70, f_bfree=240, f_blocks=250, f_frsize=512, f_favail=30, f_ffree=35, f_files=40
+    )
+    monkeypatch.setattr(os, "statvfs", lambda path: reserved)
+    assert RealDisk().free_space(tmp_path) == (70 * 512, 80 * 512)
+    assert RealDisk().free_files(tmp_path) == (30, 35)
+
+
+def test_the_share_in_use_is_that_of_df(tmp_path: Path) -> None:
+    """To a percent; both look at a disk that others use meanwhile."""
+    free, total = RealDisk().free_space(tmp_path)
+    shown = subprocess.run(
+        ["df", "--output=pcent", str(tmp_path)], capture_output=True, check=True, text=True
+    )
+    percent = int(shown.stdout.split()[-1].rstrip("%"))
+    assert abs(100 * (1 - free / total) - percent) <= 1
 
 
 def test_free_files_are_within_the_total(place: tuple[Disk, Path]) -> None:
