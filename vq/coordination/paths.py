@@ -39,6 +39,7 @@ from typing import Any, ClassVar, Final, Self
 from vq import limits
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
+from vq.limits import EPOCH_MAX
 from vq.model import (
     Compression,
     FlushMode,
@@ -72,9 +73,6 @@ LEASES: Final = "leases"
 #: How long a deleted topic can be brought back, and how long at most.
 DELETE_GRACE_HOURS: Final = 72
 DELETE_GRACE_HOURS_MAX: Final = 8_760
-
-#: Of a master: the wire and the batches have 32 bits for it.
-EPOCH_MAX: Final = 2**32 - 1
 
 #: Of a new secret, and the least of any.
 SECRET_BYTES: Final = 32
