@@ -10,8 +10,8 @@ from vq.clock import SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.leadership import Leadership, Registered, Standing
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.consumers import CommittedOffset
 from vq.model import Address
 
 

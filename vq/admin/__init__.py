@@ -74,9 +74,11 @@ if TYPE_CHECKING:
     from vq.admin.verification import Verified, VerifyProgress
     from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import ClusterSettings, CommittedOffset, UncleanElection
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
+    from vq.coordination.values.audit import UncleanElection
+    from vq.coordination.values.cluster import ClusterSettings
+    from vq.coordination.values.consumers import CommittedOffset
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
 
 
@@ -146,9 +148,11 @@ _HOMES = {
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset", "UncleanElection"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
+    "vq.coordination.values.audit": ("UncleanElection",),
+    "vq.coordination.values.cluster": ("ClusterSettings",),
+    "vq.coordination.values.consumers": ("CommittedOffset",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -68,7 +68,8 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.coordination.values.audit import UncleanElection
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import (
     Address,
     GroupView,

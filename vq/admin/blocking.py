@@ -41,7 +41,8 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.runtime import LoopThread
-from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.coordination.values.audit import UncleanElection
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import (
     Address,
     GroupView,

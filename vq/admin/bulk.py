@@ -16,19 +16,17 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import groups, registry, topics
 from vq.coordination.coordinator import Node
-from vq.coordination.paths import (
-    READY,
+from vq.coordination.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
-    Partition,
-    Topic,
-    Unreadable,
-    Value,
 )
-from vq.coordination.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import READY, Topic
+from vq.coordination.values.value import Unreadable, Value
 from vq.errors import CorruptData, InvalidArgument, NotMaster
 from vq.limits import is_valid_name
 from vq.model import GroupView, PartitionPlacement, TopicPartition

@@ -13,8 +13,9 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator, parent_of
 from vq.coordination.groups import MemberView, UnknownGroup
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner, Unreadable
 from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.values.value import Unreadable
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition

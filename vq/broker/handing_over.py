@@ -23,8 +23,8 @@ from vq.clock import Clock
 from vq.coordination import registry
 from vq.coordination.coordinator import Check, Coordinator, Set, WatchEvent
 from vq.coordination.insync import Candidate, ChangeRefused, offered, successor, withdrawn
-from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger

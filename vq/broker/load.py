@@ -25,8 +25,8 @@ from vq.broker.context import Counters
 from vq.broker.flusher import Flusher, OnDone, Outcome
 from vq.broker.histogram import Histogram
 from vq.clock import Clock
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.brokers import BrokerLoad
 from vq.store.ticket import SyncTicket
 
 #: Time constants of the moving averages.

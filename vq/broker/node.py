@@ -63,8 +63,8 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.dead_masters import DeadMasters
 from vq.coordination.leadership import Following, Leadership
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import (
     Busy,
     CoordinationError,

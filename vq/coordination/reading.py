@@ -21,14 +21,9 @@ from vq.coordination.coordinator import (
     Watch,
     join,
 )
-from vq.coordination.paths import (
-    IN_GRACE,
-    READY,
-    TOPICS,
-    Partition,
-    PlacementChanges,
-    Topic,
-)
+from vq.coordination.paths import TOPICS
+from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.topics import IN_GRACE, READY, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicDeletion, TopicOrigin, TopicSettings
 
@@ -52,7 +47,7 @@ class TopicView:
     ``partition_versions`` are the versions of the partitions' nodes, for compare-and-set.
     ``created`` is the czxid of the topic's node; another topic of the same name has another one.
     Every partition is at least as new as version ``changes`` of the list of changes
-    (``paths.PlacementChanges``).
+    (``PlacementChanges``).
     """
 
     name: str

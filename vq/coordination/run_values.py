@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from vq.coordination.coordinator import join
-from vq.coordination.paths import Value
+from vq.coordination.values.value import Value
 
 #: Runs that are remembered: the newest ones.
 RUNS_KEPT: Final = 30

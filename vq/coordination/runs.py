@@ -23,10 +23,10 @@ from vq.coordination.coordinator import (
     join,
 )
 from vq.coordination.leases import LeaseNotHeld
-from vq.coordination.paths import Unreadable
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
 from vq.coordination.run_values import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError
 
 __all__ = [

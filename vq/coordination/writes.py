@@ -33,9 +33,9 @@ from vq.coordination.coordinator import (
     join,
 )
 from vq.coordination.groups import delete_below
-from vq.coordination.paths import Value
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.value import Value
 from vq.errors import CoordinationError, InvalidState
 from vq.model import check_name
 

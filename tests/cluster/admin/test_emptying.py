@@ -15,7 +15,7 @@ from vq.admin.groups import GroupProgress
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import ensure_group
-from vq.coordination.paths import ConsumerGroup
+from vq.coordination.values.consumers import ConsumerGroup
 from vq.errors import InvalidState
 from vq.model import Message
 

@@ -13,7 +13,7 @@ from vq import aio
 from vq.admin import removing, streams
 from vq.admin.removing import GivenUp
 from vq.coordination import registry, topics
-from vq.coordination.paths import BrokerGroup, OpenPartitions
+from vq.coordination.values.brokers import BrokerGroup, OpenPartitions
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 

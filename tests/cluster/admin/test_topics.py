@@ -12,7 +12,7 @@ from support.waiting import until_true
 from vq.admin import settings, topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
-from vq.coordination.paths import CREATING, Topic
+from vq.coordination.values.topics import CREATING, Topic
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 

@@ -9,15 +9,12 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.coordination import topics as topic_tree
 from vq.coordination.groups import ensure_group
-from vq.coordination.paths import (
-    BrokerGroup,
-    ConsumerGroup,
-    GroupState,
-    Partition,
-    Topic,
-    Unreadable,
-)
 from vq.coordination.remains import read_remains
+from vq.coordination.values.brokers import BrokerGroup, GroupState
+from vq.coordination.values.consumers import ConsumerGroup
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
+from vq.coordination.values.value import Unreadable
 from vq.errors import UnknownTopic
 from vq.model import TopicSettings
 

@@ -13,9 +13,9 @@ from vq.broker.channel import Channel
 from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.values.brokers import GroupState
 from vq.errors import NotEnoughInSync, NotMaster
 from vq.model import ProducerStamp
 from vq.remoting import wire_pb2 as wire

@@ -14,8 +14,8 @@ from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Leadership
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import change_group, read_state
+from vq.coordination.values.brokers import GroupState
 from vq.errors import HandOverFailed, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command

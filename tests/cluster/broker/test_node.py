@@ -17,7 +17,6 @@ from vq.broker.node import Stage
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, ThreadRunner
 from vq.coordination.coordinator import ConnectionLost, NoNode, SessionState
-from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
 from vq.coordination.topics import (
     change_settings,
@@ -25,6 +24,9 @@ from vq.coordination.topics import (
     delete_topic,
     describe_topic,
 )
+from vq.coordination.values.brokers import BrokerLoad, BrokerNode, GroupState
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import (
     AddressUnavailable,
     Busy,

@@ -14,8 +14,8 @@ from vq.broker import relief
 from vq.broker.channel import Channel
 from vq.broker.disk_watch import DiskLevel
 from vq.broker.load import LoadMeter
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.topics import change_settings
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import DiskFull
 from vq.model import TopicSettings
 

@@ -24,7 +24,7 @@ from vq.client.consumer.share import Share
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
-from vq.coordination.paths import Assignment, CommittedOffset
+from vq.coordination.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
 from vq.store import recovery

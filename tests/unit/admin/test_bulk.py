@@ -9,15 +9,15 @@ from support.admin import ADDRESS, Brokers, cluster_of
 from vq.admin import bulk
 from vq.admin.bulk import GroupTopic, MeasuredRange, MessageRange
 from vq.admin.offsets import PartitionEnds
-from vq.coordination.paths import (
+from vq.coordination.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
-    Partition,
-    Topic,
 )
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command

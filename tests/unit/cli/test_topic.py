@@ -20,7 +20,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 

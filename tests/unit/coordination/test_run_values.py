@@ -3,7 +3,6 @@
 import pytest
 
 from vq.coordination.coordinator import NODE_BYTES_MAX
-from vq.coordination.paths import Unreadable, Value
 from vq.coordination.run_values import (
     ERROR_CHARACTERS_MAX,
     RESULT_TOPICS_MAX,
@@ -15,6 +14,7 @@ from vq.coordination.run_values import (
     covering,
     refused,
 )
+from vq.coordination.values.value import Unreadable, Value
 
 GOLDEN: list[tuple[Value, str]] = [
     (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),

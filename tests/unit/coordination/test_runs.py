@@ -9,7 +9,6 @@ from support.waiting import until
 from vq.coordination.coordinator import Check, NodeExists, WatchEvent
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import LeaseFence
 from vq.coordination.run_values import (
     RUNS_KEPT,
     ArchiveRun,
@@ -27,6 +26,7 @@ from vq.coordination.runs import (
     read_runs,
     write_result,
 )
+from vq.coordination.values.leases import LeaseFence
 from vq.errors import CoordinationError
 
 DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=ArchiveTopicRun(blocks=3))
