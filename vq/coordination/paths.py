@@ -1,7 +1,7 @@
 """The tree in ZooKeeper at one glance, and the names at its top.
 
-One class per znode has its path and its value: the classes are in ``values``, those of archives'
-runs in ``run_values``, and those of repeatable writes in ``writes``.
+One class per znode has its path and the format of its value: the classes are in ``values``, those
+of repeatable writes in ``writes``.
 
     settings                              ClusterSettings  what operators decided for all of it
     security/secret                       ClusterSecret   by which brokers know each other
@@ -27,7 +27,9 @@ runs in ``run_values``, and those of repeatable writes in ``writes``.
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
-    archive/runs/…                                        the runs of the archive: ``run_values``
+    archive/runs                          RunCounter      the number of the next run
+      <n>                                 ArchiveRun      what every node is to archive
+        <group>:<node>                    RunResult       what one node has done of it
     writes/<write>/…                                      who writes repeatable writes: ``writes``
 """
 
@@ -44,3 +46,4 @@ CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
 LEASES: Final = "leases"
+ARCHIVE: Final = "archive"

@@ -2,7 +2,7 @@
 
 A run is made once: a daily one for each time at which it was due, an operator's for each nonce,
 whatever answers are lost. A daily one is made only while the maker holds the lease (``leases``).
-Values are in ``run_values``; what a run does is in ``broker.archive_runs``.
+Values are in ``values.runs``; what a run does is in ``broker.archive_runs``.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +24,8 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
-from vq.coordination.run_values import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
 from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError
 

@@ -14,8 +14,8 @@ from support.simulation.loop import clock_of_loop
 from support.waiting import until
 from support.week import HOUR_S, QUIET, SteppedClock, look_seldom
 
-from vq.coordination.run_values import RunState
 from vq.coordination.runs import read_results, read_runs
+from vq.coordination.values.runs import RunState
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 

@@ -9,14 +9,6 @@ from support.waiting import until
 from vq.coordination.coordinator import Check, NodeExists, WatchEvent
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.run_values import (
-    RUNS_KEPT,
-    ArchiveRun,
-    ArchiveTopicRun,
-    RunCounter,
-    RunResult,
-    RunState,
-)
 from vq.coordination.runs import (
     begin_runs,
     forget_runs,
@@ -27,6 +19,14 @@ from vq.coordination.runs import (
     write_result,
 )
 from vq.coordination.values.leases import LeaseFence
+from vq.coordination.values.runs import (
+    RUNS_KEPT,
+    ArchiveRun,
+    ArchiveTopicRun,
+    RunCounter,
+    RunResult,
+    RunState,
+)
 from vq.errors import CoordinationError
 
 DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=ArchiveTopicRun(blocks=3))

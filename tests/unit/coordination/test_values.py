@@ -26,6 +26,7 @@ from vq.coordination.values.consumers import (
 )
 from vq.coordination.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.runs import ArchiveRun, ArchiveTopicRun, RunCounter, RunResult, RunState
 from vq.coordination.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.values.topics import DeletedTopics, DeletionFence, GraceClock, Topic
 from vq.coordination.values.value import Value
@@ -178,6 +179,30 @@ GOLDEN: list[tuple[Value, str]] = [
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
+    (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),
+    (
+        ArchiveRun(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),
+        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "b1/n1", "nonce": "ab", "dry_run": false, '
+        '"due_ms": 4, "fence": 3}',
+    ),
+    (
+        ArchiveRun(as_of_ms=5, started_ms=6, by="me", nonce="ab", topic="t", dry_run=True),
+        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": "ab", "topic": "t", '
+        '"dry_run": true}',
+    ),
+    (
+        RunResult(
+            state=RunState.FAILED,
+            begun_ms=1,
+            ended_ms=2,
+            total=ArchiveTopicRun(3, 4, 5, 6, "x"),
+            topics={"t": ArchiveTopicRun(3, 4, 5, 6, "x")},
+        ),
+        '{"v": 1, "state": "failed", "begun_ms": 1, "ended_ms": 2, "total": {"blocks": 3, '
+        '"size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}, "topics": {"t": '
+        '{"blocks": 3, "size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}}, '
+        '"omitted": 0}',
+    ),
 ]
 
 
