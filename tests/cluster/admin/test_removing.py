@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
-from support.client import factory_of
 from support.waiting import until_true
 
 from vq import aio
@@ -26,12 +25,6 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         await cluster.start("b1")
         await cluster.start("b2")
         yield cluster
-
-
-@pytest.fixture
-async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
-    async with factory_of(cluster) as factory:
-        yield factory
 
 
 async def names(factory: aio.MessageFactory) -> list[str]:
