@@ -22,8 +22,9 @@ from typing import Final, NamedTuple
 
 from vq.broker.batch_check import check_batch, check_empty
 from vq.broker.context import Context, Role
-from vq.broker.copies import Copies, Woken
+from vq.broker.copies import Copies
 from vq.broker.flush_due import FlushDue
+from vq.broker.parked import Parked, Woken, wake_all
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.replica_rules import acknowledges, committed, counts_flushed, may_shrink
 from vq.broker.session import Session
@@ -170,7 +171,7 @@ class Channel:
         self.state = State.OPENING
         self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
-        self.parked: dict[Woken, None] = {}
+        self.parked: Parked = {}
         self.copies = Copies()
         self._flush_due = FlushDue(context.call_later, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
@@ -513,7 +514,7 @@ class Channel:
         counters.messages_in += count
         counters.bytes_in += size
         if self.copies.parked:
-            _wake_all(self, self.copies.parked)
+            wake_all(self.partition, self.copies.parked)
         since = 0.0 if context.acknowledged is None else context.clock.monotonic()
         if settings.flush is _SYNC:
             session.count_put_bytes(size)
@@ -597,7 +598,7 @@ class Channel:
         self.copies.watch = None
         for each in (*self.older, self):
             each.copies.epoch = 0
-            _wake_all(each, each.parked)
+            wake_all(each.partition, each.parked)
 
     def show_copied(self) -> None:
         """Show readers what the master told to be committed, and is here."""
@@ -607,13 +608,13 @@ class Channel:
     def take_start(self, log: Log) -> None:
         """Take that retention has moved the start of the log."""
         self.start_offset = log.start_offset
-        _wake_all(self, self.parked)
+        wake_all(self.partition, self.parked)
 
     def tell_deleted(self, offset: int) -> None:
         """Have the copies delete what lies before ``offset``: retention has decided that."""
         if offset > self.copies.deleted:
             self.copies.deleted = offset
-            _wake_all(self, self.copies.parked)
+            wake_all(self.partition, self.copies.parked)
 
     def detach(self) -> None:
         """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
@@ -887,12 +888,12 @@ class Channel:
         if offset > self.high_watermark:
             self.high_watermark = offset
             if self.parked:
-                _wake_all(self, self.parked)
+                wake_all(self.partition, self.parked)
 
     def wake(self) -> None:
         """Have all parked requests look again."""
-        _wake_all(self, self.parked)
-        _wake_all(self, self.copies.parked)
+        wake_all(self.partition, self.parked)
+        wake_all(self.partition, self.copies.parked)
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; parked requests are answered with ``error``."""
@@ -901,12 +902,3 @@ class Channel:
         for older in self.older:
             older.close(error)
         self.wake()
-
-
-def _wake_all(channel: Channel, parked: dict[Woken, None]) -> None:
-    for waiting in list(parked):
-        try:
-            waiting.wake()
-        except Exception:
-            logger.exception("waking a reader failed", partition=channel)
-            parked.pop(waiting, None)

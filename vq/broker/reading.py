@@ -346,7 +346,7 @@ class WaitingGet:
         self._timer = self._channel.context.call_later(wait_s, self._finish)
 
     def wake(self) -> None:
-        """See ``channel.Woken``."""
+        """See ``parked.Woken``."""
         channel = self._channel
         if not channel.rules.read or channel.read_limit >= self._needed:
             self._finish()
