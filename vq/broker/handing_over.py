@@ -248,7 +248,7 @@ class HandOver:
     async def _until_stored(self, heir: str) -> None:
         """Return when the successor has stored everything, and every PUT is answered."""
         left = list(self._channels())
-        while left := [each for each in left if each.acks or _missing(each, heir)]:  # noqa: ASYNC110
+        while left := [each for each in left if each.acks.waiting or _missing(each, heir)]:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     async def _offer(self, epoch: int, heir: str, incarnation: int, *, resigns: bool) -> None:
