@@ -256,7 +256,7 @@ class _Ahead:
                 if answer.archive_url:
                     found = await self._read_zip(answer, size)
                     if found is None:
-                        self._brokers_end = answer.archive_end
+                        self._brokers_end = max(answer.archive_end, offset + 1)
                         continue
                     answer.offset, body = found
                     if not body:

@@ -41,33 +41,38 @@ class BlockingCalls:
         Raises:
             TimeoutError: It takes longer, or no thread gets free in that time.
         """
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             await self._free.acquire()
-            future: asyncio.Future[T] = loop.create_future()
+        async with asyncio.timeout(timeout_s):
+            return await self._begin(call)
 
-            def end(result: Any, error: BaseException | None) -> None:
-                self._running -= 1
-                self._free.release()
-                if future.done():  # nobody waits
-                    return
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+    def _begin(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Have a free thread make a call."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
 
-            def tell(result: Any, error: BaseException | None) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(end, result, error)
+        def end(result: Any, error: BaseException | None) -> None:
+            self._running -= 1
+            self._free.release()
+            if future.done():  # nobody waits
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
-            self._running += 1
-            if self._running > self._threads:
-                self._threads += 1
-                threading.Thread(
-                    target=_work, args=(self._queue,), name=self._name, daemon=True
-                ).start()
-            self._queue.put((call, tell))
-            return await future
+        def tell(result: Any, error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end, result, error)
+
+        self._running += 1
+        if self._running > self._threads:
+            self._threads += 1
+            threading.Thread(
+                target=_work, args=(self._queue,), name=self._name, daemon=True
+            ).start()
+        self._queue.put((call, tell))
+        return future
 
     def close(self) -> None:
         """End the threads, each after its call."""

@@ -99,12 +99,12 @@ class ZippedBlock:
         No chunk is read that begins ``size`` bytes behind ``offset``, or farther.
 
         Raises:
-            CorruptData: They are damaged.
+            CorruptData: They are damaged, or the block does not have the offset.
             OSError: They cannot be read.
         """
         block = self._wanted
         if not block.start <= offset < block.end:
-            raise ValueError(f"offset {offset} is outside [{block.start}, {block.end})")
+            raise CorruptData(f"offset {offset} is outside [{block.start}, {block.end})")
         first = bisect_right(self._starts, offset - block.start) - 1
         last = first + 1
         stop = offset - block.start + size
@@ -145,7 +145,7 @@ class ZippedBlock:
         data = self._read(member.data_at, member.size)
         try:
             told = json.loads(inflate(data, Chunk(0, member.length, 0, member.size, member.crc)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptData(f"{DESCRIPTION_NAME} is no JSON: {error}") from error
         if not isinstance(told, dict):
             raise CorruptData(f"{DESCRIPTION_NAME} is no JSON object")

@@ -64,7 +64,7 @@ def test_a_range_is_read_in_whole_chunks() -> None:
                 each for each in starts if each >= min(offset + size, len(RAW))
             )
     for offset in (-1, len(RAW)):
-        with pytest.raises(ValueError, match="outside"):
+        with pytest.raises(CorruptData, match="outside"):
             found.read(offset, 1)
 
 
