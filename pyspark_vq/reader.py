@@ -1,4 +1,4 @@
-"""Batch queries: ranges are planned on the driver, and tasks read them from the brokers."""
+"""Batch queries: ranges are planned on the driver; tasks read them from brokers, or archives."""
 
 import logging
 from collections.abc import Iterator
@@ -121,6 +121,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 selection=task.selection,
                 topic_id=found.topic_id,
                 read_from=options.read_from,
+                archives_directly=options.archives == "direct",
                 timeout=options.timeout_s,
             ):
                 at = each.next_offset

@@ -35,6 +35,7 @@ __all__ = [
     "new_zip",
     "open_zip",
     "url_in",
+    "zip_at",
 ]
 
 logger = get_logger(__name__)
@@ -97,7 +98,12 @@ def open_zip(disk: Disk, stub_path: Path, url: str) -> ZipReader:
     Raises:
         OSError: It does not lie beside its stub. What is elsewhere is not looked at.
     """
-    return _Elsewhere(url) if url else disk.open(ArchiveFiles.of(stub_path).zip)
+    return zip_at(url) if url else disk.open(ArchiveFiles.of(stub_path).zip)
+
+
+def zip_at(url: str) -> ZipReader:
+    """Return a zip at a URL to read. It is not looked at yet."""
+    return _Elsewhere(url)
 
 
 def new_zip(disk: Disk, block_path: Path, url: str) -> ZipWriter:
