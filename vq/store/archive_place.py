@@ -359,7 +359,7 @@ def drop_archive(disk: Disk, stub_path: Path) -> bool:
         else:
             disk.unlink(files.stub)
     if disk.exists(files.zip):
-        disk.unlink(files.zip)
+        disk.unlink_large(files.zip)
     return end_upload(disk, stub_path) or is_elsewhere
 
 
