@@ -92,10 +92,10 @@ class DataDisks:
         for each in self.all:
             await self._runner.run(each.reserve.release_if_short)
 
-    def look(self) -> None:
-        """Look at all of them."""
+    def look_now(self) -> None:
+        """Look at all of them on this thread, before anything is served."""
         for each in self.all:
-            each.look()
+            each.look_now()
 
     def keep_looking(self, tasks: Tasks) -> None:
         """Look at each of them again and again, beside everything else."""

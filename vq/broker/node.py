@@ -233,7 +233,7 @@ class BrokerNode:
         )
         await self._disks.release_reserves()
         watched = self._build(self._directory)
-        self._disks.look()
+        self._disks.look_now()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
