@@ -16,7 +16,7 @@ from typing import Final
 
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
-from vq.broker.disk_looks import DiskLooks, Seen
+from vq.broker.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.forecast import Growth, full_in_s
 from vq.broker.reserve import Reserve
@@ -55,9 +55,10 @@ class DataDisk:
         own_id: The id of the directory, once it is open; before that it is not looked for.
         gone: The directory was removed or unmounted, cannot be read, or does not answer: what is
             written is kept nowhere.
-        silent: It does not answer. Nothing may touch it on the loop.
+        silent: It does not answer a look, or a flush. Nothing may touch it on the loop.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
         place: Is told what follows for the partitions there; set it before the first look.
+        flush_waits_s: Returns for how long a flush there has been in flight. Likewise.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class DataDisk:
         self._looks = DiskLooks(self._read, runner, clock)
         self.refusal: VqError | None = None
         self.place: Place | None = None
+        self.flush_waits_s: Callable[[], float] = lambda: 0.0
         self._told_soon = False
 
     async def run(self) -> None:
@@ -114,7 +116,7 @@ class DataDisk:
 
     async def _look(self) -> None:
         seen = await self._looks.next()
-        if seen is None:
+        if seen is None or self.flush_waits_s() >= FLUSH_SILENT_S:
             self._note_silence()
         else:
             self._take(seen)
@@ -151,14 +153,14 @@ class DataDisk:
         if self.silent:
             return
         self.silent = True
-        since_s = self._clock.wall_ms() / 1_000 - self._looks.waits_s
+        since_s = self._clock.wall_ms() / 1_000 - self.silent_s
         since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._note_gone(f"it has not answered since {since}")
 
     @property
     def silent_s(self) -> float:
         """For how long the directory has not answered; 0: it does."""
-        return self._looks.waits_s if self.silent else 0.0
+        return max(self._looks.waits_s, self.flush_waits_s()) if self.silent else 0.0
 
     def _note_gone(self, why: str) -> None:
         """Note why the directory is gone; "": it is there."""

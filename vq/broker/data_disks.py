@@ -13,7 +13,7 @@ from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
 from vq.broker.data_disk import DataDisk
-from vq.broker.flusher import Flusher
+from vq.broker.load import FlushMeter
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner
 from vq.broker.storer import Storer
@@ -75,11 +75,12 @@ class DataDisks:
         """Their reserves, by directory."""
         return {each.path: each.reserve for each in self.all}
 
-    def make_places(self, flushers: Sequence[Flusher], turn: Turn) -> dict[Path, Place]:
+    def make_places(self, flushers: Sequence[FlushMeter], turn: Turn) -> dict[Path, Place]:
         """Return what channels see of them; each is flushed by a flusher of its own."""
         places = {}
         for disk, flusher in zip(self.all, flushers, strict=True):
             disk.place = places[disk.path] = Place(Storer(flusher, turn))
+            disk.flush_waits_s = flusher.waits_s
         return places
 
     def know(self, ids: Mapping[Path, str]) -> None:

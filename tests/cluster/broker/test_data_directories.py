@@ -9,7 +9,7 @@ from support.broker import Client, message
 from support.node_pair import settled, whole
 from support.waiting import until
 
-from vq.broker.disk_looks import SILENT_S
+from vq.broker.disk_looks import FLUSH_SILENT_S, SILENT_S
 from vq.broker.old_blocks import is_whole
 from vq.broker.runner import Lane
 from vq.coordination.topics import delete_topic
@@ -207,6 +207,24 @@ async def test_a_further_directory_that_hangs_takes_only_its_partitions(
     await client.put("t", homes[D2][0], [message(b"y")])
     await client.get("t", homes[D2][0], 0)
     assert [each.level for each in (await client.status()).disks] == ["ok", "ok"]
+
+
+async def test_a_directory_whose_flush_hangs_is_told_as_one_that_does_not_answer(cluster, two):
+    """A disk whose device is away answers looks: what they ask for is in memory."""
+    node, client = two
+    homes = by_home(node)
+    flusher = cluster.flushers["b1"]  # of the main directory
+    flusher.held = True
+    waiting = asyncio.ensure_future(client.put("t", homes[D1][0], [message(b"x")]))
+    await until(lambda: node._disks.main.silent)
+    assert node._disks.main.silent_s >= FLUSH_SILENT_S
+    with pytest.raises(Busy, match="does not answer"):
+        await client.put("t", homes[D1][1], [message(b"x")])
+    flusher.held = False
+    flusher.release()
+    await waiting
+    await until(lambda: not node._disks.main.silent)
+    await client.put("t", homes[D1][1], [message(b"x")])
 
 
 async def test_new_partitions_and_upkeep_pass_by_a_directory_that_hangs(cluster, two, monkeypatch):
