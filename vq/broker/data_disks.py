@@ -117,6 +117,10 @@ class DataDisks:
         """Whether a directory takes new logs now."""
         return all(each.refusal is None for each in self.all if each.path == path)
 
+    def silent(self, path: Path) -> bool:
+        """Whether a directory does not answer."""
+        return any(each.silent for each in self.all if each.path == path)
+
     def copy_refusal(self, channel: Channel) -> VqError | None:
         """Return why nothing is copied to the disk of a partition; None: it is."""
         place = channel.place

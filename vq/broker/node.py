@@ -277,7 +277,7 @@ class BrokerNode:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
-        directory.takes = self._disks.takes
+        directory.takes, directory.silent = self._disks.takes, self._disks.silent
         self._disks.know(directory.ids)
         self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
         role = Role(group=config.group, holds=self._lease.holds)

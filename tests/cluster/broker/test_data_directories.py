@@ -12,6 +12,7 @@ from support.waiting import until
 from vq.broker.disk_looks import FLUSH_SILENT_S, SILENT_S
 from vq.broker.old_blocks import is_whole
 from vq.broker.runner import Lane
+from vq.broker.upkeep import TIDY_INTERVAL_S
 from vq.coordination.topics import delete_topic
 from vq.errors import Busy, DirectoryRefused, DiskFull
 from vq.store.format import CHECKPOINT_NAME
@@ -227,10 +228,20 @@ async def test_a_directory_whose_flush_hangs_is_told_as_one_that_does_not_answer
     await client.put("t", homes[D1][1], [message(b"x")])
 
 
-async def test_new_partitions_and_upkeep_pass_by_a_directory_that_hangs(cluster, two, monkeypatch):
+async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch):
+    """New partitions may lie there, for all that is known, and wait; upkeep passes it by."""
     node, client = two
     answers = hang(node, D2, monkeypatch)
     await until(lambda: node._disks.all[1].silent)
+    disk, touched = cluster.disks["b1"], []
+    find = disk._find
+
+    def note(path: Path):
+        if node._disks.all[1].silent and D2 in (path, *path.parents):
+            touched.append(path)
+        return find(path)
+
+    monkeypatch.setattr(disk, "_find", note)
     channels = [node._partitions.channels["t", number] for number in range(4)]
     assert {is_whole(each) for each in channels if each.place is node._disks.all[1].place} == {
         False
@@ -238,12 +249,15 @@ async def test_new_partitions_and_upkeep_pass_by_a_directory_that_hangs(cluster,
     for disk in node._disks.all:
         await asyncio.wait_for(disk.look(), 1)  # whoever needs space does not wait for it
     await cluster.create_topic("new", partitions=4)
+    await until(lambda: "new" in node._partitions.view.problems)
+    assert "data directory /d2 does not answer" in str(node._partitions.view.problems["new"])
+    await asyncio.sleep(2 * TIDY_INTERVAL_S)
+    await client.put("t", by_home(node)[D1][0], [message(b"x")])
+    assert touched == []
+    answers.set()
     await until(lambda: ("new", 3) in node._partitions.channels)
     for number in range(4):
         await client.put("new", number, [message(b"x")])
-        assert home(node, number, "new") == D1
-    answers.set()
-    await until(lambda: not node._disks.all[1].silent)
 
 
 async def test_a_node_whose_main_directory_hangs_takes_nothing_until_it_answers(
