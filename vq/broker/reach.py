@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from vq.broker.channel import Channel
 from vq.broker.copies import CopyPosition, Woken
 from vq.broker.partition_state import State
-from vq.broker.reading import check_range, check_readable, not_master
+from vq.broker.reading import check_answers, check_range, check_readable, not_master
 from vq.errors import OffsetOutOfRange
 
 
@@ -111,6 +111,7 @@ class CopyReach:
             raise channel.why_refused()
         if not channel.role.epoch:
             raise not_master(channel)
+        check_answers(channel)
 
     def check_range(self, part: Channel, offset: int) -> None:
         """See ``Reach.check_range``."""

@@ -11,6 +11,7 @@ from support.waiting import until
 
 from vq.broker.disk_looks import FLUSH_SILENT_S, SILENT_S
 from vq.broker.old_blocks import is_whole
+from vq.broker.reach import CopyReach
 from vq.broker.runner import Lane
 from vq.broker.upkeep import TIDY_INTERVAL_S
 from vq.coordination.topics import delete_topic
@@ -246,6 +247,8 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
     assert {is_whole(each) for each in channels if each.place is node._disks.all[1].place} == {
         False
     }
+    with pytest.raises(Busy, match=r"/d2 .* does not answer"):
+        CopyReach("n2", 1).check(node._partitions.channels["t", by_home(node)[D2][0]], 1)
     for disk in node._disks.all:
         await asyncio.wait_for(disk.look(), 1)  # whoever needs space does not wait for it
     await cluster.create_topic("new", partitions=4)
