@@ -206,6 +206,7 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         StaleEpoch: The reader knows a newer master.
         UnknownTopic: The topic was deleted, and can be brought back.
         PermissionRefused: The topic is not readable.
+        Busy: Its data directory does not answer: a read would hang.
         VqError: The channel is closing.
     """
     if channel.state is State.CLOSED:
@@ -219,6 +220,17 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
+    check_answers(channel)
+
+
+def check_answers(channel: Channel) -> None:
+    """Return if the data directory of a partition answers.
+
+    Raises:
+        Busy: It does not: a read would hang.
+    """
+    if channel.place.silent:
+        raise channel.place.refusal or Busy(f"the data directory of {channel} does not answer")
 
 
 def not_master(channel: Channel) -> NotMaster:

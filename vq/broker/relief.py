@@ -87,7 +87,7 @@ class Relief:
             CoordinationError: ZooKeeper cannot be asked.
         """
         for disk in self._disks:
-            disk.look()
+            await disk.look()
         found = [
             Pressed(str(disk.path), disk.pressure_bytes, partial(_lies_on, disk))
             for disk in self._disks

@@ -18,8 +18,9 @@ from vq.errors import CorruptData
 from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
 from vq.store.checked_text import decode_text, encode_text
-from vq.store.disk import FILE_MODE, Disk, File
+from vq.store.disk import FILE_MODE, Disk
 from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX, UPLOAD_SUFFIX
+from vq.store.long_file import LongFile
 
 __all__ = [
     "Unreachable",
@@ -124,22 +125,20 @@ class _BesideWriter:
         self._disk = disk
         self._path = path
         self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
-        self._length = 0
         self._is_placed = False
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self._beside)
-        self._file: File | None = disk.open(self._beside, create=True)
+        self._file: LongFile | None = LongFile(disk.open(self._beside, create=True))
 
     def write(self, data: bytes) -> None:
         """See ``ZipWriter.write``."""
         assert self._file is not None
-        self._file.pwrite([data], self._length)
-        self._length += len(data)
+        self._file.write(data)
 
     def sync(self) -> None:
         """See ``ZipWriter.sync``."""
         assert self._file is not None
-        self._file.datasync()
+        self._file.sync()
         self._file.forget_cache()
 
     def reader(self) -> ZipReader:
@@ -365,7 +364,7 @@ def drop_archive(disk: Disk, stub_path: Path) -> bool:
         else:
             disk.unlink(files.stub)
     if disk.exists(files.zip):
-        disk.unlink(files.zip)
+        disk.unlink_large(files.zip)
     return end_upload(disk, stub_path) or is_elsewhere
 
 
