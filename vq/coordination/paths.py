@@ -37,6 +37,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Self
 
 from vq import limits
+from vq.coordination.coordinator import Unreadable as Unreadable
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import (
@@ -78,14 +79,6 @@ EPOCH_MAX: Final = 2**32 - 1
 
 #: Of a new secret, and the least of any.
 SECRET_BYTES: Final = 32
-
-
-class Unreadable(CoordinationError):
-    """A znode has something else than the value that belongs there; the text has its path."""
-
-    hint = (
-        "write the value that belongs there, from a copy of the tree; docs/coordination.md has it"
-    )
 
 
 class Value:

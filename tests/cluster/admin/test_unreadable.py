@@ -2,6 +2,7 @@
 
 import pytest
 from support.broker import MemoryCluster
+from support.coordination import deny_reading
 
 from vq.admin import groups, topics
 from vq.admin.cluster import cluster_status
@@ -138,3 +139,18 @@ async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClien
     await topics.delete_topic(client, "t", now=True)
     with pytest.raises(UnknownTopic):
         await topics.plan_delete(client, "t", now=True)
+
+
+async def test_a_node_that_may_not_be_read_counts_as_unreadable(
+    cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ACL is another one than that of vq's nodes."""
+    await cluster.create_topic("good", partitions=1)
+    for name in ("ours", "theirs"):
+        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"good": ""}))
+    deny_reading(client.coordinator, ConsumerGroup.path("theirs"))
+    deny_reading(client.coordinator, Topic.path("t"))
+    assert [each.name for each in await topics.list_topics(client)] == ["good"]
+    assert [each.group for each in await groups.list_groups(client)] == ["ours"]
+    assert "does not allow this to vq: 'topics/t'" in caplog.text
+    assert "does not allow this to vq: 'consumers/theirs'" in caplog.text
