@@ -81,7 +81,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins.
 
-        Spark asks twice: for the end of the first micro-batch, and for its tasks.
+        Spark asks twice: for the end of the first micro-batch, and for its tasks. It asks again
+        when a query that was stopped in its first micro-batch is started again.
         """
         if self._initial is None:
             self._initial = self._first_places()
@@ -118,7 +119,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # once it has another one: of a stream that waits, the group would lag for ever.
         self._progress.note(begin, at_once=end == begin)
         self._not_before = time.monotonic() + IDLE_PAUSE_S if end == begin else 0.0
-        return end.encode()
+        if end == begin:
+            return start  # Spark compares the two
+        return end.encode_first(begin) if begin == self._initial else end.encode()
 
     def _end_of_next(self, begin: Positions, limit: ReadLimit) -> Positions:
         try:
@@ -198,8 +201,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # A micro-batch ------------------------------------------------------------------------------
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch: the same for the same places."""
-        ranges = ranges_between(Positions.decode(start), Positions.decode(end))
+        """Return the tasks of a micro-batch: the same for the same places.
+
+        Of the first one, its end says where it begins: ``start`` is new after a restart.
+        """
+        begin = Positions.begin_of(end) or Positions.decode(start)
+        ranges = ranges_between(begin, Positions.decode(end))
         wanted = selected(EVERYTHING, self._options)
         return [Split(each, wanted) for each in split(ranges, self._options.min_partitions)]
 
