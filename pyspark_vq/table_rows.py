@@ -1,15 +1,16 @@
 """The rows of the tables ``vq.lag``, ``vq.topics``, ``vq.brokers`` and ``vq.audit``. Pure.
 
 Each table has a schema and a function that makes its rows of what ``vq.admin`` returns. What is not
-known is null; where a broker or ZooKeeper did not tell it, ``error`` says why.
+known is null; where a broker or ZooKeeper did not tell it, ``error`` says why. ``cells.fitting``
+makes the numbers and texts fit into Spark.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
+from pyspark_vq.cells import moment
 from pyspark_vq.reports.lag_rules import Thresholds
 from vq.admin import (
     ArchiveRun,
@@ -238,8 +239,3 @@ def _act(
 def audit_error_row(kind: str, error: str) -> Row:
     """Return the row of what cannot be read."""
     return (None, kind, None, None, None, None, None, error)
-
-
-def moment(time_ms: int) -> datetime | None:
-    """Return a time in milliseconds since 1970; None: it is not known."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_vq import table_rows
+from pyspark_vq import cells, table_rows
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect, Given
 from pyspark_vq.table_rows import Row
@@ -40,10 +40,12 @@ class _Reader(DataSourceReader):
     def __init__(
         self,
         connect: Connect,
+        schema: StructType,
         names: Callable[[Admin], Sequence[str]] | None,
         rows: Callable[[Admin, Sequence[str]], Iterator[Row]],
     ) -> None:
         self._connect = connect
+        self._columns = schema.fieldNames()
         self._names = names
         self._rows = rows
 
@@ -58,7 +60,8 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Return the rows of one task."""
         assert isinstance(partition, _Part)
-        yield from self._rows(factory_of(self._connect).admin, partition.names)
+        for row in self._rows(factory_of(self._connect).admin, partition.names):
+            yield cells.fitting(row, self._columns)
 
 
 class _Table(DataSource):
@@ -89,7 +92,7 @@ class LagTable(_Table):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), _groups, _lags)
+        return _Reader(self._connect(), schema, _groups, _lags)
 
 
 class TopicsTable(_Table):
@@ -104,7 +107,7 @@ class TopicsTable(_Table):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), _topic_names, _topics)
+        return _Reader(self._connect(), schema, _topic_names, _topics)
 
 
 class BrokersTable(_Table):
@@ -119,7 +122,7 @@ class BrokersTable(_Table):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), None, _brokers)
+        return _Reader(self._connect(), schema, None, _brokers)
 
 
 class AuditTable(_Table):
@@ -134,7 +137,7 @@ class AuditTable(_Table):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), None, _audit)
+        return _Reader(self._connect(), schema, None, _audit)
 
 
 TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)
