@@ -108,6 +108,7 @@ def test_tables_show_the_cluster_and_what_a_silent_broker_hides(
     lags = {each.partition: each for each in found if each.group == "readers"}
     assert lags[alive].lag_messages == 1
     assert lags[alive].verdict == "stopped"  # it has no consumer any more
+    assert (lags[alive].cause, lags[alive].start) == ("no_members", 0)
     assert lags[alive].error is None
     assert (lags[silent].end, lags[silent].lag_bytes) == (None, None)
     assert lags[silent].verdict == "unknown"
