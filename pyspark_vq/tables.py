@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_vq import cells, table_rows
 from pyspark_vq.connection import factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.options import Connect, Given
 from pyspark_vq.table_rows import Row
 from vq import Admin
@@ -49,6 +50,7 @@ class _Reader(DataSourceReader):
         self._names = names
         self._rows = rows
 
+    @untraced
     def partitions(self) -> list[InputPartition]:
         """Deal the names out to tasks."""
         if self._names is None:
@@ -57,6 +59,7 @@ class _Reader(DataSourceReader):
         tasks = max(1, min(TASKS_MAX, len(names)))
         return [_Part(names[number::tasks]) for number in range(tasks)]
 
+    @untraced
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Return the rows of one task."""
         assert isinstance(partition, _Part)
@@ -90,6 +93,7 @@ class LagTable(_Table):
         """Return the name of the format."""
         return "vq.lag"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         return _Reader(self._connect(), schema, _groups, _lags)
@@ -105,6 +109,7 @@ class TopicsTable(_Table):
         """Return the name of the format."""
         return "vq.topics"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         return _Reader(self._connect(), schema, _topic_names, _topics)
@@ -120,6 +125,7 @@ class BrokersTable(_Table):
         """Return the name of the format."""
         return "vq.brokers"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         return _Reader(self._connect(), schema, None, _brokers)
@@ -135,6 +141,7 @@ class AuditTable(_Table):
         """Return the name of the format."""
         return "vq.audit"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
         return _Reader(self._connect(), schema, None, _audit)
