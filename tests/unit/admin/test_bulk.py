@@ -10,11 +10,11 @@ from support.coordination import deny_reading
 from vq.admin import bulk
 from vq.admin.bulk import GroupTopic, MeasuredRange, MessageRange
 from vq.admin.offsets import PartitionEnds
+from vq.coordination.values.brokers import GroupState
 from vq.coordination.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
-    GroupState,
     Member,
     Owner,
 )
