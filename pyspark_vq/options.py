@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
 
@@ -263,6 +264,7 @@ class ReadOptions:
         tags: Only messages with one of these; none: all.
         read_from: ``master``, or ``any`` of the nodes in sync.
         timeout_s: A partition that could not be read for so long fails the task.
+        clock_ahead_s: How far a producer's clock may be ahead of the brokers'.
     """
 
     connect: Connect
@@ -278,6 +280,7 @@ class ReadOptions:
     tags: tuple[str, ...]
     read_from: Literal["master", "any"]
     timeout_s: float
+    clock_ahead_s: float
 
     NAMES = (
         *Connect.NAMES,
@@ -293,6 +296,7 @@ class ReadOptions:
         "tag",
         "readFrom",
         "timeout",
+        "clockAhead",
     )
 
     @classmethod
@@ -321,6 +325,7 @@ class ReadOptions:
             tags=_tags(given.text("tag")),
             read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
+            clock_ahead_s=given.seconds("clockAhead", CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX),
         )
         given.end()
         if bool(found.topics) == (found.topic_pattern is not None):
