@@ -1,7 +1,9 @@
 """The audit of contents as a program for ``spark-submit``; options of ``vq report audit``.
 
-spark-submit --py-files vq.whl spark/content_audit.py --zookeeper zk1:2181 --topic orders
+spark-submit … spark/content_audit.py --zookeeper zk1:2181 --topic orders
 python spark/content_audit.py --topic orders --html audit.html          on this machine alone
+
+docs/howto/spark.md says what goes for ``…``: how executors get vq.
 """
 
 import sys
