@@ -359,7 +359,7 @@ async def test_a_partition_comes_back_to_a_damaged_log_and_takes_messages(pair):
     await pair.until_writable(second)
     await pair.until_known(first, second)
     channel = pair.channel(first)
-    channel.log._stop(LogState.QUARANTINED, "its first block is missing")
+    channel.log.status.stop(LogState.QUARANTINED, "its first block is missing")
     channel._look()
     assert await pair.move() == end
     await pair.until_writable(first)
