@@ -13,10 +13,10 @@ from support.waiting import WAIT_S, until
 from vq import limits
 from vq.broker import fetch_answer, fetching
 from vq.broker.config import ConnectionLimits
+from vq.broker.fetched_partition import FetchedPartition
 from vq.broker.fetching import (
     CHECKS_PER_TURN,
     SCANS_PER_ANSWER,
-    FetchedPartition,
     FetchSession,
 )
 from vq.broker.partitions import Partitions
