@@ -1,4 +1,4 @@
-"""Batch queries: ranges are planned on the driver, and tasks read them from the brokers."""
+"""Batch queries: ranges are planned on the driver; tasks read them from brokers, or archives."""
 
 import logging
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_vq.columns import checked, record_batch, wanted_columns
 from pyspark_vq.connection import factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.filters import EVERYTHING, Narrowed, narrowed_by
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.planning import batch_ranges
@@ -55,6 +56,7 @@ class BatchReader(DataSourceReader):
         self._left, others = narrowed_by(filters, self._left)
         return others
 
+    @untraced
     def partitions(self) -> list[InputPartition]:
         """Return the tasks of the query; one without a range if there is nothing to read."""
         left, options = self._left, self._options
@@ -68,6 +70,7 @@ class BatchReader(DataSourceReader):
         found = split(narrowed(ranges, wanted.low, wanted.high), options.min_partitions)
         return [Split(each, wanted) for each in found] or [InputPartition(None)]
 
+    @untraced
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task."""
         if isinstance(partition, Split):
@@ -121,6 +124,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 selection=task.selection,
                 topic_id=found.topic_id,
                 read_from=options.read_from,
+                archives_directly=options.archives == "direct",
                 timeout=options.timeout_s,
             ):
                 at = each.next_offset

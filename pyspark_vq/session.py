@@ -1,6 +1,6 @@
 """A Spark session on this machine, from parts that pip installs.
 
-Programs that run on a cluster get their session from ``spark-submit`` and need nothing of this.
+Under ``spark-submit`` it is the submitted one: what was submitted goes before every default here.
 """
 
 import atexit
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from vq.devtools.zookeeper import find_java
@@ -21,15 +22,21 @@ from vq.devtools.zookeeper import find_java
 #: once nobody asks.
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 
-#: What every session of vq's programs has; ``conf`` of the caller goes before it.
+#: What every session of vq's programs has; what the caller or spark-submit sets goes before.
 DEFAULT_CONF: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",  # otherwise Spark drops the reader's filters
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+}
+#: Those of a session on this machine alone: nothing needs to reach it from outside.
+_LOCAL_CONF: Final = {
+    "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
 }
+#: Those of a session on a cluster. A warning says that there are no executors, or too small ones.
+_CLUSTER_CONF: Final = {"spark.log.level": "WARN"}
 
 _WRAPPER: Final = f"""#!/bin/sh
 for given; do
@@ -49,7 +56,8 @@ def session(
     """Return the Spark session of this process; make one if there is none.
 
     A new one uses this interpreter for its workers, and the Java that ``find_java`` finds. Under
-    ``spark-submit`` the session is the one that was submitted, and ``master`` has no effect.
+    ``spark-submit`` the session is the one that was submitted, with its settings, and ``master``
+    has no effect.
 
     Raises:
         MissingPart: There is no Java 17 or later.
@@ -58,15 +66,32 @@ def session(
     if active is not None:
         return active
     builder = SparkSession.builder.appName(name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+    known: Mapping[str, str] = {}
+    if submitted():
+        SparkContext._ensure_initialized()  # before it a SparkConf knows nothing of spark-submit
+        known = dict(SparkConf().getAll())
+        master = known.get("spark.master", master)
+    else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ["JAVA_HOME"] = str(_java_home(find_java()))
         builder = builder.master(master)
-    for key, value in {**DEFAULT_CONF, **(conf or {})}.items():
+    for key, value in chosen_conf(master, known, conf or {}).items():
         builder = builder.config(key, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+    return builder.getOrCreate()
+
+
+def submitted() -> bool:
+    """Return whether this process was started by ``spark-submit``."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def chosen_conf(
+    master: str, known: Mapping[str, str], given: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return what a new session is to be told: ``given``, and defaults of what is not ``known``."""
+    place = _LOCAL_CONF if master.startswith("local") else _CLUSTER_CONF
+    defaults = {**DEFAULT_CONF, **place}
+    return {**{key: value for key, value in defaults.items() if key not in known}, **given}
 
 
 def _java_home(java: Path) -> Path:

@@ -134,3 +134,9 @@ def disarm(client: MemoryCoordinator) -> bool:
     )
     client.lose_request = client.lose_reply = client.expire_request = client.outlive_request = 0
     return not armed
+
+
+def deny_reading(client: Coordinator, path: str) -> None:
+    """Give a node of an ensemble in memory an ACL that lets nobody read it."""
+    assert isinstance(client, MemoryCoordinator)
+    client._ensemble.tree.denied.add(client._full(path))

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         GroupProgress,
         GroupSummary,
     )
+    from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag, why_stopped
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
     from vq.admin.removing import GivenUp, Removal
@@ -127,6 +128,7 @@ _HOMES = {
         "GroupProgress",
         "GroupSummary",
     ),
+    "vq.admin.lag_rules": ("LagFacts", "LagThresholds", "LagVerdict", "judge_lag", "why_stopped"),
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
     "vq.admin.removing": ("GivenUp", "Removal"),
@@ -202,6 +204,9 @@ __all__ = [
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "LagFacts",
+    "LagThresholds",
+    "LagVerdict",
     "Level",
     "MeasuredRange",
     "MessageRange",
@@ -244,7 +249,9 @@ __all__ = [
     "VerifyProgress",
     "WriteAttempt",
     "WrittenRange",
+    "judge_lag",
     "sequence_fault",
+    "why_stopped",
 ]
 
 

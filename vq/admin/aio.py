@@ -286,6 +286,7 @@ class Admin:
         selection: Selection = ALL,
         topic_id: str = "",
         read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        archives_directly: bool = False,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[StoredColumns, None]:
@@ -300,6 +301,7 @@ class Admin:
             selection=selection,
             topic_id=topic_id,
             read_from=read_from,
+            archives_directly=archives_directly,
             max_bytes=max_bytes,
             timeout=timeout,
         )

@@ -11,11 +11,10 @@ from typing import Final
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import groups, registry, topics
-from vq.coordination.coordinator import BadVersion, Check, Coordinator, NoNode
+from vq.coordination.coordinator import BadVersion, Check, Coordinator, NoNode, Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.coordination.values.brokers import BrokerNode
 from vq.coordination.values.consumers import CommittedOffset
-from vq.coordination.values.value import Unreadable
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import PartitionState, Span
 

@@ -457,6 +457,7 @@ class Admin:
         selection: Selection = ALL,
         topic_id: str = "",
         read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        archives_directly: bool = False,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> Iterator[StoredColumns]:
@@ -476,6 +477,10 @@ class Admin:
             topic_id: The topic must be this one; "": the one that has the name at the first read.
             read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
                 to do.
+            archives_directly: Read archives at URLs in this process, with fsspec (the extra
+                ``archive``), and so that brokers have less to do. They still say before each part
+                that it may be read. What cannot be read here, within 20 s, is asked of the broker;
+                a warning says so, once for each place.
             max_bytes: Of one request, 1 KiB to 8 MiB.
             timeout: How long a broker is asked again while it is away, in seconds.
 
@@ -495,6 +500,7 @@ class Admin:
             selection=selection,
             topic_id=topic_id,
             read_from=read_from,
+            archives_directly=archives_directly,
             max_bytes=max_bytes,
             timeout=timeout,
         )

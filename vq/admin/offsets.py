@@ -12,8 +12,8 @@ from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import topics
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import gather_all
-from vq.coordination.values.value import Unreadable
 from vq.errors import InvalidArgument, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of

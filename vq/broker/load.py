@@ -133,6 +133,10 @@ class FlushMeter:
         self._flushes += 1
         self._on_done(tickets, outcome)
 
+    def waits_s(self) -> float:
+        """For how long the flush in flight has lasted; 0: there is none."""
+        return 0.0 if self._begun is None else self._now() - self._begun
+
     def take(self) -> FlushTimes:
         """Return what was measured since the last call, and begin anew."""
         now, begun = self._now(), self._begun

@@ -230,7 +230,7 @@ class BrokerNode:
         )
         await self._disks.release_reserves()
         watched = self._build(self._directory)
-        self._disks.look()
+        self._disks.look_now()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -274,7 +274,7 @@ class BrokerNode:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
-        directory.takes = self._disks.takes
+        directory.takes, directory.silent = self._disks.takes, self._disks.silent
         self._disks.know(directory.ids)
         self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
         role = Role(group=config.group, holds=self._lease.holds)

@@ -11,7 +11,7 @@ from vq.broker.channel import Channel
 from vq.broker.copies import CopyPosition
 from vq.broker.parked import Parked, Woken
 from vq.broker.partition_state import State
-from vq.broker.reading import check_range, check_readable, not_master
+from vq.broker.reading import check_answers, check_range, check_readable, not_master
 from vq.errors import OffsetOutOfRange
 
 
@@ -108,6 +108,7 @@ class CopyReach:
             raise channel.why_refused()
         if not channel.role.epoch:
             raise not_master(channel)
+        check_answers(channel)
 
     def check_range(self, part: Channel, offset: int) -> None:
         """See ``Reach.check_range``."""

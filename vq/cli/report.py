@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vq.admin.lag_rules import LagThresholds
 from vq.cli.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
 from vq.errors import VqError
 
@@ -36,6 +38,9 @@ TOP: Final = 20
 TOP_MAX: Final = 1_000
 #: Of the log of Spark's process, when it does not start.
 _LOG_CHARS: Final = 2_000
+#: The last line of a traceback of Python.
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)")
+_NOT_THERE: Final = "the executors lack it: docs/howto/spark.md, on a cluster"
 _YEAR_S: Final = 366 * 86_400.0
 
 
@@ -162,10 +167,10 @@ def start_spark(name: str, *, master: str, conf: Mapping[str, str]) -> "SparkSes
         MissingPart: There is no Java.
     """
     try:
-        from pyspark_vq.session import session
+        from pyspark_vq.session import session, submitted
     except ImportError as error:
         raise missing(error) from error
-    if master.startswith("local"):  # two waves of small tasks, not two hundred
+    if master.startswith("local") and not submitted():  # two waves of small tasks, not two hundred
         conf = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)), **conf}
     with _error_stream_aside() as said:
         try:
@@ -233,13 +238,18 @@ def told_failures() -> Iterator[None]:
 def _cause(said: str) -> str:
     """Return the line of an error of Spark that has its cause.
 
-    An error of vq, else Java's innermost exception, else the outermost, else the first line.
+    An error of vq, else what a Python worker raised, else Java's innermost exception, else the
+    outermost, else the first line.
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    for start in (("vq.", "pyspark_vq."), "Caused by: ", ": "):
-        found = [line for line in lines if line.startswith(start)]
-        if found:
-            return found[-1] if start[0] == "vq." else found[-1].removeprefix(str(start))
+    if found := [line for line in lines if line.startswith(("vq.", "pyspark_vq."))]:
+        return found[-1]
+    if raised := _RAISED.findall(said):
+        cause = str(raised[-1])
+        return f"{cause}; {_NOT_THERE}" if cause.startswith("ModuleNotFoundError") else cause
+    for start in ("Caused by: ", ": "):
+        if found := [line for line in lines if line.startswith(start)]:
+            return found[-1].removeprefix(start)
     return lines[0] if lines else ""
 
 
@@ -331,10 +341,9 @@ def lag(
     spark = start("vq-lag-report")
     from pyspark_vq.reports import lag as lag_reports
     from pyspark_vq.reports.lag_reading import Load
-    from pyspark_vq.reports.lag_rules import Thresholds
 
     wanted = lag_reports.Wanted(
-        thresholds=Thresholds(
+        thresholds=LagThresholds(
             warn_s=warn_seconds or None,
             warn_bytes=warn_bytes,
             warn_messages=warn_messages,

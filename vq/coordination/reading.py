@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from vq.coordination.coordinator import (
     READS_PER_CALL_MAX,
     Coordinator,
-    Node,
     NoNode,
+    Read,
     Stat,
     Watch,
     join,
@@ -115,9 +115,9 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
     return results
 
 
-async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Node | None]:
-    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; None for a missing one."""
-    found: list[Node | None] = []
+async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Read]:
+    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; see ``get_many``."""
+    found: list[Read] = []
     size = READS_PER_CALL_MAX
     for first in range(0, len(paths), size * BULK_CALLS_MAX):
         step = paths[first : first + size * BULK_CALLS_MAX]

@@ -29,6 +29,7 @@ from vq.coordination.coordinator import (
     SessionExpired,
     SessionState,
     Set,
+    Unreadable,
     WatchEvent,
 )
 from vq.coordination.keeper import Keeper
@@ -44,7 +45,6 @@ from vq.coordination.values.brokers import (
     GroupState,
     OpenPartitions,
 )
-from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, GroupView, NodeInfo, check_name

@@ -3,11 +3,16 @@
 import json
 from dataclasses import dataclass, replace
 
-from vq.coordination.coordinator import ConnectionLost, Coordinator, NoNode, SessionExpired
+from vq.coordination.coordinator import (
+    ConnectionLost,
+    Coordinator,
+    NoNode,
+    SessionExpired,
+    Unreadable,
+)
 from vq.coordination.reading import TopicView, numbered_children, read_topic
 from vq.coordination.values.partitions import Partition
 from vq.coordination.values.topics import DELETING, Topic
-from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicSettings
 

@@ -19,6 +19,7 @@ from vq.coordination.coordinator import (
     NotEmpty,
     Operation,
     Set,
+    Unreadable,
     Watch,
     join,
 )
@@ -26,7 +27,6 @@ from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
-from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError
 
 __all__ = [

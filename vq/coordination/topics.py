@@ -31,6 +31,7 @@ from vq.coordination.coordinator import (
     NoNode,
     Operation,
     Set,
+    Unreadable,
 )
 from vq.coordination.open_counts import (
     COUNTS_PER_MULTI_MAX,
@@ -61,7 +62,6 @@ from vq.coordination.values.topics import (
     DeletionFence,
     Topic,
 )
-from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name

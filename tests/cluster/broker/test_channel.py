@@ -156,7 +156,7 @@ async def close(served: Any) -> None:
 
 async def fill(served: Any) -> None:
     served.disk.free_space = lambda path: (5, 100)
-    served.node._disks.look()
+    served.node._disks.look_now()
 
 
 @pytest.mark.parametrize(("refuse", "error"), [(close, TopicClosed), (fill, DiskFull)])

@@ -56,6 +56,28 @@ def test_without_zookeeper_no_spark_is_started(
     assert "no session with ZooKeeper at 127.0.0.1:1" in capsys.readouterr().err
 
 
+def test_a_failed_job_is_told_by_what_a_worker_raised() -> None:
+    """A module that the executors lack: Spark's first line says only that something was raised."""
+    pytest.importorskip("pyspark")
+    from pyspark.errors import PySparkException
+
+    said = (
+        "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
+        '  File "/x/worker.py", line 3, in main\n    func = read()\n'
+        "           ^^^^^^\nModuleNotFoundError: No module named 'pyspark_vq'\n SQLSTATE: 38000\n"
+        "\tat org.apache.spark.x(Y.scala:1)\nCaused by: java.io.IOException: pipe closed"
+    )
+    lacking = "named 'pyspark_vq'; the executors lack it: docs/howto"
+    with pytest.raises(SparkFailed, match=lacking), report.told_failures():
+        raise PySparkException(said)
+    with pytest.raises(SparkFailed, match=r"failed: KeyError: 'b1'$"), report.told_failures():
+        raise PySparkException(
+            said.replace("ModuleNotFoundError: No module named", "KeyError:").replace(
+                "'pyspark_vq'", "'b1'"
+            )
+        )
+
+
 def test_a_failed_job_is_told_by_the_error_of_vq_in_it() -> None:
     pytest.importorskip("pyspark")
     from pyspark.errors import PySparkException
@@ -102,6 +124,10 @@ def test_an_interrupt_of_a_report_ends_it_without_a_page_of_logs(
         @staticmethod
         def session(*_: Any, **__: Any) -> None:
             signal.signal(signal.SIGINT, lambda *_: pytest.fail("Spark's own handler"))
+
+        @staticmethod
+        def submitted() -> bool:
+            return False
 
     monkeypatch.setitem(sys.modules, "pyspark_vq.session", Session)
     before, disabled = signal.getsignal(signal.SIGINT), logging.root.manager.disable
@@ -150,6 +176,10 @@ def test_what_spark_says_when_it_starts_goes_into_its_error(
 
             os.write(2, b"could not bind\n")
             raise RuntimeError("gateway exited")
+
+        @staticmethod
+        def submitted() -> bool:
+            return False
 
     monkeypatch.setitem(sys.modules, "pyspark_vq.session", Session)
     with pytest.raises(SparkFailed, match=r"gateway exited\ncould not bind"):

@@ -12,7 +12,7 @@ from support.coordination import FAULTS, client_of, disarm, strike
 
 from vq.coordination import claims, cluster_settings, commits, grace, registry, topics
 from vq.coordination.cluster_settings import create_missing_topic
-from vq.coordination.coordinator import ConnectionLost, Operation, SessionExpired
+from vq.coordination.coordinator import ConnectionLost, Operation, SessionExpired, Unreadable
 from vq.coordination.grace import Counted, GraceCounter
 from vq.coordination.groups import ensure_group
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -23,7 +23,6 @@ from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Owner
 from vq.coordination.values.partitions import Partition
 from vq.coordination.values.topics import DELETING, IN_GRACE, GraceClock, Topic
-from vq.coordination.values.value import Unreadable
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicDeletion, TopicOrigin, TopicPartition, TopicSettings
 

@@ -9,18 +9,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Final, Self
 
-from vq.errors import CoordinationError
+from vq.coordination.coordinator import Unreadable
 from vq.shown import shown
 
 FORMAT_VERSION: Final = 1
-
-
-class Unreadable(CoordinationError):
-    """A znode has something else than the value that belongs there; the text has its path."""
-
-    hint = (
-        "write the value that belongs there, from a copy of the tree; docs/coordination.md has it"
-    )
 
 
 class Value:

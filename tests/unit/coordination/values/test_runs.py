@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.coordination.coordinator import NODE_BYTES_MAX
+from vq.coordination.coordinator import NODE_BYTES_MAX, Unreadable
 from vq.coordination.values.runs import (
     ERROR_CHARACTERS_MAX,
     RESULT_TOPICS_MAX,
@@ -14,7 +14,6 @@ from vq.coordination.values.runs import (
     covering,
     refused,
 )
-from vq.coordination.values.value import Unreadable
 
 
 def test_paths_say_what_they_are_of() -> None:
