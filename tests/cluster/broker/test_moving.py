@@ -776,5 +776,5 @@ async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatc
         pair.mover(pair.old)._expire(channel, version)
         await pair.until_writable(pair.old)
         await until(lambda v=version: channel.placement_version > v)
-        assert not cluster.coordinators[pair.old].lose_request
-        assert not cluster.coordinators[pair.old].lose_reply
+        assert not cluster.coordinators[pair.old].faults.lose_request
+        assert not cluster.coordinators[pair.old].faults.lose_reply
