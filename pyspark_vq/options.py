@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
 
@@ -264,6 +265,7 @@ class ReadOptions:
         tags: Only messages with one of these; none: all.
         read_from: ``master``, or ``any`` of the nodes in sync.
         timeout_s: A partition that could not be read for so long fails the task.
+        clock_ahead_s: How far a producer's clock may be ahead of the brokers'.
     """
 
     connect: Connect
@@ -280,6 +282,7 @@ class ReadOptions:
     tags: tuple[str, ...]
     read_from: Literal["master", "any"]
     timeout_s: float
+    clock_ahead_s: float
 
     NAMES = (
         *Connect.NAMES,
@@ -296,6 +299,7 @@ class ReadOptions:
         "tag",
         "readFrom",
         "timeout",
+        "clockAhead",
     )
 
     @classmethod
@@ -325,6 +329,7 @@ class ReadOptions:
             tags=_tags(given.text("tag")),
             read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
+            clock_ahead_s=given.seconds("clockAhead", CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX),
         )
         given.end()
         if bool(found.topics) == (found.topic_pattern is not None):

@@ -1,11 +1,17 @@
 """A Spark session starts from parts that pip installs."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_vq import session
+from vq.devtools.zookeeper import find_java
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 
@@ -33,3 +39,47 @@ def test_a_submission_goes_before_the_defaults_and_keeps_its_address() -> None:
     assert chosen["spark.executor.cores"] == "2"
     assert session.chosen_conf("local[2]", {}, {})["spark.driver.host"] == "127.0.0.1"
     assert session.chosen_conf("local[2]", {}, submitted)["spark.driver.host"] == "10.0.0.9"
+
+
+PROGRAM = """
+from pyspark_vq.session import session
+
+made = session("submitted", conf={"spark.sql.shuffle.partitions": "3"})
+print("host", made.sparkContext.getConf().get("spark.driver.host"))
+print("zone", made.conf.get("spark.sql.session.timeZone"))
+print("pushdown", made.conf.get("spark.sql.python.filterPushdown.enabled"))
+"""
+
+
+def test_under_spark_submit_the_session_has_what_was_submitted(tmp_path: Path) -> None:
+    """Only a real submission shows where Spark keeps its settings before there is a session."""
+    import pyspark
+
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    given = {
+        "spark.driver.host": "localhost",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+    settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
+    home = Path(pyspark.__file__).parent
+    submit = [home / "bin" / "spark-submit", "--master", "local[1]", *settings, program]
+    told = subprocess.run(
+        submit,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_HOME": str(session._java_home(find_java())),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines() == ["host localhost", "zone Asia/Tokyo", "pushdown true"]

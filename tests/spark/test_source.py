@@ -6,6 +6,7 @@ messages with tags, headers, keys of three types, and compressed ones.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,14 +17,18 @@ from zlib import crc32
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThanOrEqual
 from support.cluster import ProcessCluster
 from support.faults import kill
+from support.raw_client import RawClient, message
+from support.waiting import block_until
 
 import vq
 from pyspark_vq import register
 from pyspark_vq.columns import SCHEMA
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.reader import BatchReader, DataLost
+from vq.columns import Selection
 
 pytestmark = pytest.mark.slow
 
@@ -334,6 +339,49 @@ def test_what_cannot_be_read_is_said(
         with pytest.raises(PySparkException, match=said.replace("?", r"\?")) as raised:
             frame().collect()
         assert len(str(raised.value).splitlines()) <= 6, "no calls of vq"
+
+
+def test_a_clock_that_is_ahead_is_allowed_for_or_told(
+    cluster: ProcessCluster, factory: vq.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A filter on the time of sending passes what was stored before it, less ``clockAhead``.
+
+    Two messages of a clock that is three hours ahead; the filter lies between their storing.
+    """
+    factory.admin.create_topic("ahead", vq.TopicSettings())
+    [placement] = factory.admin.placements("ahead")
+    address = cluster.brokers[str(placement.writer_group)].spec.address
+
+    def send(content: bytes) -> int:
+        now_ms = time.time_ns() // 1_000_000
+        with RawClient(address) as client:
+            client.put("ahead", 0, [message(content, Selection.id_at(now_ms + 3 * 3_600_000))])
+        return time.time_ns() // 1_000_000
+
+    between_ms = send(b"first") + 10
+    block_until(lambda: time.time_ns() // 1_000_000 > between_ms + 10, "the clock goes on")
+    send(b"second")
+    since = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(between_ms / 1000, UTC))
+
+    def contents(clock_ahead_s: float, fails: str = "true") -> list[bytes]:
+        options = {"zookeeper": cluster.zookeeper, "cluster": cluster.name, "topics": "ahead"}
+        more = {"clockAhead": str(clock_ahead_s), "failOnDataLoss": fails}
+        reader = BatchReader(ReadOptions.parsed({**options, **more}, stream=False), SCHEMA)
+        assert reader.push([since]) == []
+        found: list[bytes] = []
+        for task in reader.partitions():
+            for some in reader.read(task):
+                found += some.column("value").to_pylist()
+        return found
+
+    assert contents(4 * 3_600) == [b"first", b"second"]
+    with pytest.raises(DataLost, match=r"messages of ahead-0 may be missing: .* clockAhead"):
+        contents(0.001)
+    assert contents(0.001, "false") == [b"second"]
+    assert "messages of ahead-0 may be missing" in caplog.text
+    caplog.clear()
+    assert contents(3_600) == [b"first", b"second"], "nothing is passed, so nothing is missing"
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

@@ -67,7 +67,8 @@ class Buckets(AbstractFileSystem):  # type: ignore[misc]
         cls.files, cls.names = {}, {"b"}
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """There is nothing to be made."""
+        """Make the bucket, as s3fs does."""
+        self.names.add(path.partition("/")[0])
 
     def isdir(self, path: str) -> bool:
         return path in self.names or any(name.startswith(path + "/") for name in self.files)

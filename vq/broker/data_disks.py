@@ -6,13 +6,16 @@ whole can be stored. Not in here: one disk (``data_disk``), and which partition 
 (``store.directories``).
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
 from vq.broker.data_disk import DataDisk
+from vq.broker.disk_looks import SILENT_S
 from vq.broker.load import FlushMeter
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner
@@ -21,9 +24,14 @@ from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
 from vq.clock import Clock
 from vq.errors import VqError
+from vq.log_lines import get_logger
 from vq.store.disk import Disk
 
 __all__ = ["DataDisks"]
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class DataDisks:
@@ -87,6 +95,21 @@ class DataDisks:
         """Take the ids of the directories, which are open: another one is not in its place."""
         for each in self.all:
             each.own_id = ids[each.path]
+
+    async def open(self, call: Callable[[], T]) -> T:
+        """Return what opening the directories returns; tell that a start waits for one."""
+        work = asyncio.ensure_future(self._runner.run(call))
+        try:
+            await asyncio.wait([work], timeout=SILENT_S)
+            if not work.done():
+                logger.warning(
+                    "data directories do not answer, the start waits",
+                    paths=", ".join(str(each.path) for each in self.all),
+                    seconds=SILENT_S,
+                )
+            return await work
+        finally:
+            work.cancel()
 
     async def release_reserves(self) -> None:
         """Free reserves where there is no space, at a start."""

@@ -217,7 +217,7 @@ class BrokerNode:
 
     async def _start(self) -> None:
         config = self.config
-        self._directory = await self._runner.run(
+        self._directory = await self._disks.open(
             lambda: DataDirectories.open(
                 config.directories,
                 config.cluster,

@@ -203,6 +203,8 @@ class _ElsewhereWriter:
         with _at(url) as (system, path):
             #: Directories with names that are not durable; only where the system has the files.
             self._changed = _missing_names(Path(path).parent) if _is_local(system) else []
+            if _has_buckets(path) and not system.isdir(_bucket(path)):
+                raise FileNotFoundError(_bucket(path))  # s3fs would make a bucket of that name
             system.makedirs(_parent(path), exist_ok=True)
             self._file: Any = system.open(path, "wb")
             if _is_local(system):
@@ -276,16 +278,23 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def _has_place(system: Any, path: str) -> bool:
-    """Whether what a file should lie in is there.
+    """Whether what a file should lie in is there: its directory, or its bucket.
 
-    Stores with buckets, of which a path does not begin with a slash, have no directories: one seems
-    to be gone with the last file in it.
+    A directory in a bucket seems to be gone with the last file in it.
     """
-    place = _parent(path) if path.startswith("/") else path.partition("/")[0]
     try:
-        return bool(system.isdir(place))
+        return bool(system.isdir(_bucket(path) if _has_buckets(path) else _parent(path)))
     except Exception:  # noqa: BLE001  so it cannot be reached
         return False
+
+
+def _has_buckets(path: str) -> bool:
+    """Whether a path is one of a store with buckets, which has no directories."""
+    return not path.startswith("/")
+
+
+def _bucket(path: str) -> str:
+    return path.partition("/")[0]
 
 
 def local_path(url: str) -> Path | None:

@@ -263,6 +263,16 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
         await client.put("new", number, [message(b"x")])
 
 
+async def test_a_start_tells_that_it_waits_for_a_directory(cluster, caplog):
+    node = cluster.node(**BOTH)
+    with cluster.runners["b1"].held():
+        start = asyncio.ensure_future(node.start())
+        await until(lambda: "data directories do not answer, the start waits" in caplog.text)
+        assert "/d1, /d2" in caplog.text
+        assert not start.done()
+    await start
+
+
 async def test_a_node_whose_main_directory_hangs_takes_nothing_until_it_answers(
     cluster, two, monkeypatch
 ):

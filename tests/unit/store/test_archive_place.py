@@ -384,6 +384,17 @@ def test_in_a_store_of_buckets_a_directory_ends_with_its_last_file() -> None:
         open_zip(disk, stub, url).pread(0, 2)
 
 
+def test_a_bucket_that_is_not_there_is_not_made() -> None:
+    """Its name may be misspelt, or another account's; nothing is written, and nothing noted."""
+    Buckets.reset()
+    disk = memory_disk()
+    log = three_blocks(disk)
+    with pytest.raises(Unreachable, match="bucket, is not there: misspelt"):
+        archive_at(disk, log, "buckets://misspelt/archives", 1)
+    assert Buckets.names == {"b"}
+    assert not disk.exists(ArchiveFiles.of(blocks_of(log)[0].path).upload)
+
+
 def test_a_kill_at_any_step_leaves_no_zip_elsewhere_unknown(place: str) -> None:
     """It has a stub, a mark or a note; the next start makes a mark of a note that has no stub."""
     from vq.store.memory_disk import keep_all, keep_none
