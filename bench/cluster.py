@@ -16,7 +16,7 @@ from vq.admin.connect import cluster_client
 from vq.cli.worker import Worker
 from vq.cli.workload import WorkFailed
 from vq.coordination import registry, topics
-from vq.coordination.paths import GroupState
+from vq.coordination.values.brokers import GroupState
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.model import FlushMode

@@ -111,14 +111,14 @@ def _own_processor_s() -> float:
     found, waiting = 0.0, [os.getpid()]
     while waiting:
         pid = waiting.pop()
-        if pid in times and pid not in _NOT_OWN:
+        if pid in times and pid not in NOT_OWN:
             found += times[pid]
             waiting += children.get(pid, [])
     return found
 
 
 #: Servers that this process has started.
-_NOT_OWN: Final[set[int]] = set()
+NOT_OWN: Final[set[int]] = set()
 
 
 def produce(config: vq.MessageFactoryConfig, count: int, size: int) -> None:
@@ -148,13 +148,17 @@ def plain_client(config: vq.MessageFactoryConfig) -> tuple[int, int]:
     return seen, seen_bytes
 
 
-def columns_of_client(config: vq.MessageFactoryConfig) -> tuple[int, int]:
+def columns_of_client(
+    config: vq.MessageFactoryConfig, topic: str = TOPIC, *, archives_directly: bool = False
+) -> tuple[int, int]:
     """Read columns: what a task of Spark does, without Spark."""
     seen = seen_bytes = 0
     with vq.MessageFactory(config) as factory:
-        for number, ends in factory.admin.bounds(TOPIC).items():
+        for number, ends in factory.admin.bounds(topic).items():
             assert ends is not None
-            for each in factory.admin.read_columns(TOPIC, number, ends.earliest, ends.latest):
+            for each in factory.admin.read_columns(
+                topic, number, ends.earliest, ends.latest, archives_directly=archives_directly
+            ):
                 seen += each.table.rows
                 assert each.table.value is not None
                 seen_bytes += len(each.table.value.data)
@@ -176,10 +180,16 @@ def query(frame: DataFrame) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def vq_frame(spark: SparkSession, config: vq.MessageFactoryConfig, schema: str = "") -> DataFrame:
-    """Return the topic, with all columns or those of a schema."""
+def vq_frame(
+    spark: SparkSession,
+    config: vq.MessageFactoryConfig,
+    schema: str = "",
+    topic: str = TOPIC,
+    **options: str,
+) -> DataFrame:
+    """Return a topic, with all columns or those of a schema."""
     reader = spark.read.format("vq").option("zookeeper", config.zookeeper)
-    reader = reader.option("cluster", config.cluster).option("topics", TOPIC)
+    reader = reader.option("cluster", config.cluster).option("topics", topic).options(**options)
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -214,14 +224,15 @@ def copy_to_kafka(frame: DataFrame, port: int) -> None:
 def kafka_server(directory: Path) -> Iterator[tuple[int, int]]:
     """Run a node of Kafka; yield its port and the id of its process."""
     directory.mkdir()
-    before = _children()
+    before = children()
     with kafka.running(directory, durability=PAGE_CACHE, partitions=PARTITIONS) as values:
-        [pid] = _children() - before
-        _NOT_OWN.add(pid)
+        [pid] = children() - before
+        NOT_OWN.add(pid)
         yield values["port"], pid
 
 
-def _children() -> set[int]:
+def children() -> set[int]:
+    """Return the ids of the processes that this one has started."""
     place = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return set(map(int, place.read_text().split()))
 
@@ -260,7 +271,7 @@ def main(arguments: list[str]) -> None:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         made = stack.enter_context(cluster(directory))
-        _NOT_OWN.update(_children())
+        NOT_OWN.update(children())
         config = vq.MessageFactoryConfig(**made.client)
         produce(config, given.count, given.size)
         conf: Mapping[str, str] = {"spark.jars": ",".join(jars)} if jars else {}

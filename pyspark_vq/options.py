@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
 
@@ -260,9 +261,11 @@ class ReadOptions:
         fail_on_data_loss: Whether a query fails when messages it should read are not there.
         group: The consumer group to which a stream commits its progress; None: to none.
         include_archive: Whether archived blocks are read.
+        archives: Who reads those at URLs: ``broker``, or ``direct``: the task.
         tags: Only messages with one of these; none: all.
         read_from: ``master``, or ``any`` of the nodes in sync.
         timeout_s: A partition that could not be read for so long fails the task.
+        clock_ahead_s: How far a producer's clock may be ahead of the brokers'.
     """
 
     connect: Connect
@@ -275,9 +278,11 @@ class ReadOptions:
     fail_on_data_loss: bool
     group: str | None
     include_archive: bool
+    archives: Literal["broker", "direct"]
     tags: tuple[str, ...]
     read_from: Literal["master", "any"]
     timeout_s: float
+    clock_ahead_s: float
 
     NAMES = (
         *Connect.NAMES,
@@ -290,9 +295,11 @@ class ReadOptions:
         "failOnDataLoss",
         "group",
         "includeArchive",
+        "archives",
         "tag",
         "readFrom",
         "timeout",
+        "clockAhead",
     )
 
     @classmethod
@@ -318,9 +325,11 @@ class ReadOptions:
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
             group=given.text("group"),
             include_archive=given.flag("includeArchive", default=True),
+            archives=_archives(given.text("archives")),
             tags=_tags(given.text("tag")),
             read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
+            clock_ahead_s=given.seconds("clockAhead", CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX),
         )
         given.end()
         if bool(found.topics) == (found.topic_pattern is not None):
@@ -354,6 +363,14 @@ def _nodes(text: str | None) -> Literal["master", "any"]:
     if text == "any":
         return "any"
     raise InvalidArgument(f"readFrom = {text!r} is neither master nor any")
+
+
+def _archives(text: str | None) -> Literal["broker", "direct"]:
+    if text is None or text == "broker":
+        return "broker"
+    if text == "direct":
+        return "direct"
+    raise InvalidArgument(f"archives = {text!r} is neither broker nor direct")
 
 
 def _tags(text: str | None) -> tuple[str, ...]:

@@ -26,9 +26,6 @@ __all__ = [
 
 logger = logging.getLogger("pyspark_vq")
 _LOOK_AGAIN_S: Final = 0.5
-#: A filter on the time of sending reads from so long before it on: the clock of a producer may be
-#: ahead of the broker's by that much. `vq message find` has the same bound.
-CLOCKS_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +126,14 @@ def batch_ranges(admin: Admin, options: ReadOptions, left: Narrowed) -> list[Ran
         ends = known_ends(admin, topic, options.timeout_s, left)
         starts = offsets_of(admin, topic, ends, "startingOffsets", options.starting, options)
         stops = offsets_of(admin, topic, ends, "endingOffsets", options.ending, options)
+        bounds = starts
         if left.since_ms is not None and ends:
-            since = Places(Place(time_ms=max(0, left.since_ms - CLOCKS_MS)), {})
-            bound = offsets_of(admin, topic, ends, "timestamp", since, options)
-            starts = {n: max(start, bound[n]) for n, start in starts.items()}
-        found += [Range(topic.name, n, starts[n], stops[n], topic.id) for n in sorted(ends)]
+            since_ms = left.since_ms - int(options.clock_ahead_s * 1000)
+            since = Places(Place(time_ms=max(0, since_ms)), {})
+            bounds = offsets_of(admin, topic, ends, "timestamp", since, options)
+        for n, start in sorted(starts.items()):
+            passed = start < bounds[n]
+            found.append(Range(topic.name, n, max(start, bounds[n]), stops[n], topic.id, passed))
     return found
 
 

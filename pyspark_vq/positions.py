@@ -5,6 +5,10 @@ Pure: what brokers say comes in as values.
 In Spark's checkpoint a place is ``{"v": 1, "topics": {"orders": {"id": "3f…", "at": [0, 1024]}}}``:
 for each topic its id, and for each of its partitions, in order, the offset where the next
 micro-batch begins. A partition that is not in it begins at 0.
+
+The end of the first micro-batch also has ``"from"``: where that begins, in the form of ``topics``.
+Spark keeps only ends, and asks a query that failed in its first micro-batch for its beginning anew,
+which is another one by then.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,6 +52,10 @@ class Positions:
         topics = {name: {"id": each.id, "at": list(each.at)} for name, each in self._sorted()}
         return {"v": _VERSION, "topics": topics}
 
+    def encode_first(self, begin: "Positions") -> dict[str, Any]:
+        """Return the same for the end of the first micro-batch, which begins at ``begin``."""
+        return {**self.encode(), "from": begin.encode()["topics"]}
+
     def _sorted(self) -> list[tuple[str, TopicPositions]]:
         return sorted(self.topics.items())
 
@@ -68,11 +76,17 @@ class Positions:
                 f"the checkpoint has places of version {document.get('v')!r}, this vq knows "
                 f"{_VERSION}; use the vq that wrote it, or another checkpoint"
             )
+        return cls._of(document["topics"])
+
+    @classmethod
+    def begin_of(cls, end: Mapping[str, Any]) -> "Positions | None":
+        """Return where the micro-batch begins that ends there, if it is the first one."""
+        return cls._of(end["from"]) if "from" in end else None
+
+    @classmethod
+    def _of(cls, topics: Mapping[str, Any]) -> "Positions":
         return cls(
-            {
-                name: TopicPositions(each["id"], tuple(each["at"]))
-                for name, each in document["topics"].items()
-            }
+            {name: TopicPositions(each["id"], tuple(each["at"])) for name, each in topics.items()}
         )
 
 

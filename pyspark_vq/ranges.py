@@ -20,6 +20,7 @@ class Range:
         partition: Its number.
         start, end: Offsets.
         topic_id: Tells the topic from a namesake that was deleted.
+        has_passed: What lies before it is passed by, because it was stored too long ago.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class Range:
     start: int
     end: int
     topic_id: str = ""
+    has_passed: bool = False
 
     @property
     def size(self) -> int:

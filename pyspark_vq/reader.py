@@ -1,6 +1,7 @@
-"""Batch queries: ranges are planned on the driver, and tasks read them from the brokers."""
+"""Batch queries: ranges are planned on the driver; tasks read them from brokers, or archives."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_vq.clocks import told_ahead
 from pyspark_vq.columns import checked, record_batch, wanted_columns
 from pyspark_vq.connection import factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.filters import EVERYTHING, Narrowed, narrowed_by
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.planning import batch_ranges
@@ -55,6 +58,7 @@ class BatchReader(DataSourceReader):
         self._left, others = narrowed_by(filters, self._left)
         return others
 
+    @untraced
     def partitions(self) -> list[InputPartition]:
         """Return the tasks of the query; one without a range if there is nothing to read."""
         left, options = self._left, self._options
@@ -68,6 +72,7 @@ class BatchReader(DataSourceReader):
         found = split(narrowed(ranges, wanted.low, wanted.high), options.min_partitions)
         return [Split(each, wanted) for each in found] or [InputPartition(None)]
 
+    @untraced
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task."""
         if isinstance(partition, Split):
@@ -109,7 +114,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
         VqError: A broker does not answer in time; or the topic was deleted.
     """
     found, admin = task.range, factory_of(options.connect).admin
-    at = found.start
+    at, check_clocks = found.start, found.has_passed
     while at < found.end:
         try:
             for each in admin.read_columns(
@@ -121,11 +126,15 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 selection=task.selection,
                 topic_id=found.topic_id,
                 read_from=options.read_from,
+                archives_directly=options.archives == "direct",
                 timeout=options.timeout_s,
             ):
                 at = each.next_offset
                 if each.table.rows:
-                    yield record_batch(each.table, found.topic, found.partition, schema)
+                    batch = record_batch(each.table, found.topic, found.partition, schema)
+                    if check_clocks:
+                        check_clocks = _are_right(options, found, batch)
+                    yield batch
             return
         except UnknownTopic as error:
             text = f"[{at}, {found.end}) of {found.topic}-{found.partition} is gone: {error}"
@@ -140,6 +149,22 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 raise DataLost(text, details=_details(error)) from error
             logger.warning("%s; the query goes on behind it", text)
             at = behind
+
+
+def _are_right(options: ReadOptions, found: Range, batch: pa.RecordBatch) -> bool:
+    """Return whether nothing proves that a clock was further ahead than is allowed for.
+
+    Raises:
+        DataLost: Something does, and data loss fails the query.
+    """
+    told = told_ahead(batch, time.time(), options.clock_ahead_s)
+    if not told:
+        return True
+    text = f"messages of {found.topic}-{found.partition} may be missing: {told}"
+    if options.fail_on_data_loss:
+        raise DataLost(f"{text}; give a larger clockAhead")
+    logger.warning("%s", text)
+    return False
 
 
 def _details(error: VqError) -> dict[str, Any]:

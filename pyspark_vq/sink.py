@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_vq.connection import factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.options import Connect
 from pyspark_vq.repeats import STORED_MAX, Repeats
 from pyspark_vq.rows import check_columns, messages_of
@@ -100,6 +101,21 @@ class _Sink:
         check_columns(schema, options.topic)
         self._options = options
         self._names = [each.name for each in schema.fields]
+        if options.topic is not None and "topic" not in self._names:
+            self._check_topic(options.topic)
+
+    def _check_topic(self, topic: str) -> None:
+        """Check that the topic of all rows takes messages, before there is a task.
+
+        It is made if the settings of the cluster let producers make topics.
+
+        Raises:
+            UnknownTopic: There is none.
+            TopicClosed: It takes no messages.
+            CoordinationError: ZooKeeper does not answer.
+        """
+        with factory_of(self._options.connect).create_producer() as producer:
+            producer.publish(topic)
 
     def _write(self, iterator: Iterator[pa.RecordBatch], place: Place) -> Written:
         batches = (batch for batch in iterator if batch.num_rows)
@@ -330,12 +346,14 @@ class BatchSink(_Sink, DataSourceArrowWriter):
                 if is_forgotten(name, now):
                     admin.end_write(name)
 
+    @untraced
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task, on an executor."""
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         return self._write(iterator, Place(self._write_name, self._options.batch_id, task))
 
+    @untraced
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the write: all rows are stored."""
         if self._once:
@@ -359,6 +377,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """``df.writeStream.format("vq")``; see ``WriteOptions``."""
 
+    @untraced
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task of a micro-batch, on an executor."""
         context = TaskContext.get()
@@ -382,6 +401,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             _begun.add(begun)
         return is_first
 
+    @untraced
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Check a micro-batch that may have been repeated; all its rows are stored."""
         done = written(messages)

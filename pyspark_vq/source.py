@@ -9,6 +9,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_vq.errors import untraced
 from pyspark_vq.options import ReadOptions
 
 __all__ = ["VqSource"]
@@ -28,24 +29,28 @@ class VqSource(DataSource):
 
         return SCHEMA
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from pyspark_vq.reader import BatchReader
 
         return BatchReader(ReadOptions.parsed(self.options, stream=False), schema)
 
+    @untraced
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         from pyspark_vq.stream import StreamReader
 
         return StreamReader(ReadOptions.parsed(self.options, stream=True), schema)
 
+    @untraced
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a DataFrame."""
         from pyspark_vq.sink import batch_sink
 
         return batch_sink(self.options, schema, overwrite=overwrite)
 
+    @untraced
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream's micro-batches."""
         from pyspark_vq.sink import stream_sink

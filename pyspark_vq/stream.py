@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_vq.columns import checked
 from pyspark_vq.connection import close_all, factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.filters import EVERYTHING
 from pyspark_vq.group import GroupProgress
 from pyspark_vq.options import ReadOptions
@@ -78,10 +79,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     # Places -------------------------------------------------------------------------------------
+    @untraced
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins.
 
-        Spark asks twice: for the end of the first micro-batch, and for its tasks.
+        Spark asks twice: for the end of the first micro-batch, and for its tasks. It asks again
+        when a query that was stopped in its first micro-batch is started again.
         """
         if self._initial is None:
             self._initial = self._first_places()
@@ -101,6 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
+    @untraced
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next micro-batch ends; ``start`` if there is nothing to read.
 
@@ -118,7 +122,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # once it has another one: of a stream that waits, the group would lag for ever.
         self._progress.note(begin, at_once=end == begin)
         self._not_before = time.monotonic() + IDLE_PAUSE_S if end == begin else 0.0
-        return end.encode()
+        if end == begin:
+            return start  # Spark compares the two
+        return end.encode_first(begin) if begin == self._initial else end.encode()
 
     def _end_of_next(self, begin: Positions, limit: ReadLimit) -> Positions:
         try:
@@ -183,6 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what was there when Spark asked last."""
         return None if self._seen is None else self._seen.encode()
 
+    @untraced
     def prepareForTriggerAvailableNow(self) -> None:
         """Note what there is now: the query ends there.
 
@@ -197,21 +204,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at = Positions(topics)
 
     # A micro-batch ------------------------------------------------------------------------------
+    @untraced
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch: the same for the same places."""
-        ranges = ranges_between(Positions.decode(start), Positions.decode(end))
+        """Return the tasks of a micro-batch: the same for the same places.
+
+        Of the first one, its end says where it begins: ``start`` is new after a restart.
+        """
+        begin = Positions.begin_of(end) or Positions.decode(start)
+        ranges = ranges_between(begin, Positions.decode(end))
         wanted = selected(EVERYTHING, self._options)
         return [Split(each, wanted) for each in split(ranges, self._options.min_partitions)]
 
+    @untraced
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task."""
         assert isinstance(partition, Split)
-        return read_split(self._options, self._schema, partition)
+        yield from read_split(self._options, self._schema, partition)
 
+    @untraced
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the progress to the group: Spark will not ask for what is before it again."""
         self._progress.note(Positions.decode(end))
 
+    @untraced
     def stop(self) -> None:
         """Commit what is done; close the connections of this process, which serves one query."""
         try:

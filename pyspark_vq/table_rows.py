@@ -1,22 +1,22 @@
 """The rows of the tables ``vq.lag``, ``vq.topics``, ``vq.brokers`` and ``vq.audit``. Pure.
 
 Each table has a schema and a function that makes its rows of what ``vq.admin`` returns. What is not
-known is null; where a broker or ZooKeeper did not tell it, ``error`` says why.
+known is null; where a broker or ZooKeeper did not tell it, ``error`` says why. ``cells.fitting``
+makes the numbers and texts fit into Spark.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from pyspark_vq.reports.lag_rules import Thresholds
+from pyspark_vq.cells import moment
 from vq.admin import (
     ArchiveRun,
     BrokerReport,
     DeletedTopic,
     GroupDescription,
-    GroupProgress,
+    LagThresholds,
     PartitionEnds,
     TopicSummary,
     UncleanElection,
@@ -24,13 +24,13 @@ from vq.admin import (
 
 Row = tuple[Any, ...]
 
-#: Verdicts of ``vq.lag`` go by the lag report's defaults, of those that a single reading can tell.
-THRESHOLDS: Final = Thresholds()
+#: Verdicts of ``vq.lag`` go by the lag report's defaults.
+THRESHOLDS: Final = LagThresholds()
 
 LAG_SCHEMA: Final = (
-    "`group` string, topic string, `partition` int, owner string, `end` bigint, "
+    "`group` string, topic string, `partition` int, owner string, `start` bigint, `end` bigint, "
     "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, "
-    "verdict string, error string"
+    "verdict string, cause string, error string"
 )
 TOPICS_SCHEMA: Final = (
     "topic string, id string, state string, partitions int, open map<string,int>, "
@@ -51,53 +51,39 @@ AUDIT_SCHEMA: Final = (
 
 
 def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
-    """Return the rows of one consumer group."""
+    """Return the rows of one consumer group, as the lag report judges them from one look."""
     for each in found.partitions:
+        verdict, cause = found.verdict_on(each, THRESHOLDS, now_s=now_ms / 1000)
+        lags: Row = (each.lag_bytes, each.lag_messages, each.lag_s)
+        if cause == "broadcasting":  # each member has progress of its own
+            lags = (None,) * 3
         yield (
             found.group,
             each.topic,
             each.partition,
             each.owner,
+            each.start,
             each.end,
             each.committed,
-            each.lag_bytes,
-            each.lag_messages,
-            each.lag_s,
-            verdict_of(each, has_members=bool(found.members), now_ms=now_ms),
+            *lags,
+            verdict,
+            cause,
             each.stopped or ("the broker does not answer" if each.end is None else None),
         )
+    for topic in found.deleted_topics:
+        error = f"there is no topic {topic!r}"
+        yield _without_partition(found.group, topic, "topic_deleted", error)
+    if not found.topics and not found.deleted_topics:
+        yield _without_partition(found.group, None, "no_topics", "the group reads no topic")
 
 
-def verdict_of(found: GroupProgress, *, has_members: bool, now_ms: int) -> str:
-    """Return the verdict on a partition of a group: the first rule that fits.
-
-    ``stopped``: it cannot go on by itself; ``unknown``: a broker is silent; ``ok``: nothing lies
-    behind its place; ``stopped``: there is no consumer; ``stalled``: neither the oldest message nor
-    the last commit is younger than ``stalled_after_s``; ``warning``: it has no owner, or the oldest
-    message is as old as ``warn_s``.
-    """
-    if found.needs_reset or found.beyond_end or found.stopped is not None:
-        return "stopped"
-    if found.lag_bytes is None:
-        return "unknown"
-    if found.lag_bytes == 0:
-        return "ok"
-    if not has_members:
-        return "stopped"
-    age_s, committed_ms = found.lag_s, found.committed_ms
-    unmoved_s = 0.0 if committed_ms is None else (now_ms - committed_ms) / 1000
-    if age_s is not None and min(age_s, unmoved_s) >= THRESHOLDS.stalled_after_s:
-        return "stalled"
-    if found.owner is None:
-        return "warning"
-    if age_s is None:
-        return "unknown"
-    return "warning" if THRESHOLDS.warn_s is not None and age_s >= THRESHOLDS.warn_s else "ok"
+def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:
+    return (group, topic, *(None,) * 8, "unknown", cause, error)
 
 
 def group_error_row(group: str, error: str) -> Row:
     """Return the row of a group that cannot be read."""
-    return (group, *(None,) * 8, "unknown", error)
+    return _without_partition(group, None, "group_unreadable", error)
 
 
 def topic_row(
@@ -238,8 +224,3 @@ def _act(
 def audit_error_row(kind: str, error: str) -> Row:
     """Return the row of what cannot be read."""
     return (None, kind, None, None, None, None, None, error)
-
-
-def moment(time_ms: int) -> datetime | None:
-    """Return a time in milliseconds since 1970; None: it is not known."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None

@@ -12,8 +12,9 @@ from typing import ClassVar, Final, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_vq import table_rows
+from pyspark_vq import cells, table_rows
 from pyspark_vq.connection import factory_of
+from pyspark_vq.errors import untraced
 from pyspark_vq.options import Connect, Given
 from pyspark_vq.table_rows import Row
 from vq import Admin
@@ -40,13 +41,16 @@ class _Reader(DataSourceReader):
     def __init__(
         self,
         connect: Connect,
+        schema: StructType,
         names: Callable[[Admin], Sequence[str]] | None,
         rows: Callable[[Admin, Sequence[str]], Iterator[Row]],
     ) -> None:
         self._connect = connect
+        self._columns = schema.fieldNames()
         self._names = names
         self._rows = rows
 
+    @untraced
     def partitions(self) -> list[InputPartition]:
         """Deal the names out to tasks."""
         if self._names is None:
@@ -55,10 +59,12 @@ class _Reader(DataSourceReader):
         tasks = max(1, min(TASKS_MAX, len(names)))
         return [_Part(names[number::tasks]) for number in range(tasks)]
 
+    @untraced
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Return the rows of one task."""
         assert isinstance(partition, _Part)
-        yield from self._rows(factory_of(self._connect).admin, partition.names)
+        for row in self._rows(factory_of(self._connect).admin, partition.names):
+            yield cells.fitting(row, self._columns)
 
 
 class _Table(DataSource):
@@ -87,9 +93,10 @@ class LagTable(_Table):
         """Return the name of the format."""
         return "vq.lag"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), _groups, _lags)
+        return _Reader(self._connect(), schema, _groups, _lags)
 
 
 class TopicsTable(_Table):
@@ -102,9 +109,10 @@ class TopicsTable(_Table):
         """Return the name of the format."""
         return "vq.topics"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), _topic_names, _topics)
+        return _Reader(self._connect(), schema, _topic_names, _topics)
 
 
 class BrokersTable(_Table):
@@ -117,9 +125,10 @@ class BrokersTable(_Table):
         """Return the name of the format."""
         return "vq.brokers"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), None, _brokers)
+        return _Reader(self._connect(), schema, None, _brokers)
 
 
 class AuditTable(_Table):
@@ -132,9 +141,10 @@ class AuditTable(_Table):
         """Return the name of the format."""
         return "vq.audit"
 
+    @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), None, _audit)
+        return _Reader(self._connect(), schema, None, _audit)
 
 
 TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)

@@ -19,7 +19,7 @@ import vq
 from vq import admin, aio, columns, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.admin import archive_runs, changes, connect, draining, settings
-from vq.coordination import coordinator, groups, paths, registry, slots, topics
+from vq.coordination import coordinator, groups, registry, slots, topics
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -235,7 +235,7 @@ def api() -> str:
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
     *(archive_runs, changes, draining, settings, connect),
-    *(coordinator, groups, paths, registry, slots, topics),
+    *(coordinator, groups, registry, slots, topics),
 )
 OTHER_ERRORS_PREFACE = """
 These are about ZooKeeper, or about a change by an operator. They come from `publish`, `commit`,

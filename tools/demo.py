@@ -35,7 +35,7 @@ from rich.table import Table
 import vq
 from vq.cli import signals
 from vq.coordination import registry, topics
-from vq.coordination.paths import GroupState
+from vq.coordination.values.brokers import GroupState
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port

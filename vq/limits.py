@@ -62,6 +62,10 @@ PRODUCER_EPOCH_MAX: Final = 0xFFFF
 #: Producers remembered per partition; the least recently used one is forgotten first.
 PRODUCERS_PER_PARTITION_MAX: Final = 4_096
 
+# Broker groups --------------------------------------------------------------------------------
+#: Largest epoch of a master: the wire and the batches have 32 bits for it.
+EPOCH_MAX: Final = 2**32 - 1
+
 # Topics and names -----------------------------------------------------------------------------
 PARTITIONS_PER_TOPIC_MAX: Final = 4_096
 #: Most partitions of a topic that a producer creates: one transaction of ZooKeeper makes them.

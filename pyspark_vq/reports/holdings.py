@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from pyspark_vq import cells
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
 from vq import TopicSettings
@@ -206,7 +207,7 @@ def _of_partition(held: HeldPartition) -> Iterator[tuple[Any, ...]]:
 
 def _row(group: str, node: str, **known: Any) -> tuple[Any, ...]:
     row = {"group": group, "node": node, **known}
-    return tuple(row.get(name) for name in _NAMES)
+    return cells.fitting([row.get(name) for name in _NAMES], _NAMES)
 
 
 def _disks(report: BrokerReport) -> list[Disk]:
@@ -218,10 +219,10 @@ def _disks(report: BrokerReport) -> list[Disk]:
             group,
             report.name,
             each.directory,
-            each.bytes_total,
-            each.bytes_free,
+            cells.number(each.bytes_total),
+            cells.number(each.bytes_free),
             each.level,
-            each.growth_bytes_per_hour,
+            cells.number(each.growth_bytes_per_hour),
             each.full_in_hours,
             "",
         )

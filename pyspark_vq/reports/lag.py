@@ -21,9 +21,10 @@ from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
 from pyspark_vq.reports import lag_reading, lag_rules, outputs
 from pyspark_vq.reports.lag_reading import Load, Reading
-from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
+from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.progress import Progress
-from vq.admin import GroupContract, GroupView, TopicState
+from vq.admin import GroupContract, GroupView, LagThresholds, TopicState
+from vq.admin.lag_rules import VERDICTS
 
 #: Below the directory of reports: the rows, and what they are rolled up to.
 ROWS_NAME: Final = "lag"
@@ -50,7 +51,7 @@ class Wanted:
         top: So many of each kind are told.
     """
 
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: LagThresholds = field(default_factory=LagThresholds)
     load: Load = field(default_factory=Load)
     out: str | None = None
     window: int = WINDOW

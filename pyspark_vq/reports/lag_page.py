@@ -13,8 +13,8 @@ from pyspark_vq.reports.figures import (
     size_text,
 )
 from pyspark_vq.reports.lag import LagReport
-from pyspark_vq.reports.lag_rules import VERDICTS
 from pyspark_vq.reports.page import Page, Section, Tile, card, pair, table, tag
+from vq.admin.lag_rules import VERDICTS
 
 #: What a cause means, in a few words.
 CAUSES: Final[Mapping[str, str]] = {

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from pyspark.sql import Row
 
+from pyspark_vq import cells
+from pyspark_vq.cells import NUMBER_END
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
 from vq import PartitionPlacement, Span
@@ -26,8 +28,6 @@ Reading = Callable[[Iterable[Row]], Iterable[Found]]
 
 ZOOKEEPER_TASKS_MAX: Final = 64
 BROKER_REQUESTS_MAX: Final = 256
-#: Numbers of Spark are below this; those in ZooKeeper may be any.
-_END: Final = 1 << 63
 #: Rows that one call is about.
 _STEP_ROWS: Final = 2_000
 
@@ -109,18 +109,18 @@ def places(connect: Connect) -> Reading:
 def _place(found: GroupPlace) -> Found:
     at, error = found.committed, found.error
     offset: Found = (None,) * 4
-    if at is not None and not 0 <= at.offset < _END:
+    if at is not None and not 0 <= at.offset < NUMBER_END:
         error = f"offset {str(at.offset)[:40]} is outside [0, 2**63)"
     elif at is not None:
-        time_ms = at.time_ms if 0 < at.time_ms < _END else None
+        time_ms = at.time_ms if 0 < at.time_ms < NUMBER_END else None
         offset = at.offset, time_ms, text(at.topic_id), text(at.stopped)
     where = found.group, found.topic, found.partition, text(found.owner)
     return *where, *offset, text(found.stopped), found.younger, text(error)
 
 
 def text(value: str | None) -> str | None:
-    """Return a text of others for Spark, which has no lone surrogates; None for an empty one."""
-    return value.encode(errors="backslashreplace").decode() if value else None
+    """Return a text of others for Spark, see ``cells``; None for an empty one."""
+    return cells.text(value) if value else None
 
 
 def placements(connect: Connect) -> Reading:
@@ -133,7 +133,7 @@ def placements(connect: Connect) -> Reading:
             for found in admin.read_placements(wanted):
                 spans = () if found.placement is None else found.placement.spans
                 error = found.error
-                if any(max(span.start, span.end or 0) >= _END for span in spans):
+                if any(max(span.start, span.end or 0) >= NUMBER_END for span in spans):
                     spans, error = (), f"{found.topic}-{found.partition} has spans beyond 2**63"
                 yield (
                     found.topic,
@@ -165,6 +165,9 @@ def bounds(connect: Connect) -> Reading:
                 if ends is None:
                     why = f"broker group {broker} cannot read its log"
                     yield broker, topic, partition, None, None, why
+                elif max(ends.earliest, ends.latest) >= NUMBER_END:
+                    why = f"broker group {broker} tells ends beyond 2**63: {ends}"
+                    yield broker, topic, partition, None, None, why
                 else:
                     yield broker, topic, partition, ends.earliest, ends.latest, None
 
@@ -183,7 +186,13 @@ def measures(connect: Connect, load: Load) -> Reading:
             ranges = [MessageRange(_placement(row), row["begin"], row["end"]) for row in step]
             found = admin.measure(ranges, count=load.count, at_once=load.broker_requests)
             for row, one in zip(step, found, strict=True):
-                yield row["topic"], row["partition"], row["begin"], one.messages, one.age_s
+                yield (
+                    row["topic"],
+                    row["partition"],
+                    row["begin"],
+                    cells.number(one.messages),
+                    one.age_s,
+                )
 
     return read
 

@@ -1,27 +1,8 @@
 """How the lag report counts and judges: functions from DataFrames to DataFrames, without I/O.
 
-The verdicts, of which the first that fits counts. docs/howto/report-lag.md tells what to do.
-
-    unknown   a problem of the row: nothing of it can be told (``PROBLEMS``)
-    stopped   needs_reset   the group was stopped there, and only a reset lets it go on
-              other_topic   the offset was committed for another topic of this name
-              beyond_end    the committed offset lies beyond the end: messages were lost
-              owner_error   its owner reports an error and does not go on
-    unknown   broker_silent the end is not known: a broker does not answer, or cannot read its log
-              placement     where the partition lives cannot be read
-    ok                      nothing lies behind the group's place, and nothing was deleted unread
-    stopped   no_members    something does, and the group has no consumer
-    stalled   unmoved       something does, and nothing was committed for ``stalled_after_s``
-    warning   overtaken     messages were deleted before the group read them
-              no_owner      no member consumes the partition, although the group has members
-              old           the oldest message behind it is at least ``warn_s`` old
-              many_bytes    at least ``warn_bytes`` lie behind it
-              many_messages at least ``warn_messages`` do
-    unknown   not_measured  a broker did not tell the age, or the count, that a threshold asks for
-    ok                      otherwise
+``vq.admin.judge_lag`` has the rules of the verdicts.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -35,10 +16,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from vq.errors import InvalidArgument
+from vq.admin import LagFacts, LagThresholds, judge_lag
+from vq.admin.lag_rules import VERDICTS
 
-#: From the worst on.
-VERDICTS: Final = ("stopped", "stalled", "warning", "unknown", "ok")
 #: Why nothing of a row can be told.
 PROBLEMS: Final = (
     "group_unreadable",
@@ -57,9 +37,6 @@ STEADY_PART: Final = 0.05
 
 #: Causes for which an offset says nothing of what lies behind it.
 _NO_LAG: Final = ("broadcasting", "other_topic", "beyond_end")
-
-_YEAR_S: Final = 366 * 86_400
-_BYTES_MAX: Final = 2**63 - 1
 
 #: The columns of the report, in order. The names up to ``verdict`` stay as they are.
 SCHEMA: Final = StructType(
@@ -86,34 +63,6 @@ SCHEMA: Final = StructType(
         StructField("trend_bytes_per_s", DoubleType()),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """From where on a lag is too much; None: it never is.
-
-    Attributes:
-        warn_s: Age of the oldest message that a group has not handled, in seconds.
-        warn_bytes: Bytes behind its place.
-        warn_messages: Messages behind it.
-        stalled_after_s: So long without a commit, although there is something to handle.
-    """
-
-    warn_s: float | None = 300.0
-    warn_bytes: int | None = None
-    warn_messages: int | None = None
-    stalled_after_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        for name, most in (
-            ("warn_s", _YEAR_S),
-            ("warn_bytes", _BYTES_MAX),
-            ("warn_messages", _BYTES_MAX),
-            ("stalled_after_s", _YEAR_S),
-        ):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= most:
-                raise InvalidArgument(f"{name} = {value!r} is outside (0, {most}]")
 
 
 # From what was read to lags -------------------------------------------------------------------
@@ -306,58 +255,76 @@ def with_trend(rows: DataFrame, earlier: DataFrame | None, *, now_s: float) -> D
 
 
 # Judging --------------------------------------------------------------------------------------
-def with_verdicts(rows: DataFrame, thresholds: Thresholds, *, now_s: float) -> DataFrame:
-    """Return the rows with ``verdict`` and ``cause``; see the text of this module."""
-    lag, seconds, messages = F.col("lag_bytes"), F.col("lag_seconds"), F.col("lag_messages")
-    after = thresholds.stalled_after_s
-    overtaken = F.coalesce(F.col("committed") < F.col("start"), F.lit(False))
-    commit_age = F.lit(now_s) - F.col("committed_ms") / 1000
-    unmoved = (F.col("unmoved_s") >= after) | ((seconds >= after) & (commit_age >= after))
-    rules: list[tuple[Column, str, Column | str | None]] = [
-        (F.col("problem").isNotNull(), "unknown", F.col("problem")),
-        (F.col("held").isNotNull(), "stopped", "needs_reset"),
-        (F.coalesce("other_topic", F.lit(False)), "stopped", "other_topic"),
-        (F.col("committed") > F.col("end"), "stopped", "beyond_end"),
-        (F.col("stopped").isNotNull(), "stopped", "owner_error"),
-        (F.col("placement_error").isNotNull(), "unknown", "placement"),
-        (lag.isNull(), "unknown", "broker_silent"),
-        ((lag == 0) & ~overtaken, "ok", None),
-        ((lag > 0) & (F.col("members") == 0), "stopped", "no_members"),
-        ((lag > 0) & unmoved, "stalled", "unmoved"),
-        (overtaken, "warning", "overtaken"),
-        (F.col("owner").isNull(), "warning", "no_owner"),
-    ]
-    for limit, value, cause in (
-        (thresholds.warn_s, seconds, "old"),
-        (thresholds.warn_bytes, lag, "many_bytes"),
-        (thresholds.warn_messages, messages, "many_messages"),
-    ):
-        if limit is not None:
-            rules.append((value >= limit, "warning", cause))
-    asked = [
-        value
-        for limit, value in ((thresholds.warn_s, seconds), (thresholds.warn_messages, messages))
-        if limit is not None
-    ]
-    if asked:
-        not_told = [value.isNull() for value in asked]
-        missing = not_told[0] if len(not_told) == 1 else not_told[0] | not_told[1]
-        rules.append((missing, "unknown", "not_measured"))
-    chain: Any = F
-    for condition, name, why in rules:
-        chain = chain.when(condition, _judgement(name, why))
-    judged = chain.otherwise(_judgement("ok", None))
+def with_verdicts(rows: DataFrame, thresholds: LagThresholds, *, now_s: float) -> DataFrame:
+    """Return the rows with ``verdict`` and ``cause``; see ``vq.admin.judge_lag``."""
+
+    def judged(*cells: Any) -> tuple[str, str | None]:
+        return judge_lag(facts_of(*cells), thresholds, now_s=now_s)
+
+    judge = F.udf(judged, "verdict string, cause string", useArrow=False)
     return (
-        rows.withColumn("judged", judged)
+        rows.withColumn("judged", judge(*(F.col(each) for each in JUDGED)))
         .withColumn("verdict", F.col("judged.verdict"))
         .withColumn("cause", F.col("judged.cause"))
         .drop("judged")
     )
 
 
-def _judgement(verdict: str, cause: Column | str | None) -> Column:
-    told = cause if isinstance(cause, Column) else F.lit(cause).cast("string")
-    return F.struct(F.lit(verdict).alias("verdict"), told.alias("cause"))
+#: The columns that are judged, as ``facts_of`` takes them.
+JUDGED: Final = (
+    "problem",
+    "held",
+    "other_topic",
+    "stopped",
+    "placement_error",
+    "committed",
+    "start",
+    "end",
+    "lag_bytes",
+    "lag_messages",
+    "lag_seconds",
+    "members",
+    "owner",
+    "committed_ms",
+    "unmoved_s",
+)
+
+
+def facts_of(
+    problem: str | None,
+    held: str | None,
+    other_topic: bool | None,
+    stopped: str | None,
+    placement_error: str | None,
+    committed: int | None,
+    start: int | None,
+    end: int | None,
+    lag_bytes: int | None,
+    lag_messages: int | None,
+    lag_seconds: float | None,
+    members: int | None,
+    owner: str | None,
+    committed_ms: int | None,
+    unmoved_s: float | None,
+) -> LagFacts:
+    """Return what is judged of one row, from its columns ``JUDGED``."""
+    return LagFacts(
+        problem=problem,
+        needs_reset=held is not None,
+        other_topic=bool(other_topic),
+        owner_error=stopped is not None,
+        no_placement=placement_error is not None,
+        committed=committed,
+        start=start,
+        end=end,
+        lag_bytes=lag_bytes,
+        lag_messages=lag_messages,
+        lag_s=lag_seconds,
+        members=members or 0,
+        has_owner=owner is not None,
+        committed_ms=committed_ms,
+        unmoved_s=unmoved_s,
+    )
 
 
 def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFrame:

@@ -17,8 +17,10 @@ from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk
 from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.paths import CommittedOffset, Partition, Topic
 from vq.coordination.topics import delete_topic
+from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
 

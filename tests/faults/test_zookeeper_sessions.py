@@ -26,10 +26,10 @@ from support.zookeeper import ZooKeeperRoot, expire_session
 from vq.clock import SystemClock
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
-from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import read_state
 from vq.coordination.routes import RouteWatcher
 from vq.coordination.slots import SlotLease
+from vq.coordination.values.consumers import CommittedOffset
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import CoordinationError, InvalidArgument, InvalidState

@@ -4,11 +4,13 @@ Modules named in ``ON_BOTH_LOOPS`` run on asyncio's own loop and on uvloop; the 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import pytest
 import uvloop
+from support.cluster import ProcessCluster, process_cluster
+from support.zookeeper import ZooKeeperService
 
 ON_BOTH_LOOPS: Final = {
     "test_network_contract.py",
@@ -25,3 +27,14 @@ def pytest_asyncio_loop_factories(
     if item.path.name in ON_BOTH_LOOPS:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two broker groups for all tests of a module; a test that hurts one heals it."""
+    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
+        made.add("b1")
+        made.add("b2")
+        yield made

@@ -6,30 +6,18 @@ Every JSON document is compared with the schema of its command (``ProcessCluster
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ProcessCluster
 from support.faults import client_of
 from support.json_schema import schema_of, wrong
 from support.waiting import block_until
-from support.zookeeper import ZooKeeperService, admin
+from support.zookeeper import admin
 
 from vq.cli.schemas import SCHEMAS
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
-) -> Iterator[ProcessCluster]:
-    """Two broker groups for the whole module; each test has topics of its own."""
-    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
-        made.add("b1")
-        made.add("b2")
-        yield made
 
 
 def lines(cluster: ProcessCluster, *arguments: str) -> list[str]:

@@ -8,28 +8,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ProcessCluster
 from support.waiting import PROCESSES_WAIT_S
-from support.zookeeper import ZooKeeperService, admin, forbidden
+from support.zookeeper import admin, forbidden
 
 pytestmark = pytest.mark.slow
 LINES = [f"line {number}" for number in range(500)]
 INPUT = "".join(line + "\n" for line in LINES).encode()
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
-) -> Iterator[ProcessCluster]:
-    """Two broker groups for the whole module; each test has topics of its own."""
-    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
-        made.add("b1")
-        made.add("b2")
-        yield made
 
 
 def consumed(cluster: ProcessCluster, topic: str, group: str, count: int, *more: str) -> list[str]:

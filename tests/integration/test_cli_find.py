@@ -5,30 +5,17 @@ Every JSON document is compared with the schema of the command (``ProcessCluster
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ProcessCluster
 from support.command_server import FASTER
 from support.waiting import block_until
-from support.zookeeper import ZooKeeperService
 
 from vq.limits import MIB
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
-) -> Iterator[ProcessCluster]:
-    """Two broker groups for the whole module; each test has topics of its own."""
-    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
-        made.add("b1")
-        made.add("b2")
-        yield made
 
 
 def filled(cluster: ProcessCluster, topic: str) -> None:

@@ -38,7 +38,7 @@ from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
 from vq.coordination.coordinator import Create, Operation, SessionState, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Assignment, CommittedOffset, Owner
+from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner
 from vq.errors import VqError
 from vq.model import Message, SendResult, TopicPartition
 

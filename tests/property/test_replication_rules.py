@@ -15,7 +15,7 @@ import pytest
 from support.group_model import Bounds, Node, Rules, State, explore
 
 from vq.coordination.insync import Candidate
-from vq.coordination.paths import GroupState
+from vq.coordination.values.brokers import GroupState
 
 
 def by_the_longest_log(state: State, number: int) -> bool:

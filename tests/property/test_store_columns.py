@@ -214,6 +214,16 @@ def test_the_compiled_loop_refuses_what_it_cannot_use() -> None:
             compiled.fill(*good[:place], wrong, *good[place + 1 :])
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_an_id_of_64_bits_is_an_error(loop: str, number: int) -> None:
+    """It is no message that a selection leaves out, and no number of Spark."""
+    good = encode_record(1, b"good")
+    data = batch([good, encode_record(number, b"odd"), good], BASE)
+    rows, error = decoded(data)
+    assert [row[-1] for row in rows] == [b"good"]
+    assert error == "CorruptData"
+
+
 def test_an_id_has_the_time_of_its_message() -> None:
     at = Selection.id_at(1_800_000_000_123)
     assert time_ms_of(at) == 1_800_000_000_123

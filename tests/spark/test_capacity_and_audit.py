@@ -1,8 +1,9 @@
 """``vq report audit`` and ``vq report capacity`` on a real cluster with known topics.
 
-The audit finds a flipped byte, a lost block, a message that is stored twice and a damaged archive,
-each once and with its place, and nothing else. Then one broker is stopped: the capacity report has
-its numbers as unknown, with the cause, and those of the other as they are.
+The audit finds a flipped bit, on a node alone and beside an intact copy, a lost block, a message
+that is stored twice and a damaged archive, each once and with its place, and nothing else. Then one
+broker is stopped: the capacity report has its numbers as unknown, with the cause, and those of the
+other as they are.
 
 One run of a command is seconds of Spark, so each tells many claims. The session is that of the
 tests, and the commands run in this process.
@@ -12,6 +13,7 @@ import csv
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ from support.cluster import ProcessCluster
 from support.html_page import PageReader
 from support.json_schema import schema_of, wrong
 from support.raw_client import RawClient, message
+from support.waiting import block_until
 
 import vq
 from pyspark_vq import connection
 from pyspark_vq.reports import loads
 from vq.admin import ArchivedBlock
 from vq.cli import main, report_capacity
+from vq.devtools.processes import BrokerChild
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
 
@@ -75,6 +79,11 @@ def archived(admin: vq.Admin, topic: str) -> ArchivedBlock:
     return block
 
 
+def in_sync(admin: vq.Admin, group: str) -> list[str]:
+    brokers = admin.cluster_status().brokers
+    return sorted(each.name for each in brokers if each.group.group == group and each.in_sync)
+
+
 def flip(path: Path, position: int) -> None:
     with path.open("r+b") as file:
         file.seek(position)
@@ -84,15 +93,18 @@ def flip(path: Path, position: int) -> None:
 
 
 def prepare(processes: ProcessCluster) -> dict[str, Any]:
-    """Topics on b1, each with a defect of its own, ``sound`` without one, and ``far`` on b2."""
+    """Topics on b1, each with a defect of its own, ``sound`` without one, and ``far`` on b2.
+
+    ``pair`` and ``copy`` are on the master and the copy of b3, with a defect on one of them.
+    """
     kept = vq.TopicSettings(retention_policy="archive", retention_hours=72)
     config = vq.MessageFactoryConfig(zookeeper=processes.zookeeper, cluster=processes.name)
     with vq.MessageFactory(config) as factory:
         admin = factory.admin
-        for topic in ("flip", "gone", "twice", "zip", "sound", "far"):
+        homes = {"far": "b2", "pair": "b3", "copy": "b3"}
+        for topic in ("flip", "gone", "twice", "zip", "sound", *homes):
             admin.create_topic(topic, kept)
-            moves = admin.plan_moves(topic, [0], "b2" if topic == "far" else "b1")
-            admin.move(moves)
+            admin.move(admin.plan_moves(topic, [0], homes.get(topic, "b1")))
             fill(factory, topic)
         zips = {topic: archived(admin, topic) for topic in ("gone", "zip", "sound")}
         admin.restore_archive(zips["gone"])
@@ -102,14 +114,17 @@ def prepare(processes: ProcessCluster) -> dict[str, Any]:
             for record_id in (7, 8, 7):  # a producer without a stamp, and with an id of its own
                 client.put("twice", 0, [message(b"again", record_id)])
         ends = {topic: admin.bounds(topic)[0] for topic in ("sound", "twice")}
+        block_until(lambda: in_sync(admin, "b3") == ["n1", "n2"], "the copy follows")
     broker = processes.brokers["b1"]
     broker.stop()
     data = broker.spec.data
     flip(data / "zip" / "0" / "0000000000000000.zip", 1_000)
     (data / "gone" / "0" / "0000000000000000.block").unlink()
     processes.restart("b1")
-    [block] = (data / "flip" / "0").glob("*.block")
-    flip(block, 3_000)  # as rot does: recovery has not seen it
+    master, copy = (processes.brokers[each].spec.data for each in ("b3", "b3-n2"))
+    for log in (data / "flip", master / "pair", copy / "copy"):
+        [block] = (log / "0").glob("*.block")
+        flip(block, 3_000)  # as rot does: recovery has not seen it
     return {"zips": zips, "ends": ends}
 
 
@@ -119,6 +134,9 @@ def test_each_defect_is_found_and_nothing_else_and_a_silent_broker_is_unknown(
 ) -> None:  # fmt: skip
     processes.add("b1")
     processes.add("b2")
+    processes.add("b3")
+    copy = replace(processes.spec("b3", node="n2"), data=processes.directory / "b3-n2")
+    processes.run(BrokerChild(copy), name="b3-n2")
     known = prepare(processes)
     zips = known["zips"]
     out, page = str(tmp_path / "out"), tmp_path / "audit.html"
@@ -130,22 +148,32 @@ def test_each_defect_is_found_and_nothing_else_and_a_silent_broker_is_unknown(
         "gone": "missing",
         "twice": "duplicate",
         "zip": "archive",
+        "pair": "damaged",
+        "copy": "damaged",
     }
-    assert audited["total"] == len(audited["findings"]) == 4
-    assert audited["counts"] == dict.fromkeys(("archive", "damaged", "duplicate", "missing"), 1)
+    assert audited["total"] == len(audited["findings"]) == 6
+    kinds = ("archive", "damaged", "duplicate", "missing")
+    assert audited["counts"] == {**dict.fromkeys(kinds, 1), "damaged": 3}
     assert (found["gone"]["start"], found["gone"]["end"]) == (0, zips["gone"].end)
     assert (found["zip"]["start"], found["zip"]["end"]) == (0, zips["zip"].end)
-    assert found["flip"]["start"] <= 3_000 < found["flip"]["end"]
+    for topic, node in (("flip", "b1/n1"), ("pair", "b3/n1"), ("copy", "b3/n2")):
+        damage = found[topic]
+        assert (damage["partition"], damage["node"]) == (0, node)
+        assert damage["start"] <= 3_000 < damage["end"] < damage["start"] + 1_000
+        assert ("b3/n2 has these bytes intact" in damage["detail"]) == (topic == "pair")
     twice = found["twice"]
     assert twice["start"] > known["ends"]["twice"].earliest
     assert "message id 7 is at offset" in twice["detail"]
-    assert {each["node"] for each in audited["findings"]} == {"b1/n1", ""}
+    assert {each["node"] for each in audited["findings"]} == {"b1/n1", "b3/n1", "b3/n2", ""}
     rows = {each["topic"]: each for each in audited["partitions"]}
     assert {topic for topic, row in rows.items() if row["verdict"] == "sound"} == {"sound", "far"}
     sound = rows["sound"]
     assert (sound["messages"], sound["start"]) == (2 * MESSAGES, 0)
     assert sound["end"] == sound["bytes"] == known["ends"]["sound"].latest
-    assert rows["flip"]["messages"] == MESSAGES - 1
+    assert rows["flip"]["messages"] == rows["pair"]["messages"] == MESSAGES - 1
+    assert rows["copy"]["messages"] == MESSAGES
+    bad = {topic for topic, row in rows.items() if row["verdict"] == "bad"}
+    assert bad == {"flip", "gone", "twice", "zip", "pair", "copy"}
     assert rows["twice"]["messages"] == MESSAGES + 3
     assert rows["gone"]["messages"] == rows["zip"]["messages"] == MESSAGES
     assert sum(audited["sizes"]["sound"]) == 2 * MESSAGES
@@ -153,7 +181,7 @@ def test_each_defect_is_found_and_nothing_else_and_a_silent_broker_is_unknown(
     reader = PageReader(page.read_text())
     assert "message id 7" in reader.text
     kept = spark.read.parquet(f"{out}/audit/findings")
-    assert kept.count() == 4
+    assert kept.count() == 6
 
     processes.brokers["b2"].stop()
     monkeypatch.setattr(report_capacity, "now_s", lambda: time.time() + 7_200)
@@ -183,7 +211,8 @@ def test_each_defect_is_found_and_nothing_else_and_a_silent_broker_is_unknown(
     assert "1 of the 6 snapshots" in disks["b1"]["reason"]
     if "b2" in disks:  # gone from ZooKeeper, or not yet
         assert disks["b2"]["bytes_used"] is None
-    assert made["plan"]["moves"] == []
+    moves = made["plan"]["moves"]
+    assert not any("b2" in (each["from"], each["to"]) for each in moves), "nothing is known of it"
     assert any(note.startswith("b2 is left out") for note in made["plan"]["notes"])
     assert json.loads(plan.read_text()) == made["plan"]
     reader = PageReader(page.read_text())
@@ -192,7 +221,7 @@ def test_each_defect_is_found_and_nothing_else_and_a_silent_broker_is_unknown(
     with rows_file.open(newline="") as file:
         written = list(csv.DictReader(file))
     assert list(written[0]) == list(loads.PARTITIONS)
-    assert len(written) == 6
+    assert len(written) == 8
     assert [row["bytes"] for row in written if row["topic"] == "far"] == [""]
     history = spark.read.parquet(f"{out}/capacity/disks").collect()
     assert {row["snapshot"] for row in history} == {made["snapshot"]}

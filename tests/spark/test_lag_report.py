@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from support.cluster import ProcessCluster
 from support.html_page import PageReader
 from support.json_schema import schema_of, wrong
-from support.zookeeper import ZooKeeperService, admin
+from support.zookeeper import ZooKeeperService, admin, let_read
 
 import vq
 from pyspark_vq import connection
 from pyspark_vq.reports.lag_rules import SCHEMA
 from vq.cli import main
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 
 #: Two reports; a machine that is busy with other work needs minutes for them.
 pytestmark = [
@@ -72,7 +72,22 @@ class Tree:
 
     def __init__(self, client: KazooClient, cluster: str) -> None:
         self._client = client
+        self._hosts = "{}:{}".format(*client.hosts[0])
         self._root = f"/vq/{cluster}"
+        self._denied: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let what deletes the root read it."""
+        for path in self._denied:
+            let_read(self._hosts, path, allowed=True)
+
+    def deny(self, path: str) -> None:
+        """Let nobody read a node, as one that is somebody else's."""
+        self._denied.append(f"{self._root}/{path}")
+        let_read(self._hosts, self._denied[-1], allowed=False)
 
     def put(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         full = f"{self._root}/{path}"
@@ -131,8 +146,7 @@ def test_two_snapshots_of_a_cluster(
     processes.vq_json("topic", "delete", "dropped", "--yes")
     sent = send(processes, "orders", MESSAGES)
     processes.vq_json("topic", "close", "orders")
-    with admin(zookeeper.hosts) as client:
-        tree = Tree(client, processes.name)
+    with admin(zookeeper.hosts) as client, Tree(client, processes.name) as tree:
         make_groups(tree, sent)
         first = run("--out", str(out), "--csv", str(tmp_path / "lag.csv"))
         rows = read_rows(tmp_path / "lag.csv")
@@ -140,7 +154,7 @@ def test_two_snapshots_of_a_cluster(
         assert len(rows) == 2 * len(partitions) + len(WANTED) - len(partitions)
         check_rows(rows, sent, counted=True)
         assert {row["trend"] for row in rows.values()} == {""}
-        assert (first["groups"], first["rows"], first["silent"]) == (13, len(rows), {})
+        assert (first["groups"], first["rows"], first["silent"]) == (15, len(rows), {})
 
         live, dead = partition_of(rows, "b1"), partition_of(rows, "b2")
         tree.commit("behind", "orders", int(live), sent[int(live)][15])
@@ -189,6 +203,9 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
     tree.group("radio", "orders", model="broadcasting")
     tree.group("odd", "orders", "never\ud800")
     tree.group("none")
+    tree.group("locked", "orders")
+    tree.group("secret", "orders")
+    tree.deny(ConsumerGroup.path("secret"))
     tree.put(ConsumerGroup.path("broken"), b"{")
     tree.put(f"consumers/{HOSTILE}", ConsumerGroup().encode())
     for number in sent:
@@ -203,6 +220,8 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
         tree.commit("failing", "orders", number, sent[number][10])
         tree.own("failing", "orders", number, stopped="ListenerFailed", stopped_at=1)
         tree.commit("odd", "orders", number, 10**30)
+        tree.commit("locked", "orders", number, 0)
+        tree.deny(CommittedOffset.path("locked", "orders", number))
         owner = Owner(member="\ud800\x1b[31m=1")
         tree.put(Owner.path("odd", "orders", number), owner.encode(), ephemeral=True)
 
@@ -223,6 +242,8 @@ WANTED: Final[dict[tuple[str, str], tuple[int | None, str, str]]] = {
     ("odd", "orders"): (None, "unknown", "place_unreadable"),
     ("odd", "never\\ud800"): (None, "unknown", "topic_deleted"),
     ("none", ""): (None, "unknown", "no_topics"),
+    ("locked", "orders"): (None, "unknown", "place_unreadable"),
+    ("secret", ""): (None, "unknown", "group_unreadable"),
     ("broken", ""): (None, "unknown", "group_unreadable"),
     (f"'{HOSTILE}", ""): (None, "unknown", "group_unreadable"),
 }

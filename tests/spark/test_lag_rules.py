@@ -7,114 +7,81 @@ from pyspark.sql import SparkSession
 from support.waiting import block_until
 
 from pyspark_vq.reports import lag, lag_reading, lag_rules
-from pyspark_vq.reports.lag_rules import SCHEMA, VERDICTS, Thresholds
+from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.outputs import snapshot_name
 from pyspark_vq.reports.progress import tasks_of
-from vq.admin import GroupContract, GroupView, TopicState
+from vq.admin import GroupContract, GroupView, LagFacts, LagThresholds, TopicState
+from vq.admin.lag_rules import VERDICTS
 from vq.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 NOW_S = 1_795_700_000.0
-LIMITS = Thresholds(warn_s=100, warn_bytes=5_000, warn_messages=500, stalled_after_s=300)
-
-#: What a row is when nothing is wrong: 1,000 bytes and 10 messages behind, the oldest 20 s old.
-FINE: dict[str, Any] = {
+FACTS = {
+    "needs_reset": False,
+    "other_topic": True,
+    "owner_error": True,
+    "no_placement": False,
+    "committed": 1,
+    "start": 2,
+    "end": 3,
+    "lag_bytes": 4,
+    "lag_messages": 5,
+    "lag_s": 6.5,
+    "members": 7,
+    "has_owner": True,
+    "committed_ms": 8,
+    "unmoved_s": 9.5,
     "problem": None,
-    "held": None,
-    "other_topic": False,
-    "committed": 1_000,
-    "end": 2_000,
-    "start": 0,
-    "stopped": None,
-    "placement_error": None,
-    "lag_bytes": 1_000,
-    "lag_messages": 10,
-    "lag_seconds": 20.0,
-    "members": 1,
-    "owner": "m1",
-    "committed_ms": int((NOW_S - 5) * 1_000),
-    "unmoved_s": None,
 }
 COLUMNS = (
-    "problem string, held string, other_topic boolean, committed bigint, end bigint, start bigint, "
-    "stopped string, placement_error string, lag_bytes bigint, lag_messages bigint, "
-    "lag_seconds double, members int, owner string, committed_ms bigint, unmoved_s double"
+    "n int, problem string, held string, other_topic boolean, stopped string, "
+    "placement_error string, committed bigint, start bigint, `end` bigint, lag_bytes bigint, "
+    "lag_messages bigint, lag_seconds double, members int, owner string, committed_ms bigint, "
+    "unmoved_s double"
 )
-NO_LAG = {"committed": 2_000, "lag_bytes": 0, "lag_messages": 0, "lag_seconds": 0.0}
-SILENT = {"end": None, "start": None, "lag_bytes": None, "lag_messages": None, "lag_seconds": None}
-LONG_AGO = {"committed_ms": int((NOW_S - 300) * 1_000)}
 
 
-#: What differs, the verdict, the cause.
-CASES: list[tuple[dict[str, Any], str, str | None]] = [
-    ({}, "ok", None),
-    (NO_LAG, "ok", None),
-    ({**NO_LAG, "members": 0, "owner": None}, "ok", None),
-    ({**NO_LAG, **LONG_AGO, "unmoved_s": 900.0}, "ok", None),
-    ({"committed": None, "committed_ms": None}, "ok", None),
-    # unknown: nothing can be told
-    ({"problem": "broadcasting", "held": "x"}, "unknown", "broadcasting"),
-    (SILENT, "unknown", "broker_silent"),
-    ({**SILENT, "members": 0}, "unknown", "broker_silent"),
-    ({**SILENT, "placement_error": "gone"}, "unknown", "placement"),
-    ({"lag_seconds": None}, "unknown", "not_measured"),
-    ({"lag_messages": None}, "unknown", "not_measured"),
-    # stopped
-    ({**SILENT, "held": "x"}, "stopped", "needs_reset"),
-    ({**SILENT, "other_topic": True}, "stopped", "other_topic"),
-    ({"committed": 2_001, "lag_bytes": None}, "stopped", "beyond_end"),
-    ({**SILENT, "stopped": "ListenerFailed"}, "stopped", "owner_error"),
-    ({"members": 0, "owner": None}, "stopped", "no_members"),
-    # stalled
-    ({"lag_seconds": 300.0, **LONG_AGO}, "stalled", "unmoved"),
-    ({"lag_seconds": 299.0, **LONG_AGO}, "warning", "old"),
-    ({"lag_seconds": 300.0}, "warning", "old"),
-    ({"unmoved_s": 300.0}, "stalled", "unmoved"),
-    ({"unmoved_s": 299.0}, "ok", None),
-    ({"committed": None, "committed_ms": None, "lag_seconds": 900.0}, "warning", "old"),
-    # warning
-    ({"start": 1_001}, "warning", "overtaken"),
-    ({**NO_LAG, "start": 2_001}, "warning", "overtaken"),
-    ({"owner": None}, "warning", "no_owner"),
-    ({"lag_seconds": 100.0}, "warning", "old"),
-    ({"lag_seconds": 99.9}, "ok", None),
-    ({"lag_bytes": 5_000}, "warning", "many_bytes"),
-    ({"lag_bytes": 4_999}, "ok", None),
-    ({"lag_messages": 500}, "warning", "many_messages"),
-    ({"lag_messages": 499}, "ok", None),
-    ({"lag_messages": None, "lag_bytes": 5_000}, "warning", "many_bytes"),
-]
+def test_facts_are_those_of_the_columns() -> None:
+    cells = (None, None, True, "why", None, 1, 2, 3, 4, 5, 6.5, 7, "m", 8, 9.5)
+    assert lag_rules.facts_of(*cells) == LagFacts(**FACTS)  # type: ignore[arg-type]
+    none = lag_rules.facts_of(*[None] * len(lag_rules.JUDGED))
+    assert none == LagFacts()
+    assert lag_rules.facts_of("gone", "held", *[None] * 2, "lost", *[None] * 10) == LagFacts(
+        problem="gone", needs_reset=True, no_placement=True
+    )
 
 
 @pytest.mark.slow
-def test_each_verdict_has_its_bounds(spark: SparkSession) -> None:
-    """One row for each case, judged by one query."""
-    rows = [tuple({**FINE, **case}.values()) for case, _, _ in CASES]
-    frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], f"n int, {COLUMNS}")
-    judged = lag_rules.with_verdicts(frame, LIMITS, now_s=NOW_S).orderBy("n").collect()
-    found = [
-        (case, row["verdict"], row["cause"])
-        for (case, _, _), row in zip(CASES, judged, strict=True)
+def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
+    """A row for each kind of verdict; the bounds are in ``tests/unit/admin/test_lag_rules.py``."""
+    nothing: tuple[Any, ...] = (None,) * 15
+    fine = (None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000, None)
+    rows = [
+        nothing,
+        ("broadcasting", *nothing[1:]),
+        (None, "held", *nothing[2:]),
+        fine,
+        (*fine[:6], 11, *fine[7:]),
+        (*fine[:10], 99.0, *fine[11:]),
+        (*fine[:14], 300.0),
+        (*fine[:11], 0, *fine[12:]),
+        (*fine[:10], None, *fine[11:]),
     ]
-    assert found == CASES
-
-
-@pytest.mark.slow
-def test_without_thresholds_only_what_is_broken_is_told(spark: SparkSession) -> None:
-    limits = Thresholds(warn_s=None)
-    case = {"lag_seconds": None, "lag_messages": None, "lag_bytes": 1 << 60}
-    frame = spark.createDataFrame([tuple({**FINE, **case}.values())], COLUMNS)
-    [row] = lag_rules.with_verdicts(frame, limits, now_s=NOW_S).collect()
-    assert (row["verdict"], row["cause"]) == ("ok", None)
-
-
-@pytest.mark.parametrize(
-    "given", [{"warn_s": 0}, {"warn_s": -1}, {"warn_bytes": 1 << 63}, {"stalled_after_s": 1e9}]
-)
-def test_a_threshold_out_of_bounds_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="is outside"):
-        Thresholds(**given)
+    frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], COLUMNS)
+    limits = LagThresholds(warn_s=99)
+    judged = lag_rules.with_verdicts(frame, limits, now_s=NOW_S).orderBy("n").collect()
+    assert [(row["verdict"], row["cause"]) for row in judged] == [
+        ("unknown", "broker_silent"),
+        ("unknown", "broadcasting"),
+        ("stopped", "needs_reset"),
+        ("ok", None),
+        ("warning", "overtaken"),
+        ("warning", "old"),
+        ("stalled", "unmoved"),
+        ("stopped", "no_members"),
+        ("unknown", "not_measured"),
+    ]
 
 
 @pytest.mark.parametrize("given", [{"zookeeper_tasks": 0}, {"broker_requests": 257}])

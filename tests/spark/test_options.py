@@ -16,6 +16,7 @@ def test_a_query_reads_all_there_is_and_a_stream_what_comes() -> None:
     assert stream.starting.default == LATEST
     assert batch.fail_on_data_loss
     assert batch.include_archive
+    assert (batch.archives, parsed(archives="direct").archives) == ("broker", "direct")
     assert batch.min_partitions is batch.bytes_per_trigger is batch.group is None
 
 
@@ -69,6 +70,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "no list of 1 to 64 tags"),
         ({"readFrom": "nearest"}, "neither master nor any"),
+        ({"archives": "auto"}, "neither broker nor direct"),
         ({"topics": "a,,b"}, "empty name"),
         ({"topics": "[1]"}, "no list like a,b"),
         ({"topics": " "}, "is empty"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, udf
 from support.cluster import ProcessCluster
@@ -104,9 +104,12 @@ def test_a_dataframe_is_written_with_all_its_columns(
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_sent(
-    spark: SparkSession, processes: ProcessCluster, factory: vq.MessageFactory
+    spark: SparkSession, processes: ProcessCluster, factory: vq.MessageFactory, tmp_path: Path
 ) -> None:
-    """The error names the column, its type, and what it may be; or the option."""
+    """The error names the column, its type, and what it may be; or the option, or the topic.
+
+    The topic of a stream is looked at before it has a row. That of a column is known to tasks only.
+    """
     frame = spark.range(1).selectExpr("'v' as value", "id as key")
     wrong: list[tuple[DataFrame, dict[str, str], str, str]] = [
         (frame.selectExpr("key"), {}, "append", "column 'value' (binary or string) is missing"),
@@ -114,17 +117,36 @@ def test_what_cannot_be_written_is_refused_before_anything_is_sent(
         (frame, {"topic": ""}, "append", "option topic is empty"),
         (frame, {"topics": "a"}, "append", "there is no option 'topics' here; do you mean topic?"),
         (frame, {}, "overwrite", "a topic cannot be overwritten"),
+        (frame, {"topic": "missing"}, "append", "there is no topic 'missing'; create it"),
+        (frame, {"topic": "shut"}, "append", "topic shut is closed for writes"),
+        (frame, {"topic": "missing", "idempotent": "false"}, "append", "no topic 'missing'"),
     ]
+    factory.admin.create_topic("shut")
+    factory.admin.close_topic("shut")
     for rows, more, mode, told in wrong:
         options = {**options_of(processes, topic="a"), **more}
-        with pytest.raises(AnalysisException, match="InvalidArgument") as raised:
+        with pytest.raises(AnalysisException, match=r"vq\.errors\.") as raised:
             rows.write.format("vq").options(**options).mode(mode).save()
         assert told in str(raised.value)
+        assert len(str(raised.value).splitlines()) <= 6, "no calls of vq"
+    assert factory.admin.list_writes() == []
+    rates = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    query = (
+        rates.writeStream.format("vq")
+        .options(**options_of(processes, topic="missing"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="writer: Traceback") as stream:
+        query.awaitTermination(2 * PROCESSES_WAIT_S)
+    assert "there is no topic 'missing'" in str(stream.value)
     with pytest.raises(PySparkException) as late:
         frame.selectExpr("value", "'missing' as topic").write.format("vq").options(
             **options_of(processes)
         ).mode("append").save()
     assert "UnknownTopic" in str(late.value)
+    assert len(str(late.value).splitlines()) <= 6
     assert stored(factory, "a") == []
 
 

@@ -6,23 +6,29 @@ messages with tags, headers, keys of three types, and compressed ones.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThanOrEqual
 from support.cluster import ProcessCluster
 from support.faults import kill
+from support.raw_client import RawClient, message
+from support.waiting import block_until
 
 import vq
 from pyspark_vq import register
 from pyspark_vq.columns import SCHEMA
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.reader import BatchReader, DataLost
+from vq.columns import Selection
 
 pytestmark = pytest.mark.slow
 
@@ -90,11 +96,17 @@ def special(number: int) -> vq.Message:
 
 @dataclass
 class Produced:
-    """The topic: what all messages have, what those with a tag have, and the archive's ends."""
+    """The topic: what all messages have, what those with a tag have, and what is archived.
+
+    Attributes:
+        archived: Where archives end, by partition.
+        elsewhere_bytes: In archives at a URL; others lie beside the log.
+    """
 
     all: Sent = field(default_factory=Sent)
     even: Sent = field(default_factory=Sent)
     archived: dict[int, int] = field(default_factory=dict)
+    elsewhere_bytes: int = 0
 
     def produce(self, producer: vq.MessageProducer, numbers: range) -> None:
         send, message = producer.send_async, vq.Message
@@ -112,8 +124,8 @@ class Produced:
 
 
 @pytest.fixture(scope="module")
-def produced(factory: vq.MessageFactory) -> Produced:
-    """Make the topic, and archive most of its blocks."""
+def produced(factory: vq.MessageFactory, tmp_path_factory: pytest.TempPathFactory) -> Produced:
+    """Make the topic, and archive most of its blocks: beside the logs, then at a URL."""
     settings = vq.TopicSettings(
         partitions=2,
         retention_policy="archive",
@@ -123,18 +135,30 @@ def produced(factory: vq.MessageFactory) -> Produced:
     )
     factory.admin.create_topic(TOPIC, settings)
     found = Produced()
+    first = range(COUNT // 2)
     with factory.create_producer() as producer:
-        found.produce(producer, range(COUNT - NEWEST))
-        as_of = datetime.now(UTC) + timedelta(hours=30)
-        run = factory.admin.start_archive_run(TOPIC, as_of_ms=int(as_of.timestamp() * 1000))
-        factory.admin.wait_for_archive_run(run)
+        found.produce(producer, first)
+        archive_all(factory.admin, TOPIC)
+        place = tmp_path_factory.mktemp("archives").as_uri()
+        factory.admin.alter_topic(TOPIC, archive_to=place)
+        found.produce(producer, range(first.stop, COUNT - NEWEST))
+        archive_all(factory.admin, TOPIC)
         found.produce(producer, range(COUNT - NEWEST, COUNT))
     blocks, _ = factory.admin.list_archives(TOPIC)
-    assert {each.partition for each in blocks} == {0, 1}
+    assert {each.partition for each in blocks if each.url} == {0, 1}
+    assert {each.partition for each in blocks if not each.url} == {0, 1}
     assert len(blocks) > 4, "several blocks of each partition"
     for block in blocks:
         found.archived[block.partition] = max(found.archived.get(block.partition, 0), block.end)
+    found.elsewhere_bytes = sum(each.size_bytes for each in blocks if each.url)
     return found
+
+
+def archive_all(admin: vq.Admin, topic: str) -> None:
+    """Have all blocks become archives, also those that take messages."""
+    as_of = datetime.now(UTC) + timedelta(hours=30)
+    run = admin.start_archive_run(topic, as_of_ms=int(as_of.timestamp() * 1000))
+    admin.wait_for_archive_run(run)
 
 
 @pytest.fixture
@@ -157,6 +181,24 @@ def test_two_million_messages_come_as_they_were_produced(
     read: Callable[..., DataFrame], produced: Produced
 ) -> None:
     assert sums(read(minPartitions=5)) == produced.all.expected()
+
+
+def test_tasks_read_archives_at_urls_and_brokers_do_not(
+    read: Callable[..., DataFrame], produced: Produced, factory: vq.MessageFactory
+) -> None:
+    """If they are told to. The messages are the same, also of tasks that begin in a message."""
+
+    def sent_bytes() -> int:
+        brokers = factory.admin.cluster_status().brokers
+        return sum(each.status.raw["bytes_out"] for each in brokers if each.status is not None)
+
+    stored = sum(each.latest for each in factory.admin.bounds(TOPIC).values() if each is not None)
+    before = sent_bytes()
+    assert sums(read(minPartitions=5, archives="direct")) == produced.all.expected()
+    assert 0 < sent_bytes() - before < stored - produced.elsewhere_bytes + (64 << 10)
+    before = sent_bytes()
+    assert sums(read(tag="even || none", archives="direct")) == produced.even.expected()
+    assert 0 < sent_bytes() - before < stored - produced.elsewhere_bytes + (64 << 10)
 
 
 def test_only_messages_with_a_tag_are_given(
@@ -294,8 +336,52 @@ def test_what_cannot_be_read_is_said(
         (lambda: read(startingOffsets=f'{{"{TOPIC}": {{"0": {1 << 60}}}}}'), "is outside"),
         (lambda: read(endingOffsets="tomorrow"), "give earliest, latest, a time"),
     ):
-        with pytest.raises(PySparkException, match=said.replace("?", r"\?")):
+        with pytest.raises(PySparkException, match=said.replace("?", r"\?")) as raised:
             frame().collect()
+        assert len(str(raised.value).splitlines()) <= 6, "no calls of vq"
+
+
+def test_a_clock_that_is_ahead_is_allowed_for_or_told(
+    cluster: ProcessCluster, factory: vq.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A filter on the time of sending passes what was stored before it, less ``clockAhead``.
+
+    Two messages of a clock that is three hours ahead; the filter lies between their storing.
+    """
+    factory.admin.create_topic("ahead", vq.TopicSettings())
+    [placement] = factory.admin.placements("ahead")
+    address = cluster.brokers[str(placement.writer_group)].spec.address
+
+    def send(content: bytes) -> int:
+        now_ms = time.time_ns() // 1_000_000
+        with RawClient(address) as client:
+            client.put("ahead", 0, [message(content, Selection.id_at(now_ms + 3 * 3_600_000))])
+        return time.time_ns() // 1_000_000
+
+    between_ms = send(b"first") + 10
+    block_until(lambda: time.time_ns() // 1_000_000 > between_ms + 10, "the clock goes on")
+    send(b"second")
+    since = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(between_ms / 1000, UTC))
+
+    def contents(clock_ahead_s: float, fails: str = "true") -> list[bytes]:
+        options = {"zookeeper": cluster.zookeeper, "cluster": cluster.name, "topics": "ahead"}
+        more = {"clockAhead": str(clock_ahead_s), "failOnDataLoss": fails}
+        reader = BatchReader(ReadOptions.parsed({**options, **more}, stream=False), SCHEMA)
+        assert reader.push([since]) == []
+        found: list[bytes] = []
+        for task in reader.partitions():
+            for some in reader.read(task):
+                found += some.column("value").to_pylist()
+        return found
+
+    assert contents(4 * 3_600) == [b"first", b"second"]
+    with pytest.raises(DataLost, match=r"messages of ahead-0 may be missing: .* clockAhead"):
+        contents(0.001)
+    assert contents(0.001, "false") == [b"second"]
+    assert "messages of ahead-0 may be missing" in caplog.text
+    caplog.clear()
+    assert contents(3_600) == [b"first", b"second"], "nothing is passed, so nothing is missing"
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -336,3 +422,41 @@ def test_damage_fails_a_query_or_is_told(
     else:
         assert "the query goes on behind it" in caplog.text
         assert found == before + contents[3]
+
+
+def test_an_archive_that_changes_between_plan_and_task_costs_no_message(
+    cluster: ProcessCluster,
+    factory: vq.MessageFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is damaged, then restored. (In this process: its log is looked at.)"""
+    settings = vq.TopicSettings(retention_policy="archive", archive_to=tmp_path.as_uri())
+    factory.admin.create_topic("kept", settings)
+    contents = [b"%d" % number for number in range(2_000)]
+    with factory.create_producer() as producer:
+        producer.send_batch([vq.Message("kept", content) for content in contents])
+    archive_all(factory.admin, "kept")
+    options = {"zookeeper": cluster.zookeeper, "cluster": cluster.name, "topics": "kept"}
+    reader = BatchReader(
+        ReadOptions.parsed({**options, "archives": "direct"}, stream=False), SCHEMA
+    )
+    [task] = reader.partitions()
+
+    def values() -> list[bytes]:
+        return [each for some in reader.read(task) for each in some.column("value").to_pylist()]
+
+    assert values() == contents
+    assert caplog.text == ""
+    [block] = factory.admin.list_archives("kept")[0]
+    path = Path(block.url.removeprefix("file://"))
+    whole = path.read_bytes()
+    factory.admin.read_range("kept", 0, 0)  # from now on the broker has it in memory
+    path.write_bytes(b"X" * 200 + whole[200:])
+    assert values() == contents
+    assert f"asking its broker url={block.url}" in caplog.text
+    path.write_bytes(whole)
+    factory.admin.restore_archive(block)
+    caplog.clear()
+    assert values() == contents
+    assert caplog.text == ""

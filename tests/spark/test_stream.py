@@ -77,9 +77,9 @@ class Query:
 
 @pytest.fixture
 def query(spark: SparkSession, cluster: ProcessCluster, tmp_path: Path) -> Callable[..., Query]:
-    def query(topic: str, **options: Any) -> Query:
+    def query(topic: str, checkpoint: str = "checkpoint", **options: Any) -> Query:
         options = {"topics": topic, "startingOffsets": "earliest", **options}
-        return Query(spark, cluster, tmp_path / "checkpoint", **options)
+        return Query(spark, cluster, tmp_path / checkpoint, **options)
 
     return query
 
@@ -146,11 +146,18 @@ def test_a_restart_neither_loses_nor_repeats(
 def test_a_stream_that_retention_overtakes_fails_or_goes_on(
     query: Callable[..., Query], factory: vq.MessageFactory
 ) -> None:
-    """As ``failOnDataLoss`` says; it goes on with all that is left."""
+    """As ``failOnDataLoss`` says; it goes on with all that is left.
+
+    Also one whose first micro-batch was not done: it comes again, from where it began.
+    """
     factory.admin.create_topic("short", vq.TopicSettings())
     stream = query("short")
     sent = send(factory, "short", [b"first"])
     stream.run()
+    begun = query("short", "begun")
+    begun.fails_at = 0
+    with pytest.raises(StreamingQueryException, match="the query fails here"):
+        begun.run()
     sent += send(factory, "short", [b"%d" % n + bytes(500_000) for n in range(40)])
     factory.admin.alter_topic("short", retention_bytes=1)
 
@@ -167,6 +174,11 @@ def test_a_stream_that_retention_overtakes_fails_or_goes_on(
     assert left
     first = Counter({row: n for row, n in sent.items() if row[2] == b"first"})
     assert stream.rows() == first + left
+
+    with pytest.raises(StreamingQueryException, match=r"\[0, \d+\) of short-0 cannot be read"):
+        begun.run()
+    begun.run(failOnDataLoss="false")
+    assert begun.rows() == left
 
 
 def test_a_topic_that_is_made_again_is_another_one(

@@ -1,5 +1,6 @@
 """Where a stream goes on, without Spark: what ZooKeeper and brokers say comes from a double."""
 
+import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ class Admin:
         self.topics = topics
         self.errors: dict[str, VqError] = {}
         self.silent: set[int] = set()
+        self.earliest = 0
 
     def _maybe_fail(self, method: str) -> None:
         if method in self.errors:
@@ -44,7 +46,10 @@ class Admin:
     def bounds(self, topic: SimpleNamespace | str) -> dict[int, PartitionEnds | None]:
         name = topic if isinstance(topic, str) else topic.name
         ends = enumerate(self.topics[name][1])
-        return {n: None if n in self.silent else PartitionEnds(0, end, end) for n, end in ends}
+        return {
+            n: None if n in self.silent else PartitionEnds(self.earliest, end, end)
+            for n, end in ends
+        }
 
     def boundaries(self, topic: str, wanted: Mapping[int, int]) -> dict[int, int]:
         self._maybe_fail("boundaries")
@@ -108,8 +113,39 @@ def test_a_query_begins_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(admin, monkeypatch, topics="t")
     begin = reader.initialOffset()
     admin.topics = {"t": ("i", (9,))}
-    assert reader.latestOffset(begin, ALL) == at(9)
+    assert Positions.decode(reader.latestOffset(begin, ALL)) == Positions.decode(at(9))
     assert reader.initialOffset() == begin == at(7)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_first_micro_batch_that_comes_again_has_the_same_range(
+    starting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks a query that is started again where it begins: that is elsewhere by then.
+
+    Its end has the beginning; ends of later micro-batches do not.
+    """
+    admin = Admin(t=("i", (7, 2)))
+    admin.earliest = 1
+    reader = reader_of(admin, monkeypatch, topics="t", startingOffsets=starting)
+    begin = reader.initialOffset()
+    assert begin == (at(1, 1) if starting == "earliest" else at(7, 2))
+    assert reader.latestOffset(at(7, 2), ALL) == at(7, 2), "nothing new"
+    admin.topics = {"t": ("i", (9, 5))}
+    end = reader.latestOffset(begin, ALL)
+    ranges = [each.range for each in reader.partitions(begin, end)]  # type: ignore[attr-defined]
+    assert [(each.start, each.end) for each in ranges] == (
+        [(1, 9), (1, 5)] if starting == "earliest" else [(7, 9), (2, 5)]
+    )
+    admin.topics, admin.earliest = {"t": ("i", (20, 20))}, 3  # retention deletes in the meantime
+    again = reader_of(admin, monkeypatch, topics="t", startingOffsets=starting)
+    other = again.initialOffset()
+    assert other != begin
+    replayed = again.partitions(other, json.loads(json.dumps(end)))
+    assert [each.range for each in replayed] == ranges  # type: ignore[attr-defined]
+    assert "from" not in again.latestOffset(at(9, 9), ALL)
+    admin.topics = {"t": ("i", (9, 5))}
+    assert again.latestOffset(end, ALL) == end, "Spark takes another place for more to read"
 
 
 def test_a_stream_that_waits_leaves_brokers_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:

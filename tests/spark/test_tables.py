@@ -6,10 +6,12 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from support.cluster import ProcessCluster
 from support.waiting import block_until
+from support.zookeeper import admin
 
 import pyspark_vq
 import vq
 from pyspark_vq import connection
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +35,21 @@ def factory(processes: ProcessCluster) -> Iterator[vq.MessageFactory]:
         with made.create_consumer(reading) as consumer:
             consumer.subscribe("orders").start()
             block_until(lambda: consumer.get_many(10, 0.1) == [] and not lag(made), lag(made))
+        by_hand(processes)
         yield made
     connection.close_all()
+
+
+def by_hand(processes: ProcessCluster) -> None:
+    """Write a group that no client would write: numbers and texts that Spark cannot hold."""
+    odd = CommittedOffset(offset=1 << 63, time_ms=10**18, member="m", stopped="\ud800")
+    with admin(processes.zookeeper) as client:
+        for path, value in (
+            (ConsumerGroup.path("odd"), ConsumerGroup(topics={"orders": ""})),
+            (CommittedOffset.path("odd", "orders", 0), odd),
+            (CommittedOffset.path("odd", "orders", 1), odd),
+        ):
+            client.create(f"/vq/{processes.name}/{path}", value.encode(), makepath=True)
 
 
 def lag(factory: vq.MessageFactory) -> int | None:
@@ -82,10 +97,18 @@ def test_tables_show_the_cluster_and_what_a_silent_broker_hides(
     assert (topics["orders"].bytes, topics["orders"].silent_partitions) == (None, 1)
     assert topics["orders"].error == "the brokers of 1 partitions do not answer"
 
-    lags = {each.partition: each for each in rows("vq.lag")}
-    assert {each.group for each in lags.values()} == {"readers"}
+    found = rows("vq.lag")
+    assert {each.group for each in found} == {"readers", "odd"}
+    for each in found:
+        if each.group == "odd":
+            assert (each.committed, each.lag_bytes, each.verdict) == (None, None, "stopped")
+            assert each.error == (
+                "\\ud800; committed = 9223372036854775808 is outside [-2**63, 2**63)"
+            )
+    lags = {each.partition: each for each in found if each.group == "readers"}
     assert lags[alive].lag_messages == 1
     assert lags[alive].verdict == "stopped"  # it has no consumer any more
+    assert (lags[alive].cause, lags[alive].start) == ("no_members", 0)
     assert lags[alive].error is None
     assert (lags[silent].end, lags[silent].lag_bytes) == (None, None)
     assert lags[silent].verdict == "unknown"

@@ -1,6 +1,5 @@
 """The parts of the sink and of the tables that need no Spark: columns, options, repeats, rows."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +20,24 @@ from pyspark.sql.types import (
 from pyspark_vq.repeats import Repeats
 from pyspark_vq.rows import check_columns, messages_of
 from pyspark_vq.sink import ONCE_KEPT_S, is_forgotten
-from pyspark_vq.table_rows import audit_rows, settings_of, topic_row, verdict_of
+from pyspark_vq.table_rows import (
+    LAG_SCHEMA,
+    audit_rows,
+    group_error_row,
+    lag_rows,
+    settings_of,
+    topic_row,
+)
 from pyspark_vq.write_options import WriteOptions
 from vq import Message, TopicSettings
-from vq.admin import GroupProgress, PartitionEnds, TopicSummary, UncleanElection
+from vq.admin import (
+    GroupDescription,
+    GroupMember,
+    GroupProgress,
+    PartitionEnds,
+    TopicSummary,
+    UncleanElection,
+)
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin
 
@@ -188,38 +201,35 @@ def test_a_write_without_a_name_is_forgotten_after_a_while() -> None:
     assert not is_forgotten("spark-once-x", now)
 
 
-BEHIND = GroupProgress(
-    topic="t",
-    partition=0,
-    owner="m",
-    committed=0,
-    end=9,
-    lag_bytes=9,
-    lag_messages=1,
-    lag_s=1.0,
-    committed_ms=1_000_000,
-)
+def test_the_rows_of_a_group_have_the_verdicts_of_the_lag_report() -> None:
+    """Also what it has no partition for; a lag that means nothing is null."""
+    place = GroupProgress(
+        topic="t", partition=0, owner="m", committed=3, start=5, end=9, lag_bytes=4,
+        lag_messages=1, lag_s=1.0,
+    )  # fmt: skip
+    member = GroupMember("m", "h", 1, 1, ("t",), 0)
+    found = GroupDescription("g", "clustering", "latest", {"t": ""}, ("u",), (member,), (place,))
+    names = [each.split(" ")[0].strip("`") for each in LAG_SCHEMA.split(", ")]
 
+    def told(found: GroupDescription) -> list[dict[str, Any]]:
+        rows = list(lag_rows(found, 1_000_000))
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
-@pytest.mark.parametrize(
-    ("changes", "has_members", "verdict"),
-    [
-        ({}, True, "ok"),
-        ({"lag_bytes": 0, "owner": None}, False, "ok"),
-        ({"needs_reset": True, "lag_bytes": 0}, True, "stopped"),
-        ({"stopped": "why"}, True, "stopped"),
-        ({"committed": 10}, True, "stopped"),
-        ({"lag_bytes": None, "end": None}, True, "unknown"),
-        ({}, False, "stopped"),
-        ({"lag_s": 300.0}, True, "warning"),
-        ({"lag_s": 300.0, "committed_ms": 700_000}, True, "stalled"),
-        ({"lag_s": None}, True, "unknown"),
-        ({"owner": None}, True, "warning"),
-    ],
-)
-def test_verdicts(changes: Mapping[str, Any], has_members: bool, verdict: str) -> None:
-    progress = replace(BEHIND, **changes)
-    assert verdict_of(progress, has_members=has_members, now_ms=1_000_000) == verdict
+    overtaken, deleted = told(found)
+    assert (overtaken["verdict"], overtaken["cause"]) == ("warning", "overtaken")
+    assert (overtaken["start"], overtaken["committed"], overtaken["lag_bytes"]) == (5, 3, 4)
+    assert (deleted["topic"], deleted["verdict"], deleted["cause"]) == (
+        "u",
+        "unknown",
+        "topic_deleted",
+    )
+    [radio, _] = told(replace(found, model="broadcasting"))
+    assert (radio["cause"], radio["lag_bytes"], radio["end"]) == ("broadcasting", None, 9)
+    [nothing] = told(replace(found, topics={}, deleted_topics=(), partitions=()))
+    assert (nothing["group"], nothing["cause"]) == ("g", "no_topics")
+    broken = dict(zip(names, group_error_row("g", "why"), strict=True))
+    assert (broken["verdict"], broken["cause"]) == ("unknown", "group_unreadable")
+    assert broken["error"] == "why"
 
 
 def test_a_topic_of_which_a_broker_is_silent_has_no_size() -> None:

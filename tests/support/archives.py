@@ -13,8 +13,8 @@ from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.run_values import ArchiveRun, RunResult
 from vq.coordination.runs import make_run, read_result
+from vq.coordination.values.runs import ArchiveRun, RunResult
 from vq.store.block import Block
 
 HOUR_MS = 3_600_000

@@ -10,8 +10,8 @@ from vq.clock import SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.leadership import Leadership, Registered, Standing
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.consumers import CommittedOffset
 from vq.model import Address
 
 
@@ -134,3 +134,9 @@ def disarm(client: MemoryCoordinator) -> bool:
     )
     client.lose_request = client.lose_reply = client.expire_request = client.outlive_request = 0
     return not armed
+
+
+def deny_reading(client: Coordinator, path: str) -> None:
+    """Give a node of an ensemble in memory an ACL that lets nobody read it."""
+    assert isinstance(client, MemoryCoordinator)
+    client._ensemble.tree.denied.add(client._full(path))

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from support.waiting import WAIT_S, block_until
-from support.zookeeper import ZooKeeperRoot, admin, expire_session
+from support.zookeeper import ZooKeeperRoot, admin, expire_session, let_read
 
 from vq.coordination.coordinator import Coordinator, SessionState, Set, WatchEvent
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -48,6 +48,10 @@ class Ensemble:
 
     async def answer_and_change(self, client: Coordinator, path: str) -> None:
         """Hold the loop up until the call under way is answered and ``path`` changed after it."""
+        raise AssertionError
+
+    async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
+        """Say by the ACL of a node whether anybody may read it."""
         raise AssertionError
 
 
@@ -97,6 +101,11 @@ class InMemory(Ensemble):
         while not client._reply_pipe._items:
             await asyncio.sleep(0)
         self._ensemble.apply([Set(client._full(path), b"changed")], 0)
+
+    async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        denied, full = self._ensemble.tree.denied, client._full(path)
+        (denied.discard if allowed else denied.add)(full)
 
 
 class Real(Ensemble):
@@ -183,6 +192,10 @@ class Real(Ensemble):
             other.set(full, b"changed")
         block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
         kazoo.exists_async("/").get(timeout=WAIT_S)  # what came before it was handed to the loop
+
+    async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        await asyncio.to_thread(let_read, client._hosts, client._full(path), allowed=allowed)
 
 
 def _session_of(client: ZooKeeperCoordinator) -> int:

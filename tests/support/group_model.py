@@ -26,7 +26,7 @@ from typing import NamedTuple
 from vq.broker import replica_rules
 from vq.coordination import insync
 from vq.coordination.insync import Candidate, ChangeRefused, MastershipRefused
-from vq.coordination.paths import GroupState
+from vq.coordination.values.brokers import GroupState
 from vq.store.lookup import EpochEnd
 
 GROUP = "g"

@@ -18,7 +18,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.coordination import claims, groups
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import Owner
+from vq.coordination.values.consumers import Owner
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

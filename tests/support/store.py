@@ -98,7 +98,9 @@ def payloads(log: Log) -> list[bytes]:
     return [record.payload for record in records(log)]
 
 
-def write_archive(disk: Disk, block: Block, *, url: str = "", chunk_bytes: int = 1024) -> Stub:
+def write_archive(
+    disk: Disk, block: Block, *, url: str = "", chunk_bytes: int = 1024, **about: object
+) -> Stub:
     """Write zip and stub of a block beside its file, in small chunks; the log is not told."""
     writer = ArchiveWriter(
         disk,
@@ -106,7 +108,7 @@ def write_archive(disk: Disk, block: Block, *, url: str = "", chunk_bytes: int =
         block.start_offset,
         block.end_offset,
         url=url,
-        about={"topic": "orders"},
+        about={"topic": "orders", **about},
         chunk_bytes=chunk_bytes,
     )
     try:

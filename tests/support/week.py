@@ -1,8 +1,16 @@
 """Days of a broker group in seconds: what looks at a node often looks seldom, and clocks step."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.broker import Client, MemoryCluster, memory_cluster, message
+from support.node_pair import NodePair, whole
+from support.simulation.loop import clock_of_loop
+from support.waiting import until
 
 from vq import limits
 from vq.broker import (
@@ -21,6 +29,7 @@ from vq.broker import (
     upkeep,
 )
 from vq.broker.config import ConnectionLimits
+from vq.broker.node import BrokerNode
 from vq.clock import Clock
 from vq.coordination import leadership, leases, registry
 from vq.coordination.memory import MemoryEnsemble
@@ -73,6 +82,68 @@ class SteppedClock:
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message: when it was sent, where its batch ends, how far behind the clock was then."""
+
+    time_s: float
+    end: int
+    back_hours: float
+
+
+class Week(NodePair):
+    """The group, its clock, and what was sent."""
+
+    def __init__(self, cluster: MemoryCluster, clock: SteppedClock) -> None:
+        super().__init__(cluster)
+        self.clock = clock
+        self.sent: list[Sent] = []
+
+    async def start(self, name: str) -> BrokerNode:
+        self.nodes[name] = await self.cluster.start(node=name, **QUIET)
+        return self.nodes[name]
+
+    async def in_sync(self) -> None:
+        await until(lambda: self.nodes[self.leader()]._context.role.named == 2, timeout_s=9_000)
+
+    async def send(self) -> None:
+        node = self.nodes[self.leader()]
+        client = await Client.connect(self.cluster.network, node.address)
+        await client.put("t", 0, [message(b"%06d" % len(self.sent) * 100)])
+        client.close()
+        end = node._partitions.channels["t", 0].log.end_offset
+        self.sent.append(Sent(asyncio.get_running_loop().time(), end, self.clock.back_hours))
+
+    async def send_for_an_hour(self) -> None:
+        """Send a message each half hour."""
+        for _ in range(2):
+            await self.send()
+            await asyncio.sleep(HOUR_S / 2)
+
+    def check_bytes(self) -> None:
+        """All nodes have equal bytes where both have some."""
+        logs = [self.log(name) for name in self.nodes]
+        start = max(log.start_offset for log in logs)
+        assert len({whole(log, start) for log in logs}) == 1
+
+
+@asynccontextmanager
+async def started_week(monkeypatch: pytest.MonkeyPatch, **retention: Any) -> AsyncIterator[Week]:
+    """Two nodes that look seldom and have one message of topic ``t``."""
+    look_seldom(monkeypatch)
+    async with memory_cluster() as cluster:
+        clock = SteppedClock(clock_of_loop())
+        cluster.ensemble.clock = clock
+        week = Week(cluster, clock)
+        await week.start("n1")
+        await cluster.create_topic("t", partitions=1, **retention)
+        await until(lambda: ("t", 0) in week.nodes["n1"]._partitions.channels, timeout_s=2_000)
+        await week.start("n2")
+        await week.send()
+        await until(week.same, timeout_s=2_000)
+        yield week
 
 
 def look_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

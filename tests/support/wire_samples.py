@@ -240,6 +240,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             topic_id="5f0c",
             last_epoch=2,
             from_copy=True,
+            archives=True,
         )
     ),
     (Command.GET, "response"): Sample(
@@ -252,6 +253,10 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             filtered=True,
             offsets=[5000000088],
             last_epoch=2,
+            archive_url="s3://a/o.zip",
+            archive_start=5000000000,
+            archive_end=5000009000,
+            archive_bytes=3210,
         ),
         RECORD,
     ),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 from support.waiting import PROCESSES_WAIT_S
 
 from vq.coordination.four_letter import four_letter_word
@@ -166,3 +167,15 @@ def _need_docker_engine() -> None:
             return
         gc.collect()
     unavailable(reason)
+
+
+def let_read(hosts: str, path: str, *, allowed: bool) -> None:
+    """Say by the ACL of a node whether anybody may read it; ``path`` is absolute.
+
+    Whoever denies it must allow it again: what deletes a test's root reads all nodes.
+    """
+    rights = make_acl(
+        "world", "anyone", read=allowed, write=True, create=True, delete=True, admin=True
+    )
+    with admin(hosts) as client:
+        client.set_acls(path, [rights])

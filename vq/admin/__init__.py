@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         GroupProgress,
         GroupSummary,
     )
+    from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag, why_stopped
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
     from vq.admin.removing import GivenUp, Removal
@@ -74,9 +75,11 @@ if TYPE_CHECKING:
     from vq.admin.verification import Verified, VerifyProgress
     from vq.admin.writes import WriteAttempt, WrittenRange
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import ClusterSettings, CommittedOffset, UncleanElection
     from vq.coordination.reading import TopicView
     from vq.coordination.topics import TopicExists
+    from vq.coordination.values.audit import UncleanElection
+    from vq.coordination.values.cluster import ClusterSettings
+    from vq.coordination.values.consumers import CommittedOffset
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
 
 
@@ -125,6 +128,7 @@ _HOMES = {
         "GroupProgress",
         "GroupSummary",
     ),
+    "vq.admin.lag_rules": ("LagFacts", "LagThresholds", "LagVerdict", "judge_lag", "why_stopped"),
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
     "vq.admin.removing": ("GivenUp", "Removal"),
@@ -146,9 +150,11 @@ _HOMES = {
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset", "UncleanElection"),
     "vq.coordination.reading": ("TopicView",),
     "vq.coordination.topics": ("TopicExists",),
+    "vq.coordination.values.audit": ("UncleanElection",),
+    "vq.coordination.values.cluster": ("ClusterSettings",),
+    "vq.coordination.values.consumers": ("CommittedOffset",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -198,6 +204,9 @@ __all__ = [
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "LagFacts",
+    "LagThresholds",
+    "LagVerdict",
     "Level",
     "MeasuredRange",
     "MessageRange",
@@ -240,7 +249,9 @@ __all__ = [
     "VerifyProgress",
     "WriteAttempt",
     "WrittenRange",
+    "judge_lag",
     "sequence_fault",
+    "why_stopped",
 ]
 
 

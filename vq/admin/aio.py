@@ -68,7 +68,8 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.coordination.values.audit import UncleanElection
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import (
     Address,
     GroupView,
@@ -285,6 +286,7 @@ class Admin:
         selection: Selection = ALL,
         topic_id: str = "",
         read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        archives_directly: bool = False,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[StoredColumns, None]:
@@ -299,6 +301,7 @@ class Admin:
             selection=selection,
             topic_id=topic_id,
             read_from=read_from,
+            archives_directly=archives_directly,
             max_bytes=max_bytes,
             timeout=timeout,
         )

@@ -15,10 +15,11 @@ from vq.admin.offsets import check_time
 from vq.admin.topics import readable_topics
 from vq.admin.who import who
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, run_values, runs
-from vq.coordination.paths import Unreadable
+from vq.coordination import registry, runs
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import gather_all
-from vq.coordination.run_values import ArchiveTopicRun, RunResult, RunState
+from vq.coordination.values import runs as run_values
+from vq.coordination.values.runs import ArchiveTopicRun, RunResult, RunState
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import check_timeout
 

@@ -41,7 +41,8 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.runtime import LoopThread
-from vq.coordination.paths import ClusterSettings, UncleanElection
+from vq.coordination.values.audit import UncleanElection
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import (
     Address,
     GroupView,
@@ -456,6 +457,7 @@ class Admin:
         selection: Selection = ALL,
         topic_id: str = "",
         read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+        archives_directly: bool = False,
         max_bytes: int = FETCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> Iterator[StoredColumns]:
@@ -475,6 +477,10 @@ class Admin:
             topic_id: The topic must be this one; "": the one that has the name at the first read.
             read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
                 to do.
+            archives_directly: Read archives at URLs in this process, with fsspec (the extra
+                ``archive``), and so that brokers have less to do. They still say before each part
+                that it may be read. What cannot be read here, within 20 s, is asked of the broker;
+                a warning says so, once for each place.
             max_bytes: Of one request, 1 KiB to 8 MiB.
             timeout: How long a broker is asked again while it is away, in seconds.
 
@@ -494,6 +500,7 @@ class Admin:
             selection=selection,
             topic_id=topic_id,
             read_from=read_from,
+            archives_directly=archives_directly,
             max_bytes=max_bytes,
             timeout=timeout,
         )

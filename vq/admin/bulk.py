@@ -15,20 +15,18 @@ from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import groups, registry, topics
-from vq.coordination.coordinator import Node
-from vq.coordination.paths import (
-    READY,
+from vq.coordination.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
+from vq.coordination.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
-    Partition,
-    Topic,
-    Unreadable,
-    Value,
 )
-from vq.coordination.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import READY, Topic
+from vq.coordination.values.value import Value
 from vq.errors import CorruptData, InvalidArgument, NotMaster
 from vq.limits import is_valid_name
 from vq.model import GroupView, PartitionPlacement, TopicPartition
@@ -73,18 +71,30 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
-    counts = await gather_all(children_or_none(coordinator, Member.parent(name)) for name in names)
+    counts = await gather_all(_member_count(coordinator, name) for name in names)
     found = []
     for name, node, members in zip(names, nodes, counts, strict=True):
         if not is_valid_name(name):
             error = f"{shown(name)} is no name that a consumer group can have"
             found.append(GroupContract(group=name, error=error))
         elif node is not None:  # else it was deleted meanwhile
-            found.append(_contract(name, node, len(members)))
+            found.append(_contract(name, node, members))
     return found
 
 
-def _contract(name: str, node: Node, members: int) -> GroupContract:
+async def _member_count(coordinator: Coordinator, group: str) -> int | str:
+    """Return how many members a group has, or why that is not known."""
+    try:
+        return len(await children_or_none(coordinator, Member.parent(group)))
+    except NotAllowed as error:
+        return str(error)
+
+
+def _contract(name: str, node: Node | NotAllowed, members: int | str) -> GroupContract:
+    if isinstance(members, str):
+        return GroupContract(group=name, error=members)
+    if isinstance(node, NotAllowed):
+        return GroupContract(group=name, members=members, error=str(node))
     if not node.data:  # created as a parent: its first member has not written the contract yet
         return GroupContract(group=name, members=members)
     try:
@@ -135,7 +145,9 @@ async def read_topic_states(cluster: ClusterClient) -> list[TopicState]:
     ]
 
 
-def _topic_state(name: str, node: Node) -> TopicState:
+def _topic_state(name: str, node: Node | NotAllowed) -> TopicState:
+    if isinstance(node, NotAllowed):
+        return TopicState(topic=name, error=str(node))
     try:
         value = Topic.decode(Topic.path(name), node.data)
     except (Unreadable, InvalidArgument) as error:
@@ -258,7 +270,7 @@ async def _read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> 
 
     async def nodes_of(
         path: Callable[[str, str, int], str], asked: Callable[[GroupTopic], bool]
-    ) -> dict[str, Node | None]:
+    ) -> dict[str, Read]:
         paths = [path(each.group, each.topic, n) for each, n in keys if asked(each)]
         return dict(zip(paths, await read_nodes(cluster.coordinator, paths), strict=True))
 
@@ -277,18 +289,19 @@ async def _read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> 
             number,
             offsets[CommittedOffset.path(each.group, each.topic, number)],
             owners.get(Owner.path(each.group, each.topic, number)),
-            younger=(each, number) in younger,
+            younger.get((each, number), False),
         )
         for each, number in keys
     ]
 
 
 def _place(
-    asked: GroupTopic, number: int, offset: Node | None, owner: Node | None, *, younger: bool
+    asked: GroupTopic, number: int, offset: Read, owner: Read, younger: bool | NotAllowed
 ) -> GroupPlace:
     where = asked.group, asked.topic, number
     committed, wrong_offset = _value(CommittedOffset, CommittedOffset.path(*where), offset)
     owned, wrong_owner = _value(Owner, Owner.path(*where), owner)
+    wrong_age = str(younger) if isinstance(younger, NotAllowed) else ""
     return GroupPlace(
         group=asked.group,
         topic=asked.topic,
@@ -297,36 +310,44 @@ def _place(
         committed=committed,
         stopped=None if owned is None else owned.stopped or None,
         stopped_since_ms=None if owned is None else owned.stopped_since_ms or None,
-        younger=younger,
-        error=wrong_offset or wrong_owner,
+        younger=younger is True,
+        error=wrong_offset or wrong_owner or wrong_age,
     )
 
 
 async def _younger(
     cluster: ClusterClient, fresh: Sequence[tuple[GroupTopic, int]]
-) -> set[tuple[GroupTopic, int]]:
-    """Return those made after the group's first claim in the topic; see ``claims.is_younger``."""
+) -> dict[tuple[GroupTopic, int], bool | NotAllowed]:
+    """Return which were made after the group's first claim in the topic, or why that is not known.
+
+    See ``claims.is_younger``.
+    """
     firsts = list({Assignment.parent(each.group, each.topic): None for each, _ in fresh})
     mades = list({Partition.path(each.topic, number): None for each, number in fresh})
     nodes = await read_nodes(cluster.coordinator, [*firsts, *mades])
-    born = {
-        path: node.stat.czxid
-        for path, node in zip([*firsts, *mades], nodes, strict=True)
-        if node is not None
-    }
-    found = set()
-    for each, number in fresh:
-        first = born.get(Assignment.parent(each.group, each.topic))
-        made = born.get(Partition.path(each.topic, number))
-        if first is not None and made is not None and made > first:
-            found.add((each, number))
-    return found
+    read = dict(zip([*firsts, *mades], nodes, strict=True))
+
+    def is_younger(each: GroupTopic, number: int) -> bool | NotAllowed:
+        first = read[Assignment.parent(each.group, each.topic)]
+        made = read[Partition.path(each.topic, number)]
+        for node in (first, made):
+            if isinstance(node, NotAllowed):
+                return node
+        return (
+            isinstance(first, Node)
+            and isinstance(made, Node)
+            and made.stat.czxid > first.stat.czxid
+        )
+
+    return {(each, number): is_younger(each, number) for each, number in fresh}
 
 
-def _value(kind: type[V], path: str, node: Node | None) -> tuple[V | None, str]:
+def _value(kind: type[V], path: str, node: Read) -> tuple[V | None, str]:
     """Return the value of a node, or why it cannot be read; neither for a missing node."""
     if node is None:
         return None, ""
+    if isinstance(node, NotAllowed):
+        return None, str(node)
     try:
         return kind.decode(path, node.data), ""
     except (Unreadable, InvalidArgument) as error:
@@ -343,11 +364,14 @@ async def bounds_on(
     partitions.
 
     Raises:
-        NotMaster: The group has no master now.
+        NotMaster: The group has no master now, or ZooKeeper has no readable value of who leads it.
         Unreachable, TimedOut: The master does not answer.
         CorruptData: It tells the same partitions again and again.
     """
-    found = await master_and_epoch(cluster, group)
+    try:
+        found = await master_and_epoch(cluster, group)
+    except Unreadable as error:
+        raise NotMaster(f"who leads broker group {group} cannot be read: {error}") from error
     if found is None:
         raise NotMaster(f"broker group {group} has no master now")
     master, request = found[0], StatusRequest(with_partitions=True)

@@ -122,6 +122,15 @@ def data_directory(place: str, error: str | None) -> Finding:
     return fail("data directory", f"{place}: {error}", "make it, or let this user write there")
 
 
+def silent_directory(place: str, waited_s: float) -> Finding:
+    """Judge a data directory that has not answered for so long."""
+    return fail(
+        "data directory",
+        f"{place} does not answer within {waited_s:g} s",
+        "if it is a mount, look at its server or device",
+    )
+
+
 def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
     """Judge the port a broker would listen on: free, or taken, perhaps by a broker."""
     if broker is not None:

@@ -13,8 +13,9 @@ from vq.admin.disks import DiskState, disk_states
 from vq.admin.safety import NodeFacts, Unsafe, unsafe
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
-from vq.coordination.paths import GroupState, Unreadable
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import gather_all
+from vq.coordination.values.brokers import GroupState
 from vq.errors import VqError
 from vq.model import GroupView, NodeInfo, StatusResult
 

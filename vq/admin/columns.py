@@ -1,11 +1,13 @@
 """A range of a partition as columns, read ahead, verified, and bounded in memory.
 
-Loop-bound. The bytes come from the broker groups that hold the range, one after the other; archived
-blocks are read by their brokers. No group is needed, and nothing is committed.
+Loop-bound. The bytes come from the broker groups that hold the range, one after the other. Archived
+blocks are read by their brokers, or directly: then a broker says before each part where it lies,
+and so that it may be read. No group is needed, and nothing is committed.
 """
 
 import asyncio
 import contextlib
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -17,6 +19,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole
+from vq.client.zips import Zips
 from vq.errors import (
     ConnectionCut,
     CorruptData,
@@ -32,7 +35,8 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition, check_timeout, choice_of
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.columns import ALL, COLUMNS, Selection, Table, decode_columns
-from vq.store.record import bytes_needed
+from vq.store.record import boundaries, bytes_needed
+from vq.store.zipped_block import WantedBlock
 
 __all__ = ["FETCH_BYTES", "TIMEOUT_S", "StoredColumns", "read_columns"]
 
@@ -75,6 +79,7 @@ async def read_columns(
     selection: Selection = ALL,
     topic_id: str = "",
     read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+    archives_directly: bool = False,
     max_bytes: int = FETCH_BYTES,
     timeout: float = TIMEOUT_S,
 ) -> AsyncGenerator[StoredColumns, None]:
@@ -97,7 +102,8 @@ async def read_columns(
     if nodes is ReadFrom.NEAREST:
         raise InvalidArgument("read_from = 'nearest' needs a consumer's rack; give master or any")
     source = Source(cluster, TopicPartition(topic, partition), topic_id, nodes)
-    ahead = _Ahead(source, start, end, max_bytes, check_timeout(timeout))
+    zips = cluster.zips if archives_directly else None
+    ahead = _Ahead(source, zips, start, end, max_bytes, check_timeout(timeout))
     try:
         async for each in _decoded(ahead, columns, wanted):
             yield each
@@ -156,6 +162,13 @@ def _check_end(rest: bytes, offset: int, answer: GetResponse) -> None:
 class _Ahead:
     """The answers of one range, in order; the next one is asked for while one is handled.
 
+    Args:
+        source: The partition.
+        zips: Reads archives; None: their brokers do.
+        start, end: The range.
+        max_bytes: Of one answer.
+        timeout_s: How long a broker is asked again while it is away.
+
     Attributes:
         source: The partition.
         at: The offset behind the answer that ``next`` returned last.
@@ -164,7 +177,13 @@ class _Ahead:
     """
 
     def __init__(
-        self, source: Source, start: int, end: int, max_bytes: int, timeout_s: float
+        self,
+        source: Source,
+        zips: Zips | None,
+        start: int,
+        end: int,
+        max_bytes: int,
+        timeout_s: float,
     ) -> None:
         self.source = source
         self.at = start
@@ -174,6 +193,8 @@ class _Ahead:
         self._least = 0
         self._timeout_s = timeout_s
         self._is_first = True
+        self._zips = zips
+        self._brokers_end = 0  # up to here brokers read archives: the zip cannot be read here
         self._task: asyncio.Task[tuple[GetResponse, bytes]] | None = None
 
     async def next(self) -> tuple[GetResponse, bytes]:
@@ -221,14 +242,25 @@ class _Ahead:
         tries, wait_s = 0, 0.0
         while True:
             size = min(max(self.end - offset, _FETCH_BYTES_MIN), self._size)
+            size = min(max(size, self._least), limits.FETCH_BYTES_MAX)
+            directly = self._zips is not None and not self.damaged and offset >= self._brokers_end
             request = GetRequest(
                 offset=offset,
-                max_bytes=min(max(size, self._least), limits.FETCH_BYTES_MAX),
+                max_bytes=size,
                 validate=self._is_first or self.damaged > 0,
+                archives=directly,
             )
             late = clock.monotonic() >= deadline
             try:
                 answer, body = await self.source.get(request, wait_s, damaged=self.damaged)
+                if answer.archive_url:
+                    found = await self._read_zip(answer, size)
+                    if found is None:
+                        self._brokers_end = max(answer.archive_end, offset + 1)
+                        continue
+                    answer.offset, body = found
+                    if not body:
+                        return answer, body
                 if body:
                     self._is_first = False
                     return answer, body
@@ -257,3 +289,43 @@ class _Ahead:
                 logger.info("cannot read, trying again", error=error)
                 tries += 1
                 await asyncio.sleep(_AGAIN.pause_s(tries))
+
+    async def _read_zip(self, answer: GetResponse, size: int) -> tuple[int, bytes] | None:
+        """Return the bytes that a broker has told to be in a zip, and where they begin.
+
+        None: they cannot be read here. They begin at the offset that was asked for, or in the first
+        answer, like those of a broker, with the record behind it; that may be none.
+        """
+        assert self._zips is not None
+        topic, partition = self.source.partition
+        wanted = WantedBlock(
+            answer.archive_url,
+            answer.archive_bytes,
+            topic,
+            partition,
+            self.source.topic_id,
+            answer.archive_start,
+            answer.archive_end,
+        )
+        part = await self._zips.read(wanted, answer.offset, size, self._timeout_s)
+        if part is None:
+            return None
+        start, data = part
+        begin: int | None = answer.offset
+        if self._is_first:
+            begin = _record_from(data, start, answer.offset)
+        return None if begin is None else (begin, data[begin - start :] if begin > start else data)
+
+
+def _record_from(data: bytes, start: int, offset: int) -> int | None:
+    """Return where the first record at or behind ``offset`` begins, or the end of ``data``.
+
+    ``data`` begins at ``start``. None: it does not have whole records.
+    """
+    if offset == start:
+        return offset
+    try:
+        ends = boundaries(data, start)
+    except CorruptData:
+        return None
+    return ends[bisect_left(ends, offset)] if ends[-1] == start + len(data) else None

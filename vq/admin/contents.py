@@ -41,6 +41,8 @@ __all__ = [
     "ProducerEdge",
 ]
 
+#: Message ids end before it.
+_ID_END: Final = 2**63
 #: So many faults of one check are kept; all are counted.
 FAULTS_MAX: Final = 1_000
 #: So many producers of one check are followed, those seen first.
@@ -341,8 +343,12 @@ class ContentCheck:
                         why = "the record fails its checksum, and was stored so"
                         self.note(base + position, base + end, FaultKind.RECORD, why)
                     sound = end
-            add_id(message_id)
-            add_offset(base + position)
+            if message_id < _ID_END:
+                add_id(message_id)
+                add_offset(base + position)
+            else:  # no broker takes it, and programs with numbers of 63 bits cannot count it
+                why = f"the record has the id {message_id}, and ids have 63 bits"
+                self.note(base + position, base + end, FaultKind.RECORD, why)
             sizes[length.bit_length()] += 1
             if message_id < id_before:
                 falls += 1

@@ -17,9 +17,10 @@ _MEANINGS: Final = {
     "refuse": "messages are refused",
     "stop": "messages are refused, and nothing is copied to this node",
     "gone": "the directory is gone, messages are refused",
+    "silent": "the directory does not answer, messages are refused",
 }
 #: Of which nobody can say how much is free.
-_GONE: Final = "gone"
+_UNKNOWN: Final = frozenset({"gone", "silent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class DiskState:
         directory: On the broker's machine.
         bytes_free: Free bytes of the whole file system; None: not known.
         bytes_total: Its size; None: not known.
-        level: ``ok``, ``warn``, ``relieve``, ``refuse``, ``stop``; ``gone``: the directory is.
+        level: ``ok``, ``warn``, ``relieve``, ``refuse``, ``stop``; ``gone``: the directory is;
+            ``silent``: the directory does not answer.
         growth_bytes_per_hour: How fast the bytes in use grow; None: not known.
         full_in_hours: When messages are refused at that growth, 0: now; None: that is not known, or
             the disk does not fill up.
@@ -61,7 +63,7 @@ class DiskState:
 
     def __str__(self) -> str:
         parts = [f"disk {self.directory}"]
-        if self.bytes_total and self.bytes_free is not None and self.level != _GONE:
+        if self.bytes_total and self.bytes_free is not None and self.level not in _UNKNOWN:
             used = 1 - self.bytes_free / self.bytes_total
             parts[0] += f" is {used:.1%} full, {bytes_text(self.bytes_free)} are free"
             if self.files_total and self.files_free is not None:

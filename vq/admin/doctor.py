@@ -8,8 +8,10 @@ import os
 import resource
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,8 @@ from vq.model import Address, NodeInfo, is_host
 from vq.store.disk import RealDisk
 
 _SAMPLES: Final = 7
+#: A directory that has not answered for so long hangs.
+ANSWER_S: Final = 10.0
 _ZOOKEEPER_PORT: Final = 2181
 
 
@@ -46,6 +50,23 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
 
 
 def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
+    """Return what is found of a directory; of one that hangs, such as a mount, that it does."""
+    found: Future[list[Finding]] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(_look(path, config))
+        except BaseException as error:  # noqa: BLE001  raised below
+            found.set_exception(error)
+
+    threading.Thread(target=look, name="vq-doctor-disk", daemon=True).start()
+    try:
+        return found.result(ANSWER_S)
+    except TimeoutError:
+        return [checks.silent_directory(str(path), ANSWER_S)]
+
+
+def _look(path: Path, config: BrokerConfig) -> list[Finding]:
     place = _existing(path.absolute())
     try:
         seconds = _sync_times(place)

@@ -15,7 +15,7 @@ from vq.admin.placements import Move, plan_moves
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
 from vq.coordination.allocation import allocate
-from vq.coordination.paths import BrokerGroup
+from vq.coordination.values.brokers import BrokerGroup
 from vq.errors import InvalidArgument
 
 #: How long to wait until another node leads.

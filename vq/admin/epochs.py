@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.coordination.coordinator import Check, NoNode, Set
-from vq.coordination.paths import EPOCH_MAX, BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.limits import EPOCH_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from vq.admin.changes import ResetUnknown, unknown_when_cut
+from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
-from vq.coordination.coordinator import Coordinator, parent_of
+from vq.coordination.coordinator import Coordinator, Unreadable, parent_of
 from vq.coordination.groups import MemberView, UnknownGroup
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner, Unreadable
 from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
@@ -100,7 +101,7 @@ class GroupProgress:
         partition: Its number.
         owner: The member that consumes it now; None: no member does.
         committed: Everything before this offset is done; None: nothing was committed.
-        end: Where the partition ends; None: its broker does not answer.
+        start, end: Where the partition starts and ends; None: its broker does not answer.
         lag_bytes: What lies between the group's place and the end; None: unknown.
         lag_messages: The same in messages; None: unknown, or not counted.
         lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
@@ -113,12 +114,14 @@ class GroupProgress:
         stopped_at: The offset at which the owner stands.
         stopped_since_ms: Since when the owner stands there.
         needs_reset: The group goes on only after a reset.
+        other_topic: The offset was committed for another topic of this name.
     """
 
     topic: str
     partition: int
     owner: str | None = None
     committed: int | None = None
+    start: int | None = None
     end: int | None = None
     lag_bytes: int | None = None
     lag_messages: int | None = None
@@ -131,11 +134,35 @@ class GroupProgress:
     stopped_at: int | None = None
     stopped_since_ms: int | None = None
     needs_reset: bool = False
+    other_topic: bool = False
 
     @property
     def beyond_end(self) -> bool:
         """Whether the committed offset lies beyond the end: messages were lost there."""
         return self.committed is not None and self.end is not None and self.committed > self.end
+
+    def facts(self, *, members: int = 0, problem: str | None = None) -> LagFacts:
+        """Return what ``vq.admin.judge_lag`` judges.
+
+        Args:
+            members: How many live consumers the group has.
+            problem: Why nothing can be told; None: something can.
+        """
+        return LagFacts(
+            problem=problem,
+            needs_reset=self.needs_reset and not self.other_topic,
+            other_topic=self.other_topic,
+            owner_error=self.stopped is not None,
+            committed=self.committed,
+            start=self.start,
+            end=self.end,
+            lag_bytes=self.lag_bytes,
+            lag_messages=self.lag_messages,
+            lag_s=self.lag_s,
+            members=members,
+            has_owner=self.owner is not None,
+            committed_ms=self.committed_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +186,20 @@ class GroupDescription:
     deleted_topics: tuple[str, ...]
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupProgress, ...]
+
+    def verdict_on(
+        self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
+    ) -> LagVerdict:
+        """Return what is to be thought of the group in one of its partitions, by this look alone.
+
+        Args:
+            progress: One of ``partitions``.
+            thresholds: From where on a lag is too much.
+            now_s: The present time, in seconds since 1970.
+        """
+        problem = self.model if self.model == "broadcasting" else None
+        facts = progress.facts(members=len(self.members), problem=problem)
+        return judge_lag(facts, thresholds, now_s=now_s)
 
     @property
     def lag_bytes(self) -> int | None:
@@ -282,9 +323,9 @@ async def progress(
         elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
         stopped = committed.stopped or elsewhere  # the next member finds that out
     ends = await inspector.ends(placement)
-    begin = end = None
+    begin = start = end = None
     if ends is not None:
-        end = ends.latest
+        start, end = ends.earliest, ends.latest
         begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
         if (
             committed is None
@@ -304,6 +345,7 @@ async def progress(
         partition=placement.partition,
         owner=None if owner is None else owner.member,
         committed=None if committed is None else committed.offset,
+        start=start,
         end=end,
         lag_bytes=size,
         lag_messages=messages,
@@ -316,6 +358,7 @@ async def progress(
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
         needs_reset=bool(stopped),
+        other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
     )
 
 

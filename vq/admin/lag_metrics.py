@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from vq.admin.group_lags import GroupLags
 from vq.admin.groups import GroupProgress
+from vq.admin.lag_rules import why_stopped
 
 _Number = Callable[[GroupProgress], float | None]
 
@@ -36,7 +37,7 @@ _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
     (
         "vq_group_stopped",
         "1 if the group does not go on in the partition, else 0; `vq group describe` says why.",
-        lambda each: each.stopped is not None,
+        lambda each: why_stopped(each.facts()) is not None,
     ),
     (
         "vq_group_owned",

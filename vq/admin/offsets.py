@@ -12,7 +12,7 @@ from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import topics
-from vq.coordination.paths import Unreadable
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger

@@ -25,9 +25,10 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.grace import describe_stored
 from vq.coordination.insync import forgotten
-from vq.coordination.paths import IN_GRACE, BrokerGroup, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all
 from vq.coordination.update import update
+from vq.coordination.values.brokers import BrokerGroup, GroupState
+from vq.coordination.values.topics import IN_GRACE
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import TopicPartition

@@ -17,8 +17,8 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.groups import UnknownGroup
-from vq.coordination.paths import CommittedOffset
 from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import (
     InvalidArgument,
     InvalidState,

@@ -10,7 +10,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import given_settings
 from vq.coordination import cluster_settings
 from vq.coordination.cluster_settings import Change
-from vq.coordination.paths import ClusterSettings
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import TopicSettings
 
 

@@ -205,6 +205,11 @@ class Source:
     """One partition, to be read by position: of the topic that has the name at the first read.
 
     ``topic_id``: of the topic that it must be; "": see above. ``read_from``: which nodes are asked.
+
+    Attributes:
+        partition: Which.
+        topic_id: Of its topic; "": not known before the first read.
+        clock: Of the client.
     """
 
     def __init__(
@@ -219,7 +224,7 @@ class Source:
         self._cluster = cluster
         nodes = Nodes(cluster, read_from)
         self._reader = Reader(cluster, Troubles("", "", cluster.clock), nodes)
-        self._topic_id = topic_id  # offsets mean nothing in another topic
+        self.topic_id = topic_id  # offsets mean nothing in another topic
 
     async def get(
         self, request: GetRequest, wait_s: float = 0.0, *, damaged: int = 0
@@ -230,7 +235,7 @@ class Source:
         """
         await self._cluster.track(self.partition.topic)
         self._cluster.routes.placement(self.partition)  # raises with the range of partitions
-        self._topic_id = self._topic_id or self._cluster.routes.topic(self.partition.topic).id
+        self.topic_id = self.topic_id or self._cluster.routes.topic(self.partition.topic).id
         request.topic, request.partition = self.partition
         request.max_wait_ms = int(wait_s * 1000)
         request.from_copy = damaged > 0
@@ -242,7 +247,7 @@ class Source:
             request,
             wait_s,
             damaged=damaged,
-            topic_id=self._topic_id,
+            topic_id=self.topic_id,
         )
         assert isinstance(answer, GetResponse)
         return answer, bytes(body)

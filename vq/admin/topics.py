@@ -16,10 +16,11 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import grace, topics
 from vq.coordination.cluster_settings import read_settings
-from vq.coordination.paths import IN_GRACE, READY, Unreadable
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import TopicView, gather_all
 from vq.coordination.remains import read_remains
 from vq.coordination.topics import TopicExists
+from vq.coordination.values.topics import IN_GRACE, READY
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

@@ -25,7 +25,8 @@ from vq.broker.runner import Runner
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, WatchEvent
 from vq.coordination.keeper import Keeper
-from vq.coordination.run_values import (
+from vq.coordination.runs import read_result, read_runs, write_result
+from vq.coordination.values.runs import (
     ArchiveRun,
     ArchiveTopicRun,
     RunResult,
@@ -33,7 +34,6 @@ from vq.coordination.run_values import (
     covering,
     refused,
 )
-from vq.coordination.runs import read_result, read_runs, write_result
 from vq.errors import CoordinationError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicSettings

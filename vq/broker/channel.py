@@ -16,24 +16,23 @@ there, too, and wait while fewer nodes than ``min_insync`` are in sync; with ``a
 what this node has stored.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from vq.broker.acknowledgements import Acknowledgement, Acknowledgements
 from vq.broker.batch_check import check_batch, check_empty
 from vq.broker.context import Context, Role
-from vq.broker.copies import Copies, Woken
+from vq.broker.copies import Copies
 from vq.broker.flush_due import FlushDue
+from vq.broker.parked import Parked, Woken, wake_all
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.replica_rules import acknowledges, committed, counts_flushed, may_shrink
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
     DiskFull,
-    InternalError,
     InvalidRequest,
     NotEnoughInSync,
-    OutcomeUnknown,
     PartitionReadOnly,
     StaleEpoch,
     StorageFailed,
@@ -67,18 +66,6 @@ _FAILED: Final = LogState.FAILED
 #: Stands for this node among those that have a log; no node has this name.
 _SELF: Final = ""
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
-
-
-class Acknowledgement(NamedTuple):
-    """A PUT that waits until the log is stored up to ``target`` where it has to be."""
-
-    target: int
-    session: Session
-    request_id: RequestId
-    offset: int  # of the batch's first record
-    size: int  # of the body
-    duplicate: bool
-    since: float  # when it was appended; 0: that is not measured
 
 
 def local_span(placement: PartitionPlacement, group: str) -> Span | None:
@@ -116,7 +103,7 @@ class Channel:
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
         flushing: The flusher works on the log at this moment; it must not be closed.
-        acks: In rising order of targets, but for resends.
+        acks: The PUTs that wait to be acknowledged.
         parked: GETs that wait for data.
         copies: Of the log, on other nodes.
     """
@@ -169,8 +156,8 @@ class Channel:
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.state = State.OPENING
         self.cause: BaseException | None = None
-        self.acks: deque[Acknowledgement] = deque()
-        self.parked: dict[Woken, None] = {}
+        self.acks = Acknowledgements(partition, self.role, context)
+        self.parked: Parked = {}
         self.copies = Copies()
         self._flush_due = FlushDue(context.call_later, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
@@ -503,7 +490,7 @@ class Channel:
                 transaction_id=header.transaction_id,
             )
         except VqError as error:
-            self._refuse(session, request_id, error)
+            self.acks.refuse(session, request_id, error)
             if log is not None and log.state is LogState.FAILED:
                 self.fail(error)
             return
@@ -513,12 +500,12 @@ class Channel:
         counters.messages_in += count
         counters.bytes_in += size
         if self.copies.parked:
-            _wake_all(self, self.copies.parked)
+            wake_all(self.partition, self.copies.parked)
         since = 0.0 if context.acknowledged is None else context.clock.monotonic()
         if settings.flush is _SYNC:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
-            self.acks.append(_new(Acknowledgement, ack))
+            self.acks.waiting.append(_new(Acknowledgement, ack))
             self.place.storer.mark(self)
             return
         self._flush_due.appended(count, settings)
@@ -529,11 +516,11 @@ class Channel:
         if others and settings.replication is not _ALONE:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
-            self.acks.append(_new(Acknowledgement, ack))
+            self.acks.waiting.append(_new(Acknowledgement, ack))
             return
         if context.acknowledged is not None:
             context.acknowledged.observe(0.0)
-        self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
+        self.acks.give(session, request_id, start + CONTROL_BYTES, duplicate=False)
         if not others:
             self._move_high_watermark(end)
 
@@ -597,7 +584,7 @@ class Channel:
         self.copies.watch = None
         for each in (*self.older, self):
             each.copies.epoch = 0
-            _wake_all(each, each.parked)
+            wake_all(each.partition, each.parked)
 
     def show_copied(self) -> None:
         """Show readers what the master told to be committed, and is here."""
@@ -607,13 +594,13 @@ class Channel:
     def take_start(self, log: Log) -> None:
         """Take that retention has moved the start of the log."""
         self.start_offset = log.start_offset
-        _wake_all(self, self.parked)
+        wake_all(self.partition, self.parked)
 
     def tell_deleted(self, offset: int) -> None:
         """Have the copies delete what lies before ``offset``: retention has decided that."""
         if offset > self.copies.deleted:
             self.copies.deleted = offset
-            _wake_all(self, self.copies.parked)
+            wake_all(self.partition, self.copies.parked)
 
     def detach(self) -> None:
         """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
@@ -648,27 +635,6 @@ class Channel:
             details={"epoch": role.epoch},
         )
 
-    def _refuse(self, session: Session, request_id: RequestId, error: VqError) -> None:
-        self.context.counters.refused += 1
-        session.refuse(request_id, error)
-
-    def _acknowledge(
-        self, session: Session, request_id: RequestId, offset: int, *, duplicate: bool
-    ) -> None:
-        role = self.role
-        if role.holds():
-            session.reply(
-                request_id, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
-            )
-        else:
-            session.refuse(request_id, self._mastership_lost())
-
-    def _mastership_lost(self) -> OutcomeUnknown:
-        return InternalError(
-            f"partition {self}: the mastership of {self.role.group} was lost before the batch "
-            "could be acknowledged"
-        )
-
     def _acknowledge_again(self, session: Session, request_id: RequestId, start: int) -> None:
         """Answer a resend with the first result, but not before that may be acknowledged."""
         self.context.counters.duplicates += 1
@@ -678,10 +644,10 @@ class Channel:
         if start >= self._acknowledgeable(log, self._committed(log)):
             # Both end between batches: once one is beyond the start, all of the batch is stored.
             ack = Acknowledgement(start + 1, session, request_id, offset, 0, True, 0.0)
-            self.acks.append(ack)
+            self.acks.waiting.append(ack)
             self.place.storer.mark(self)
         else:
-            self._acknowledge(session, request_id, offset, duplicate=True)
+            self.acks.give(session, request_id, offset, duplicate=True)
 
     # Flush --------------------------------------------------------------------------------------
     def flush_now(self) -> None:
@@ -782,19 +748,8 @@ class Channel:
         if log is None:
             return
         committed = self._committed(log)
-        stored = self._acknowledgeable(log, committed)
-        acks = self.acks
-        times = self.context.acknowledged
-        now = 0.0 if times is None or not acks else self.context.clock.monotonic()
-        while acks and acks[0].target <= stored:
-            _, session, request_id, offset, size, duplicate, since = acks.popleft()
-            try:
-                session.count_put_bytes(-size)
-                self._acknowledge(session, request_id, offset, duplicate=duplicate)
-                if since and times is not None:
-                    times.observe(now - since)
-            except Exception:
-                logger.exception("acknowledging failed", partition=self)
+        if self.acks.waiting:
+            self.acks.give_below(self._acknowledgeable(log, committed))
         self._move_high_watermark(committed)
 
     @property
@@ -833,7 +788,7 @@ class Channel:
             if self.log is not None:
                 self.log.fail(error)
             self._end(Event.OPEN_FAILED if self.log is None else Event.FAIL, error)
-        self.drop_acks(StorageFailed(f"partition {self}: {error}"))
+        self.acks.drop(StorageFailed(f"partition {self}: {error}"))
 
     def _end(self, event: Event, cause: BaseException) -> None:
         if event is Event.CLOSE or self.state is not State.CLOSED:
@@ -848,8 +803,8 @@ class Channel:
         until they told what they have.
         """
         role, log = self.role, self.log
-        if self.acks and (role.insync or not role.epoch):
-            self.drop_acks(self._mastership_lost())
+        if self.acks.waiting and (role.insync or not role.epoch):
+            self.acks.drop(self.acks.mastership_lost())
         if log is not None and role.insync:
             self._show_what_was_told(log)
         if role.epoch:
@@ -860,16 +815,6 @@ class Channel:
     def _show_what_was_told(self, log: Log) -> None:
         """Show nothing beyond what the last master told: other nodes count, and may lack it."""
         self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
-
-    def drop_acks(self, error: OutcomeUnknown) -> None:
-        """Answer all PUTs that wait for a flush: the outcome is unknown."""
-        acks, self.acks = self.acks, deque()
-        for ack in acks:
-            try:
-                ack.session.count_put_bytes(-ack.size)
-                self._refuse(ack.session, ack.request_id, error)
-            except Exception:
-                logger.exception("refusing failed", partition=self)
 
     # Readers ------------------------------------------------------------------------------------
     @property
@@ -887,12 +832,12 @@ class Channel:
         if offset > self.high_watermark:
             self.high_watermark = offset
             if self.parked:
-                _wake_all(self, self.parked)
+                wake_all(self.partition, self.parked)
 
     def wake(self) -> None:
         """Have all parked requests look again."""
-        _wake_all(self, self.parked)
-        _wake_all(self, self.copies.parked)
+        wake_all(self.partition, self.parked)
+        wake_all(self.partition, self.copies.parked)
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; parked requests are answered with ``error``."""
@@ -901,12 +846,3 @@ class Channel:
         for older in self.older:
             older.close(error)
         self.wake()
-
-
-def _wake_all(channel: Channel, parked: dict[Woken, None]) -> None:
-    for waiting in list(parked):
-        try:
-            waiting.wake()
-        except Exception:
-            logger.exception("waking a reader failed", partition=channel)
-            parked.pop(waiting, None)

@@ -44,7 +44,7 @@ class _Wait:
         channel.parked[self] = None
 
     def wake(self) -> None:
-        """See ``copies.Woken``."""
+        """See ``parked.Woken``."""
         if self._channel.high_watermark >= self._offset or not self._channel.rules.read:
             self.done.set()
 

@@ -76,12 +76,14 @@ class Place:
         storer: Flushes them.
         refusal: Why they take no PUTs, None: the directory and its disk are no reason. Only
             ``data_disk`` writes it.
-        gone: The directory was removed or unmounted. Likewise.
+        gone: The directory was removed or unmounted, or does not answer. Likewise.
+        silent: It does not answer: what touches it may hang. Likewise.
     """
 
     storer: Storer
     refusal: VqError | None = None
     gone: bool = False
+    silent: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,17 +1,10 @@
 """What a master knows of the copies of one of its logs on other nodes."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from vq.broker.parked import Parked
 from vq.store.divergence import Diverged
-
-
-class Woken(Protocol):
-    """A request parked in a channel until its high watermark moves, or its log grows."""
-
-    def wake(self) -> None:
-        """Look again: something that readers, or copies, depend on changed."""
-        ...
 
 
 class CopyPosition(NamedTuple):
@@ -41,7 +34,7 @@ class Copies:
     __slots__ = ("cut", "deleted", "epoch", "parked", "positions", "told", "watch")
 
     def __init__(self) -> None:
-        self.parked: dict[Woken, None] = {}
+        self.parked: Parked = {}
         self.positions: dict[str, CopyPosition] = {}
         self.told = 0
         self.epoch = 0

@@ -17,8 +17,8 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.keeper import Keeper
 from vq.coordination.leases import ARCHIVE, JobLease, LeaseNotHeld
-from vq.coordination.run_values import ArchiveRun
 from vq.coordination.runs import begin_runs, forget_runs, make_run, read_runs
+from vq.coordination.values.runs import ArchiveRun
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 

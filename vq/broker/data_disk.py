@@ -1,20 +1,22 @@
 """The disk with the data directory, looked at again and again: is it there, and how full is it?
 
 In here: what is measured, the reserve that is kept while there is space, and what that means for
-PUTs and copies. Not in here: from which share on (``disk_watch``), when it will be full
-(``forecast``), what is deleted early (``relief``), and what a lost directory means for the role of
-the node (``soundness``).
+PUTs and copies. Not in here: the thread that looks (``disk_looks``), from which share on a disk is
+too full (``disk_watch``), when it will be full (``forecast``), what is deleted early (``relief``),
+and what a lost directory means for the role of the node (``soundness``).
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
+from vq.broker.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.forecast import Growth, full_in_s
 from vq.broker.reserve import Reserve
@@ -51,10 +53,12 @@ class DataDisk:
         watch: How full the disk is.
         growth: How fast it fills.
         own_id: The id of the directory, once it is open; before that it is not looked for.
-        gone: The directory was removed or unmounted, or cannot be read: what is written is kept
-            nowhere.
+        gone: The directory was removed or unmounted, cannot be read, or does not answer: what is
+            written is kept nowhere.
+        silent: It does not answer a look, or a flush. Nothing may touch it on the loop.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
         place: Is told what follows for the partitions there; set it before the first look.
+        flush_waits_s: Returns for how long a flush there has been in flight. Likewise.
     """
 
     def __init__(
@@ -88,38 +92,78 @@ class DataDisk:
         self.growth = Growth()
         self.own_id = ""
         self.gone = False
+        self.silent = False
         self._why_gone = ""
+        self._looks = DiskLooks(self._read, runner, clock)
         self.refusal: VqError | None = None
         self.place: Place | None = None
+        self.flush_waits_s: Callable[[], float] = lambda: 0.0
         self._told_soon = False
 
     async def run(self) -> None:
         """Look at the disk, for ever."""
         while True:
-            if self.watch.level is DiskLevel.OK and not self.gone and not self.reserve.held:
-                await self._runner.run(self._hold_reserve)
             await asyncio.sleep(self._interval_s)
-            self.look()
+            await self._look()
 
-    def _hold_reserve(self) -> None:
-        """Make the reserve, but not where a file system was mounted until now; blocks."""
-        with contextlib.suppress(OSError):
-            if not why_gone(self.path, self._disk, self.own_id):
-                self.reserve.hold()
+    async def look(self) -> None:
+        """Look whether the directory is there, and how full its disk is, on another thread.
 
-    def look(self) -> None:
-        """Look whether the directory is there, and how full its disk is."""
-        self._look_at_directory()
-        self._measure()
+        A directory that is silent is not waited for.
+        """
+        if not self.silent:
+            await self._look()
+
+    async def _look(self) -> None:
+        seen = await self._looks.next()
+        if seen is None or self.flush_waits_s() >= FLUSH_SILENT_S:
+            self._note_silence()
+        else:
+            self._take(seen)
+
+    def look_now(self) -> None:
+        """Do so on this thread, before anything is served."""
+        self._take(self._read())
+
+    def _read(self) -> Seen:
+        """Look, and make the reserve if it is missing; blocks, perhaps for ever."""
+        path, why = self.path, None
+        with contextlib.suppress(OSError):  # nothing is known of the directory: it is as it was
+            why = why_gone(path, self._disk, self.own_id) if self.own_id else ""
+        if self.own_id and why == "" and self.watch.level is DiskLevel.OK:
+            # Not where a file system was mounted until now.
+            self.reserve.hold()
+        try:
+            space = (*self._disk.free_space(path), *self._disk.free_files(path))
+        except OSError as error:
+            return Seen(why, error)
+        return Seen(why, space)
+
+    def _take(self, seen: Seen) -> None:
+        """Take what a look has found."""
+        was_silent, self.silent = self.silent, False
+        why = seen.why_gone
+        if why is None:
+            why = "" if was_silent else self._why_gone
+        self._note_gone(why)
+        self._measure(seen.space)
         self._look_ahead()
 
-    def _look_at_directory(self) -> None:
-        if not self.own_id:
+    def _note_silence(self) -> None:
+        if self.silent:
             return
-        try:
-            why = why_gone(self.path, self._disk, self.own_id)
-        except OSError:  # nothing is known of the directory: it is as it was
-            return
+        self.silent = True
+        since_s = self._clock.wall_ms() / 1_000 - self.silent_s
+        since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._note_gone(f"it has not answered since {since}")
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the directory has not answered; 0: it does."""
+        return max(self._looks.waits_s, self.flush_waits_s()) if self.silent else 0.0
+
+    def _note_gone(self, why: str) -> None:
+        """Note why the directory is gone; "": it is there."""
         gone = bool(why)
         if why == self._why_gone:
             return
@@ -129,7 +173,13 @@ class DataDisk:
             return
         self.gone = gone
         self._on_gone(gone)
-        if gone:
+        if self.silent:
+            logger.error(
+                "data directory does not answer, messages are refused",
+                path=self.path,
+                seconds=round(self.silent_s),
+            )
+        elif gone:
             logger.error("data directory is gone, messages are refused", path=self.path, reason=why)
         else:
             logger.warning("data directory is there again", path=self.path)
@@ -138,20 +188,20 @@ class DataDisk:
     def _tell(self) -> None:
         """Have those know who ask for each batch, and the node."""
         self.refusal = self._why_refused()
-        if self.place is not None:
-            self.place.refusal, self.place.gone = self.refusal, self.gone
+        place = self.place
+        if place is not None:
+            place.refusal, place.gone, place.silent = self.refusal, self.gone, self.silent
         self._on_change()
 
-    def _measure(self) -> None:
+    def _measure(self, space: tuple[int, int, int, int] | OSError) -> None:
         watch, path = self.watch, self.path
         was = watch.level
-        try:
-            level = watch.observe(*self._disk.free_space(path), *self._disk.free_files(path))
-        except OSError as error:
-            if watch.trouble != str(error):
-                logger.warning("disk usage cannot be read", path=path, error=error)
-            watch.trouble = str(error)
+        if isinstance(space, OSError):
+            if watch.trouble != str(space):
+                logger.warning("disk usage cannot be read", path=path, error=space)
+            watch.trouble = str(space)
             return
+        level = watch.observe(*space)
         watch.trouble = ""
         if not self.gone:
             self.growth.note(self._clock.monotonic(), watch.total - watch.free)
@@ -207,6 +257,12 @@ class DataDisk:
 
     def _why_refused(self) -> VqError | None:
         watch = self.watch
+        if self.silent:
+            return Busy(
+                f"the data directory {self.path} of broker {self._node} does not answer "
+                f"({self._why_gone}): messages are refused until it does. If it is a mount, look "
+                "at its server or device"
+            )
         if self.gone:
             return Busy(
                 f"the data directory {self.path} of broker {self._node} is gone "
@@ -235,6 +291,8 @@ class DataDisk:
     @property
     def not_ready(self) -> str:
         """Why PUTs are refused, in short, for ``/readyz``; "": they are not."""
+        if self.silent:
+            return f"the data directory {self.path} does not answer, messages are refused"
         if self.gone:
             return f"the data directory {self.path} is gone, messages are refused"
         if self.watch.level >= DiskLevel.REFUSE:

@@ -6,14 +6,17 @@ whole can be stored. Not in here: one disk (``data_disk``), and which partition 
 (``store.directories``).
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
 from vq.broker.data_disk import DataDisk
-from vq.broker.flusher import Flusher
+from vq.broker.disk_looks import SILENT_S
+from vq.broker.load import FlushMeter
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner
 from vq.broker.storer import Storer
@@ -21,9 +24,14 @@ from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
 from vq.clock import Clock
 from vq.errors import VqError
+from vq.log_lines import get_logger
 from vq.store.disk import Disk
 
 __all__ = ["DataDisks"]
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class DataDisks:
@@ -75,11 +83,12 @@ class DataDisks:
         """Their reserves, by directory."""
         return {each.path: each.reserve for each in self.all}
 
-    def make_places(self, flushers: Sequence[Flusher], turn: Turn) -> dict[Path, Place]:
+    def make_places(self, flushers: Sequence[FlushMeter], turn: Turn) -> dict[Path, Place]:
         """Return what channels see of them; each is flushed by a flusher of its own."""
         places = {}
         for disk, flusher in zip(self.all, flushers, strict=True):
             disk.place = places[disk.path] = Place(Storer(flusher, turn))
+            disk.flush_waits_s = flusher.waits_s
         return places
 
     def know(self, ids: Mapping[Path, str]) -> None:
@@ -87,15 +96,30 @@ class DataDisks:
         for each in self.all:
             each.own_id = ids[each.path]
 
+    async def open(self, call: Callable[[], T]) -> T:
+        """Return what opening the directories returns; tell that a start waits for one."""
+        work = asyncio.ensure_future(self._runner.run(call))
+        try:
+            await asyncio.wait([work], timeout=SILENT_S)
+            if not work.done():
+                logger.warning(
+                    "data directories do not answer, the start waits",
+                    paths=", ".join(str(each.path) for each in self.all),
+                    seconds=SILENT_S,
+                )
+            return await work
+        finally:
+            work.cancel()
+
     async def release_reserves(self) -> None:
         """Free reserves where there is no space, at a start."""
         for each in self.all:
             await self._runner.run(each.reserve.release_if_short)
 
-    def look(self) -> None:
-        """Look at all of them."""
+    def look_now(self) -> None:
+        """Look at all of them on this thread, before anything is served."""
         for each in self.all:
-            each.look()
+            each.look_now()
 
     def keep_looking(self, tasks: Tasks) -> None:
         """Look at each of them again and again, beside everything else."""
@@ -115,6 +139,10 @@ class DataDisks:
     def takes(self, path: Path) -> bool:
         """Whether a directory takes new logs now."""
         return all(each.refusal is None for each in self.all if each.path == path)
+
+    def silent(self, path: Path) -> bool:
+        """Whether a directory does not answer."""
+        return any(each.silent for each in self.all if each.path == path)
 
     def copy_refusal(self, channel: Channel) -> VqError | None:
         """Return why nothing is copied to the disk of a partition; None: it is."""

@@ -94,8 +94,7 @@ class _Room:
         self.was_short = False
 
     def is_left(self) -> bool:
-        """Look whether there is enough."""
-        self._disk.look()
+        """Whether there was enough at the last look."""
         watch = self._disk.watch
         size = min(ROOM_BYTES, watch.total // ROOM_SHARE)
         enough = not self._is_here or fits(watch, size)
@@ -160,7 +159,7 @@ class EarlyArchiver:
     async def _look_at(self, disk: DataDisk) -> bool:
         """Do so on one disk; return whether anything became an archive, or nothing has to."""
         if _is_pressed(disk):
-            disk.look()
+            await disk.look()
         if not _is_pressed(disk):
             self._vain.pop(disk.path, None)
             return True
@@ -199,7 +198,7 @@ class EarlyArchiver:
             if following is not None:
                 heapq.heappush(heads, following)
             await asyncio.sleep(PAUSE_S)
-            disk.look()
+            await disk.look()
         self._tell(done, problems)
         return any(sums["blocks"] for sums in done.values())
 

@@ -24,9 +24,9 @@ from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead, Tries
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
-from vq.broker.copies import Woken
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.parked import Parked
 from vq.broker.places import check_epoch, last_epoch
 from vq.broker.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.reading import (
@@ -214,7 +214,7 @@ class FetchedPartition:
         self.told_deleted = 0
         self.channel: Channel | None = None
         self.failure: VqError | None = None
-        self._parked_in: tuple[dict[Woken, None], ...] = ()
+        self._parked_in: tuple[Parked, ...] = ()
 
     def ask(self, item: wire.FetchPartition) -> None:
         """Take what the client wants to read next."""
@@ -308,7 +308,7 @@ class FetchedPartition:
         return channel
 
     def wake(self) -> None:
-        """See ``channel.Woken``."""
+        """See ``parked.Woken``."""
         self.unpark()
         self.look()
 

@@ -24,7 +24,6 @@ from vq.broker.partition_state import State
 from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
 from vq.coordination.leadership import Following
-from vq.coordination.paths import EPOCH_MAX
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -40,6 +39,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.limits import EPOCH_MAX
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect

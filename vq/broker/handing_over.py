@@ -23,8 +23,8 @@ from vq.clock import Clock
 from vq.coordination import registry
 from vq.coordination.coordinator import Check, Coordinator, Set, WatchEvent
 from vq.coordination.insync import Candidate, ChangeRefused, offered, successor, withdrawn
-from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
@@ -248,7 +248,7 @@ class HandOver:
     async def _until_stored(self, heir: str) -> None:
         """Return when the successor has stored everything, and every PUT is answered."""
         left = list(self._channels())
-        while left := [each for each in left if each.acks or _missing(each, heir)]:  # noqa: ASYNC110
+        while left := [each for each in left if each.acks.waiting or _missing(each, heir)]:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     async def _offer(self, epoch: int, heir: str, incarnation: int, *, resigns: bool) -> None:

@@ -35,8 +35,8 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.insync import Candidate, ChangeRefused, joined, left
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

@@ -133,7 +133,7 @@ class Lags:
         found = []
         for channel in self._channels():
             log, position = channel.log, channel.copies.positions.get(node)
-            if log is None or not log.size_bytes:
+            if log is None or not log.size_bytes or channel.place.silent:
                 continue
             offset = max(log.start_offset, 0 if position is None else position.offset)
             if offset < log.end_offset:

@@ -15,8 +15,10 @@ Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 %
 ``busy`` is 0.6 and the capacity 6 / 0.6 = 10 MB/s.
 """
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,9 +27,13 @@ from vq.broker.context import Counters
 from vq.broker.flusher import Flusher, OnDone, Outcome
 from vq.broker.histogram import Histogram
 from vq.clock import Clock
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.brokers import BrokerLoad
+from vq.errors import CoordinationError, InvalidState
+from vq.log_lines import get_logger
 from vq.store.ticket import SyncTicket
+
+logger = get_logger(__name__)
 
 #: Time constants of the moving averages.
 AVERAGE_S: Final = 10.0
@@ -126,6 +132,10 @@ class FlushMeter:
         self.times.observe(now - begun)
         self._flushes += 1
         self._on_done(tickets, outcome)
+
+    def waits_s(self) -> float:
+        """For how long the flush in flight has lasted; 0: there is none."""
+        return 0.0 if self._begun is None else self._now() - self._begun
 
     def take(self) -> FlushTimes:
         """Return what was measured since the last call, and begin anew."""
@@ -287,6 +297,35 @@ class LoadPublisher:
         self._published = None
         await self._registration.publish_load(load)
         self._published = load, self._clock.monotonic(), incarnation
+
+    async def run(
+        self,
+        measure: Callable[[], BrokerLoad],
+        then: Callable[[], Awaitable[None]],
+        *,
+        interval_s: float,
+        rng: random.Random,
+    ) -> None:
+        """Publish the load again and again, for ever; log each cause of a failure once.
+
+        Args:
+            measure: Returns the load.
+            then: Called after each publication; it may fail as that.
+            interval_s: Between two measurements, about.
+            rng: Spreads the nodes of a cluster in time.
+        """
+        cause = ""
+        while True:
+            try:
+                await self.publish(measure())
+                await then()
+                cause = ""
+            except (CoordinationError, InvalidState) as error:
+                if cause != str(error):
+                    logger.info("load cannot be published, trying again later", error=error)
+                cause = str(error)
+            spread = 1 - limits.LOAD_JITTER + 2 * limits.LOAD_JITTER * rng.random()
+            await asyncio.sleep(interval_s * spread)
 
     def _is_due(self, load: BrokerLoad, incarnation: int) -> bool:
         if self._published is None:

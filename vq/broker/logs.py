@@ -166,7 +166,8 @@ class Logs:
 
         Raises:
             Busy: The data directory is gone, and that may not have been noticed yet: a log that
-                began now would begin in its place, and be hidden when it is back.
+                began now would begin in its place, and be hidden when it is back. Or it does not
+                answer.
         """
         if path is None:
             self._directory.choose_again(*partition, topic_id)
@@ -465,9 +466,12 @@ class Logs:
         self._begun.save()
 
     def forget_begun(self, known: Set[str]) -> None:
-        """Forget logs of topics without data here whose ids are not among the ``known`` ones."""
+        """Forget logs of topics without data here whose ids are not among the ``known`` ones.
+
+        None, while that cannot be looked up in a directory that does not answer.
+        """
         others = self._begun.topic_ids() - known
-        if others:
+        if others and self._directory.all_answer:
             self._begun.forget_topics(others - self._directory.topic_ids())
 
     def due_trash(self, keep_s: float) -> list[Trashed]:

@@ -325,8 +325,13 @@ class BrokerMetrics:
         )
         yield family(
             "vq_data_directory_gone",
-            "1 while the data directory is removed or unmounted, else 0.",
+            "1 while the data directory is removed or unmounted, or does not answer, else 0.",
             lambda disk: disk.gone,
+        )
+        yield family(
+            "vq_data_directory_silent_seconds",
+            "For how long the data directory has not answered, 0 while it does.",
+            lambda disk: disk.silent_s,
         )
 
     def _care(self, totals: Totals) -> Iterator[Metric]:

@@ -29,8 +29,8 @@ from vq.broker.partitions import Partitions
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.coordination.coordinator import BadVersion, Coordinator, NoNode
-from vq.coordination.paths import READY
 from vq.coordination.topics import touch_partition
+from vq.coordination.values.topics import READY
 from vq.errors import (
     CoordinationError,
     InternalError,

@@ -21,7 +21,6 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
-from vq import limits
 from vq.broker.archives import Archives
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
@@ -50,6 +49,7 @@ from vq.broker.metrics import BrokerMetrics
 from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
+from vq.broker.presence import Presence
 from vq.broker.repairing import Repairer
 from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.server import Server
@@ -62,9 +62,8 @@ from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.dead_masters import DeadMasters
-from vq.coordination.leadership import Following, Leadership
-from vq.coordination.paths import BrokerLoad
-from vq.coordination.registry import BrokerRegistration
+from vq.coordination.leadership import Following
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import (
     Busy,
     CoordinationError,
@@ -175,8 +174,6 @@ class BrokerNode:
         main = config.directories[0]
         self._epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self._listener: Listener | None = None
-        self._registration: BrokerRegistration | None = None
-        self._leadership: Leadership | None = None
         self._directory: DataDirectories | None = None
         self._stage = Stage.SERVING
         self._failure: VqError | None = None
@@ -220,7 +217,7 @@ class BrokerNode:
 
     async def _start(self) -> None:
         config = self.config
-        self._directory = await self._runner.run(
+        self._directory = await self._disks.open(
             lambda: DataDirectories.open(
                 config.directories,
                 config.cluster,
@@ -233,7 +230,7 @@ class BrokerNode:
         )
         await self._disks.release_reserves()
         watched = self._build(self._directory)
-        self._disks.look()
+        self._disks.look_now()
         await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -277,7 +274,7 @@ class BrokerNode:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
-        directory.takes = self._disks.takes
+        directory.takes, directory.silent = self._disks.takes, self._disks.silent
         self._disks.know(directory.ids)
         self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
         role = Role(group=config.group, holds=self._lease.holds)
@@ -388,7 +385,7 @@ class BrokerNode:
             verifier,
             self._coordinator,
             prove=self._membership.prove,
-            renew=self._register_anew,
+            renew=lambda: self._presence.register_anew(),
             network=self._network,
             disk=self._disk,
             runner=self._runner,
@@ -402,13 +399,24 @@ class BrokerNode:
             role,
             clock,
             repairer,
-            tell=self._tell_damage,
+            tell=lambda: self._presence.tell_damage(),
             hand_over=self._hand_over.run,
             suspend=follower.suspend,
             is_needed=lambda: any(
                 each.settings.min_insync == role.named
                 for each in self._partitions.channels.values()
             ),
+        )
+        self._presence = Presence(
+            config,
+            self._coordinator,
+            clock,
+            self._rng,
+            directory=directory.identity.id,
+            role=role,
+            soundness=self._soundness,
+            doubt=self._doubt,
+            on_change=self._mastership.stands,
         )
         self._upkeep = upkeep = Upkeep(
             config,
@@ -483,7 +491,7 @@ class BrokerNode:
             lags=lags,
             retainer=upkeep.retainer,
             archiver=upkeep.archiver,
-            registered=lambda: bool(self._registration and self._registration.incarnation),
+            registered=lambda: self._presence.is_registered,
             not_ready=self._not_ready,
         )
         self._update_refusal()
@@ -532,7 +540,8 @@ class BrokerNode:
         try:
             async with asyncio.timeout(self.config.stop_timeout_s):
                 await self._tasks.close()
-                await self._leave()
+                if hasattr(self, "_presence"):
+                    await self._presence.end()
                 if hasattr(self, "_context"):
                     self._close_storers()
                 await self._monitor.close()
@@ -549,87 +558,16 @@ class BrokerNode:
 
     # Mastership ---------------------------------------------------------------------------------
     async def _register_and_lead(self) -> None:
-        config, directory = self.config, self._directory
-        assert directory is not None
-        self._leadership = Leadership(
-            self._coordinator,
-            group=config.group,
-            node=config.node,
-            directory=directory.identity.id,
-            accept_data_loss=config.accept_data_loss,
-            lost_power=lambda: self._doubt.lost,
-            damaged=self._soundness.has_damage,
-            rng=self._rng,
-            on_change=self._mastership.stands,
-            on_in_sync=self._is_in_sync,
-        )
-        await self._leadership.check()  # before waiting for a node that another directory left
-        if await self._soundness.may_lack_messages():
-            await self._doubt.begin()
-        self._registration = BrokerRegistration(
-            self._coordinator,
-            self._clock,
-            group=config.group,
-            node=config.node,
-            address=config.advertised or self.address,
+        await self._presence.begin(
+            self.config.advertised or self.address,
             metrics_port=self._monitor.port,
-            version=__version__,
-            directory=directory.identity.id,
-            pool=config.pool,
-            labels=config.labels,
             pid=self._pid,
-            rack=config.rack,
-            lost_power=lambda: self._doubt.lost,
-            damaged=lambda: self._soundness.damaged,
-            rng=self._rng,
-            on_change=self._registration_changed,
         )
-        await self._registration.start()
-        await self._leadership.start()
         await self._mastership.take_first()
         await self._partitions.lead()
         self._tasks.keep(self._mastership.run, "take epochs")
         self._tasks.keep(self._hand_over.keep_drained, "hand over when drained")
         self._tasks.keep(self._soundness.run, "hand over when damaged")
-
-    def _tell_damage(self) -> None:
-        """Have registration and leadership look at what has changed, and the next start know it."""
-        assert self._registration is not None
-        assert self._leadership is not None
-        if self._soundness.damaged:
-            self._doubt.begin_now()
-        elif self._context.role.epoch:
-            self._is_in_sync()
-        self._registration.look()
-        self._leadership.look()
-
-    def _registration_changed(self, incarnation: int | None) -> None:
-        assert self._leadership is not None
-        self._leadership.registered(incarnation)
-        if incarnation is None:
-            # Whether to go on acting is the lease's decision, not that of a lost session.
-            logger.warning("registration lost, messages are taken while the lease allows it")
-
-    async def _register_anew(self) -> None:
-        if self._registration is None:
-            raise CoordinationError("this node is not registered yet")
-        await self._registration.renew()
-
-    def _is_in_sync(self) -> None:
-        """Take that this node has all that counts, whatever a loss of power took before.
-
-        Not while it has damage: its next start may not find that again, as it reads no more than
-        what follows a checkpoint.
-        """
-        if not self._soundness.damaged:
-            self._doubt.end()
-
-    async def _leave(self) -> None:
-        """Claim the group no more and take the registration back."""
-        if self._leadership is not None:
-            await self._leadership.stop()
-        if self._registration is not None:
-            await self._registration.stop()
 
     def _store_epoch(self, epoch: int) -> None:
         self._disks.main.reserve.spend(
@@ -689,22 +627,16 @@ class BrokerNode:
             self._server.sweep()
 
     async def _publish_load(self) -> None:
-        """Publish the load and look at the group, for ever; log each cause of a failure once."""
-        assert self._registration is not None
+        """Publish the load and look at the group, for ever."""
+        registration = self._presence.registration
+        assert registration is not None
         meter = LoadMeter(self._context.counters, self._flushes, self._clock, self._cpu_s)
-        publisher = LoadPublisher(self._registration, self._clock)
-        cause = ""
-        while True:
-            try:
-                await publisher.publish(self._measure(meter))
-                await self._mastership.look_at_group()
-                cause = ""
-            except (CoordinationError, InvalidState) as error:
-                if cause != str(error):
-                    logger.info("load cannot be published, trying again later", error=error)
-                cause = str(error)
-            spread = 1 - limits.LOAD_JITTER + 2 * limits.LOAD_JITTER * self._rng.random()
-            await asyncio.sleep(self.config.load_interval_s * spread)
+        await LoadPublisher(registration, self._clock).run(
+            lambda: self._measure(meter),
+            self._mastership.look_at_group,
+            interval_s=self.config.load_interval_s,
+            rng=self._rng,
+        )
 
     def _measure(self, meter: LoadMeter) -> BrokerLoad:
         channels = self._partitions.channels
@@ -755,7 +687,7 @@ class BrokerNode:
 
     async def _hand_over_before_stop(self) -> None:
         """If this node leads, have another one in sync take over; bounded, and no error."""
-        leads = self._registration is not None and self._context.role.epoch
+        leads = self._context.role.epoch > 0
         if not leads or self._coordinator.state is not SessionState.CONNECTED:
             return
         try:
@@ -774,7 +706,7 @@ class BrokerNode:
         assert self._directory is not None
         if self._listener is not None:
             self._listener.close()
-        await self._leave()  # clients look elsewhere from here on
+        await self._presence.end()  # clients look elsewhere from here on
         await self._partitions.close_all(error)
         self._server.turn.run()
         await self._tasks.close()

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def is_whole(channel: Channel) -> bool:
     """Whether the log of a partition can be changed."""
-    return channel.log is not None and channel.state not in _BROKEN
+    return channel.log is not None and channel.state not in _BROKEN and not channel.place.silent
 
 
 def closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:

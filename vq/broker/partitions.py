@@ -23,10 +23,10 @@ from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
-from vq.coordination.paths import IN_GRACE, Topic
 from vq.coordination.reading import TopicView
 from vq.coordination.registry import read_state
 from vq.coordination.topics import was_deleted
+from vq.coordination.values.topics import IN_GRACE, Topic
 from vq.errors import (
     Busy,
     CoordinationError,

@@ -8,9 +8,10 @@ that of clients who take the answer of a copy, too; a node that copies the logs 
 from typing import Final, Protocol
 
 from vq.broker.channel import Channel
-from vq.broker.copies import CopyPosition, Woken
+from vq.broker.copies import CopyPosition
+from vq.broker.parked import Parked, Woken
 from vq.broker.partition_state import State
-from vq.broker.reading import check_range, check_readable, not_master
+from vq.broker.reading import check_answers, check_range, check_readable, not_master
 from vq.errors import OffsetOutOfRange
 
 
@@ -37,9 +38,7 @@ class Reach(Protocol):
         """Return where reading stops for now."""
         ...
 
-    def park(
-        self, part: Channel, waiting: Woken, *, watches: bool
-    ) -> tuple[dict[Woken, None], ...]:
+    def park(self, part: Channel, waiting: Woken, *, watches: bool) -> tuple[Parked, ...]:
         """Have a read wait for this limit to move; with ``watches``, for the high watermark, too.
 
         Returns:
@@ -75,9 +74,7 @@ class _Readers:
     def limit(self, part: Channel) -> int:
         return part.read_limit
 
-    def park(
-        self, part: Channel, waiting: Woken, *, watches: bool
-    ) -> tuple[dict[Woken, None], ...]:
+    def park(self, part: Channel, waiting: Woken, *, watches: bool) -> tuple[Parked, ...]:
         part.park(waiting)
         return (part.parked,)
 
@@ -111,6 +108,7 @@ class CopyReach:
             raise channel.why_refused()
         if not channel.role.epoch:
             raise not_master(channel)
+        check_answers(channel)
 
     def check_range(self, part: Channel, offset: int) -> None:
         """See ``Reach.check_range``."""
@@ -130,9 +128,7 @@ class CopyReach:
         """See ``Reach.limit``."""
         return part.start_offset if part.log is None else part.log.end_offset
 
-    def park(
-        self, part: Channel, waiting: Woken, *, watches: bool
-    ) -> tuple[dict[Woken, None], ...]:
+    def park(self, part: Channel, waiting: Woken, *, watches: bool) -> tuple[Parked, ...]:
         """See ``Reach.park``."""
         places = (part.copies.parked, part.parked) if watches else (part.copies.parked,)
         for place in places:

@@ -61,6 +61,8 @@ def get(
             check_epoch(channel, header.offset, header.last_epoch)  # this tells more
             raise
         check_epoch(channel, header.offset, header.last_epoch)  # tells more than no boundary
+        if header.archives and _name_archive(channel, session, request_id, header):
+            return
         if header.validate and channel.log is not None:
             check_boundary(channel, channel.log, header.offset)
         if header.tags:
@@ -83,6 +85,24 @@ def get(
         session.refuse(request_id, error)
         return
     WaitingGet(channel, session, request_id, header).begin()
+
+
+def _name_archive(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+) -> bool:
+    """Answer with the place of the archive that has the bytes; False: the bytes are to be sent.
+
+    Not of a block whose end readers must not see yet, or from which records are picked.
+    """
+    block = None if channel.log is None else channel.log.reader.block_at(header.offset)
+    archive = None if block is None else block.archive
+    if archive is None or not archive.url or header.tags or archive.end_offset > channel.read_limit:
+        return False
+    response = _response(channel, header.offset, header.offset)
+    response.archive_url, response.archive_bytes = archive.url, archive.zip_bytes
+    response.archive_start, response.archive_end = archive.start_offset, archive.end_offset
+    session.reply(request_id, response)
+    return True
 
 
 def _try_again(
@@ -115,17 +135,17 @@ def _answer(
         body = channel.log.reader.read(offset, _fetch_bytes(header), limit)
         next_offset = offset + len(body)
         channel.context.counters.bytes_out += len(body)
-    session.reply(
-        request_id,
-        wire.GetResponse(
-            offset=offset,
-            next_offset=next_offset,
-            high_watermark=channel.high_watermark,
-            log_start_offset=channel.start_offset,
-            epoch=channel.read_epoch,
-            last_epoch=last_epoch(channel, next_offset),
-        ),
-        body,
+    session.reply(request_id, _response(channel, offset, next_offset), body)
+
+
+def _response(channel: Channel, offset: int, next_offset: int) -> wire.GetResponse:
+    return wire.GetResponse(
+        offset=offset,
+        next_offset=next_offset,
+        high_watermark=channel.high_watermark,
+        log_start_offset=channel.start_offset,
+        epoch=channel.read_epoch,
+        last_epoch=last_epoch(channel, next_offset),
     )
 
 
@@ -186,6 +206,7 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         StaleEpoch: The reader knows a newer master.
         UnknownTopic: The topic was deleted, and can be brought back.
         PermissionRefused: The topic is not readable.
+        Busy: Its data directory does not answer: a read would hang.
         VqError: The channel is closing.
     """
     if channel.state is State.CLOSED:
@@ -199,6 +220,17 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
+    check_answers(channel)
+
+
+def check_answers(channel: Channel) -> None:
+    """Return if the data directory of a partition answers.
+
+    Raises:
+        Busy: It does not: a read would hang.
+    """
+    if channel.place.silent:
+        raise channel.place.refusal or Busy(f"the data directory of {channel} does not answer")
 
 
 def not_master(channel: Channel) -> NotMaster:
@@ -346,7 +378,7 @@ class WaitingGet:
         self._timer = self._channel.context.call_later(wait_s, self._finish)
 
     def wake(self) -> None:
-        """See ``channel.Woken``."""
+        """See ``parked.Woken``."""
         channel = self._channel
         if not channel.rules.read or channel.read_limit >= self._needed:
             self._finish()

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from vq.broker.channel import Channel
 from vq.broker.data_disk import DataDisk
 from vq.clock import Clock
-from vq.coordination.coordinator import Coordinator, NoNode
-from vq.coordination.paths import BrokerLoad, Unreadable
+from vq.coordination.coordinator import Coordinator, NoNode, Unreadable
 from vq.coordination.reading import children_or_none
+from vq.coordination.values.brokers import BrokerLoad
 from vq.store.retention import Kept
 
 __all__ = ["Pressed", "Relief"]
@@ -86,7 +86,7 @@ class Relief:
             CoordinationError: ZooKeeper cannot be asked.
         """
         for disk in self._disks:
-            disk.look()
+            await disk.look()
         found = [
             Pressed(str(disk.path), disk.pressure_bytes, partial(_lies_on, disk))
             for disk in self._disks

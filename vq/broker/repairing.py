@@ -30,8 +30,8 @@ from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.broker.verifying import Verifier
 from vq.coordination.coordinator import Coordinator, NoNode
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CorruptData, InternalError, PartitionQuarantined, StorageFailed, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger

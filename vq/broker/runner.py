@@ -32,6 +32,8 @@ class Lane(enum.Enum):
     UPLOAD = ("upload", 1)  # writing and removing there, one thing after the other
     FIND = ("find", 1)  # searching for messages
     KEYS = ("keys", 1)  # making key indexes
+    # One call for each data directory at most; any of them may hang.
+    LOOK = ("look", 64)  # looking at data directories
 
     @property
     def threads(self) -> int:

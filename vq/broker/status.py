@@ -163,7 +163,7 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         directory=str(disk.path),
         bytes_free=watch.free,
         bytes_total=watch.total,
-        level="gone" if disk.gone else watch.level.name.lower(),
+        level=_level(disk),
         growth_known=growth is not None,
         growth_bytes_per_hour=round((growth or 0) * 3_600),
         fills=full_in_s is not None,
@@ -172,6 +172,12 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         files_free=watch.files_free,
         files_total=watch.files_total,
     )
+
+
+def _level(disk: DataDisk) -> str:
+    if disk.silent:
+        return "silent"
+    return "gone" if disk.gone else disk.watch.level.name.lower()
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:

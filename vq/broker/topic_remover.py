@@ -22,8 +22,8 @@ from vq.coordination.coordinator import (
     NoNode,
 )
 from vq.coordination.grace import Counted, GraceCounter
-from vq.coordination.paths import IN_GRACE, GraceClock
 from vq.coordination.reading import TopicView
+from vq.coordination.values.topics import IN_GRACE, GraceClock
 from vq.errors import UnknownTopic, VqError
 from vq.log_lines import get_logger
 

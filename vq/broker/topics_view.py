@@ -27,9 +27,10 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.open_counts import OpenCount, correct_counts, read_counts
-from vq.coordination.paths import DELETING, IN_GRACE, READY, TOPICS, Topic
+from vq.coordination.paths import TOPICS
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
 from vq.coordination.registry import group_names
+from vq.coordination.values.topics import DELETING, IN_GRACE, READY, Topic
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.store.block import FULL_ERRNOS

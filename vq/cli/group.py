@@ -18,6 +18,7 @@ from vq.admin.groups import (
     plan_delete_group,
     readable_groups,
 )
+from vq.admin.lag_rules import LagThresholds
 from vq.cli.completion import group_names
 from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
@@ -125,18 +126,26 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
 
     The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
     age of the oldest message of it, in seconds. A partition whose owner does not go on is named
-    with the cause, and since when.
+    with the cause, and since when. With --json, each has the verdict and the cause that
+    `vq report lag` gives it from one look by its default thresholds.
     """
 
-    async def work() -> GroupDescription:
+    async def work() -> tuple[GroupDescription, float]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await describe_group(cluster, name, count=not no_count)
+            found = await describe_group(cluster, name, count=not no_count)
+            return found, cluster.clock.wall_ms() / 1000
 
-    found = invocation.run(work())
+    found, now_s = invocation.run(work())
     members = [_member_json(each) for each in found.members]
     output = invocation.output
     if output.as_json:
-        rows = [_progress_json(each) for each in found.partitions]
+        rows = [
+            {
+                **_progress_json(each),
+                **found.verdict_on(each, LagThresholds(), now_s=now_s)._asdict(),
+            }
+            for each in found.partitions
+        ]
         output.document({**_summary_json(found), "members": members, "partitions": rows})
         return
     rows = [_row(each) for each in found.partitions]
@@ -170,6 +179,11 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
             f"{partition}: the committed offset {progress.committed} lies beyond the end "
             f"{progress.end}: messages were lost there; `vq group reset {group}` sets where the "
             "group goes on"
+        )
+    if progress.facts().is_overtaken:
+        found.append(
+            f"{partition}: messages were deleted before the group read them: it is at offset "
+            f"{progress.committed}, and the partition starts at {progress.start}"
         )
     return found
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vq.admin.lag_rules import LagThresholds
 from vq.cli.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
 from vq.errors import VqError
 
@@ -340,10 +341,9 @@ def lag(
     spark = start("vq-lag-report")
     from pyspark_vq.reports import lag as lag_reports
     from pyspark_vq.reports.lag_reading import Load
-    from pyspark_vq.reports.lag_rules import Thresholds
 
     wanted = lag_reports.Wanted(
-        thresholds=Thresholds(
+        thresholds=LagThresholds(
             warn_s=warn_seconds or None,
             warn_bytes=warn_bytes,
             warn_messages=warn_messages,

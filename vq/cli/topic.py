@@ -44,7 +44,7 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.verify import damage_json, verify
-from vq.coordination.paths import Unreadable
+from vq.coordination.coordinator import Unreadable
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 

@@ -13,7 +13,7 @@ from vq import limits
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.loads import PublishedLoad, read_loads
-from vq.coordination.paths import BrokerLoad
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

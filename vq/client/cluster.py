@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vq.client.broker_connections import BrokerConnections, Failures
 from vq.client.broker_loads import BrokerLoads
@@ -55,6 +55,9 @@ from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
 
+if TYPE_CHECKING:
+    from vq.client.zips import Zips
+
 logger = get_logger(__name__)
 
 
@@ -84,6 +87,7 @@ class ClusterClient:
         self.network = network
         self.departures = Departures(coordinator, rng)
         self.loads = BrokerLoads(coordinator, clock)
+        self._zips: Zips | None = None
         self._watcher = RouteWatcher(coordinator)
         self._slot = SlotLease(
             coordinator,
@@ -165,10 +169,21 @@ class ClusterClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.departures.close()
         self._connections.close()
+        if self._zips is not None:
+            self._zips.close()
         await self._watcher.close()
         if self._slot_task is not None:
             await self._slot.stop()
         await self.coordinator.close()
+
+    @property
+    def zips(self) -> "Zips":
+        """The archives that this client reads by itself."""
+        from vq.client.zips import Zips  # few clients need it, and what of the store it uses
+
+        if self._zips is None:
+            self._zips = Zips(self.clock)
+        return self._zips
 
     # Routes -----------------------------------------------------------------------------------
     @property

@@ -34,9 +34,10 @@ from vq.coordination.coordinator import (
     Set,
     Watch,
 )
-from vq.coordination.paths import Assignment, CommittedOffset, Owner, Partition, PartitionOfGroup
 from vq.coordination.reading import gather_all, numbered_children, read_numbered
 from vq.coordination.update import AGAIN, Plan, apply_plan, update
+from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner, PartitionOfGroup
+from vq.coordination.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

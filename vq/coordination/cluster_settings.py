@@ -19,11 +19,12 @@ from vq.coordination.coordinator import (
     Set,
     Stat,
 )
-from vq.coordination.paths import IN_GRACE, ClusterSettings
 from vq.coordination.reading import in_grace, read_summary
 from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists
 from vq.coordination.update import TRIES_MAX, update
+from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.values.topics import IN_GRACE
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import COMMON_POOL, GroupView, TopicOrigin, TopicSettings, check_name
 

@@ -29,9 +29,9 @@ from vq.coordination.coordinator import (
     SessionExpired,
     Set,
 )
-from vq.coordination.paths import Assignment, CommittedOffset
 from vq.coordination.reading import gather_all
 from vq.coordination.update import TRIES_MAX, Plan, apply_plan
+from vq.coordination.values.consumers import Assignment, CommittedOffset
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import TopicPartition
 

@@ -148,6 +148,27 @@ class NotEmpty(_PathError):
     hint = "the znode still has children"
 
 
+class Unreadable(CoordinationError):
+    """A znode has something else than the value that belongs there; the text has its path."""
+
+    hint = (
+        "write the value that belongs there, from a copy of the tree; docs/coordination.md has it"
+    )
+
+
+class NotAllowed(Unreadable):
+    """The ACL of a znode does not let this client do what it asks for: nothing was changed."""
+
+    retriable: ClassVar[bool] = False
+    hint = "give vq's clients all rights to it (setAcl of zkCli)"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"the ACL of the znode does not allow this to vq: {path!r}", details={"path": path}
+        )
+        self.path = path
+
+
 _UNREACHABLE_HINT: Final = "check that ZooKeeper runs at the configured address: `vq doctor`"
 
 
@@ -170,6 +191,10 @@ class SessionExpired(CoordinationError):
     """The session that the call began in has ended; nothing was applied."""
 
     hint = _UNREACHABLE_HINT
+
+
+#: What was read of a node: None for a missing one, an error for one that may not be read.
+Read = Node | NotAllowed | None
 
 
 class Coordinator(Protocol):
@@ -240,10 +265,11 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+    async def get_many(self, paths: Sequence[str]) -> "list[Read]":
         """Read up to ``READS_PER_CALL_MAX`` nodes with one request; None for each missing one.
 
-        Each is read by itself: they need not have been so at one moment. There are no watches.
+        Each is read by itself: they need not have been so at one moment, and a node that may not be
+        read has its error in the list. There are no watches.
         """
         ...
 

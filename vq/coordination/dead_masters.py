@@ -16,8 +16,8 @@ from typing import Final
 
 from vq.coordination.coordinator import Check, Coordinator, Delete, NoNode, Operation
 from vq.coordination.leadership import Following
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

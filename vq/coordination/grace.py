@@ -1,12 +1,12 @@
 """Topics that are deleted and can still be brought back, and who says when that is over.
 
-A deleted topic stays in the tree, in another phase (``paths.IN_GRACE``), with its placements and
+A deleted topic stays in the tree, in another phase (``IN_GRACE``), with its placements and
 every group's progress. Clients do not see it. Brokers go on copying its logs, so that a node which
 comes into sync meanwhile has them, too; they serve nothing of it. Deleting and undeleting change
 one value each, so there is nothing half-way, and its name is not free before it is removed.
 
 Nobody compares clocks to tell when the time is up: one broker's that is ahead would end it early.
-Brokers count time together in one node (``paths.GraceClock``)::
+Brokers count time together in one node (``GraceClock``)::
 
     broker b1   reads version 7 at its second 100, and finds it again at its second 160
                 → adds 60 s under version 7                         (version 8: 60 s more)
@@ -23,10 +23,10 @@ from typing import Final
 
 from vq.coordination import topics
 from vq.coordination.coordinator import Check, Coordinator, Create, NoNode, Operation, Set
-from vq.coordination.paths import DELETING, IN_GRACE, READY, GraceClock, Topic
 from vq.coordination.reading import TopicSummary, TopicView, read_topic
 from vq.coordination.topics import read_summaries
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.topics import DELETING, IN_GRACE, READY, GraceClock, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicDeletion, TopicOrigin, check_name
 

@@ -22,8 +22,8 @@ from vq.coordination.coordinator import (
     parent_of,
 )
 from vq.coordination.groups import MemberView, decode_member
-from vq.coordination.paths import Assignment, Member
 from vq.coordination.reading import children_or_none, gather_all
+from vq.coordination.values.consumers import Assignment, Member
 from vq.model import TopicPartition
 
 T = TypeVar("T")

@@ -23,9 +23,10 @@ from vq.coordination.coordinator import (
     Watch,
     WatchEvent,
 )
-from vq.coordination.paths import CONSUMERS, ConsumerGroup, Member
+from vq.coordination.paths import CONSUMERS
 from vq.coordination.reading import children_or_none, gather_all
 from vq.coordination.update import Plan, apply_plan, update
+from vq.coordination.values.consumers import ConsumerGroup, Member
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
 

@@ -1,6 +1,6 @@
 """Decisions on a broker group's record: who may lead it, who joins and who leaves its in-sync set.
 
-Plain values in and out: each function takes the record (``paths.GroupState``) as it was read and
+Plain values in and out: each function takes the record (``GroupState``) as it was read and
 returns the one to write. The caller writes it by compare-and-set on the version that it read;
 ``leadership`` does that. No time takes part in any of these decisions.
 
@@ -22,7 +22,7 @@ returns the one to write. The caller writes it by compare-and-set on the version
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from vq.coordination.paths import NODES_LEFT_MAX, GroupState
+from vq.coordination.values.brokers import NODES_LEFT_MAX, GroupState
 from vq.errors import CoordinationError
 
 __all__ = [
@@ -224,7 +224,7 @@ def goes_first(
     Args:
         state: The record.
         node: Which would claim the group.
-        drained: See ``paths.BrokerGroup``.
+        drained: See ``BrokerGroup``.
         able: Nodes that are registered and lack nothing after a loss of power.
 
     A drained node leads only if nobody else can: a group without a master helps no operator. If the

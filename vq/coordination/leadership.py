@@ -37,7 +37,6 @@ from vq.coordination.insync import (
     lacks_messages,
 )
 from vq.coordination.keeper import Keeper
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.reading import children_or_none
 from vq.coordination.registry import (
     AUDIT_INTERVAL_S,
@@ -49,6 +48,7 @@ from vq.coordination.registry import (
     read_unclean,
 )
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, check_name

@@ -33,7 +33,7 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.keeper import Keeper
-from vq.coordination.paths import LeaseFence, LeaseHolder
+from vq.coordination.values.leases import LeaseFence, LeaseHolder
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

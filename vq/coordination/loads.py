@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vq.coordination.coordinator import Coordinator, NoNode
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.reading import gather_all
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

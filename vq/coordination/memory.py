@@ -23,7 +23,10 @@ from vq.coordination.coordinator import (
     EventKind,
     Node,
     NodeExists,
+    NoNode,
+    NotAllowed,
     Operation,
+    Read,
     SessionExpired,
     SessionState,
     Set,
@@ -534,15 +537,22 @@ class MemoryCoordinator(SessionBase):
         node: Node = await self._call(read)
         return node
 
-    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+    async def get_many(self, paths: Sequence[str]) -> list[Read]:
         """See ``Coordinator.get_many``."""
         full = [self._full(path) for path in check_reads(paths)]
 
-        def read() -> list[Node | None]:
-            seen = self._seen
-            return [None if seen.exists(each) is None else seen.get(each) for each in full]
+        def read_one(path: str) -> Read:
+            try:
+                return self._seen.get(path)
+            except NoNode:
+                return None
+            except NotAllowed as error:
+                return NotAllowed(self._relative(error.path))
 
-        nodes: list[Node | None] = await self._call(read) if full else []
+        def read() -> list[Read]:
+            return [read_one(each) for each in full]
+
+        nodes: list[Read] = await self._call(read) if full else []
         return nodes
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:

@@ -1,7 +1,7 @@
 """The number of open partitions of each broker group; every change updates it, brokers correct it.
 
 The placement of a new partition needs these numbers without a read of every partition. So
-``brokers/<group>/partitions`` (``paths.OpenPartitions``) has the number of one group. Every change
+``brokers/<group>/partitions`` (``OpenPartitions``) has the number of one group. Every change
 of a placement (a topic created or deleted, partitions added, one moved) updates it in the same
 ``multi``, by compare-and-set.
 
@@ -29,8 +29,8 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
-from vq.coordination.paths import OpenPartitions
 from vq.coordination.reading import gather_all
+from vq.coordination.values.brokers import OpenPartitions
 from vq.errors import CoordinationError
 
 #: Counts written by one ``multi``. If a topic is on more groups, brokers correct the other counts.

@@ -15,20 +15,15 @@ from typing import Final, TypeVar
 from vq.coordination.coordinator import (
     READS_PER_CALL_MAX,
     Coordinator,
-    Node,
     NoNode,
+    Read,
     Stat,
     Watch,
     join,
 )
-from vq.coordination.paths import (
-    IN_GRACE,
-    READY,
-    TOPICS,
-    Partition,
-    PlacementChanges,
-    Topic,
-)
+from vq.coordination.paths import TOPICS
+from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.topics import IN_GRACE, READY, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicDeletion, TopicOrigin, TopicSettings
 
@@ -52,7 +47,7 @@ class TopicView:
     ``partition_versions`` are the versions of the partitions' nodes, for compare-and-set.
     ``created`` is the czxid of the topic's node; another topic of the same name has another one.
     Every partition is at least as new as version ``changes`` of the list of changes
-    (``paths.PlacementChanges``).
+    (``PlacementChanges``).
     """
 
     name: str
@@ -120,9 +115,9 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
     return results
 
 
-async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Node | None]:
-    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; None for a missing one."""
-    found: list[Node | None] = []
+async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Read]:
+    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; see ``get_many``."""
+    found: list[Read] = []
     size = READS_PER_CALL_MAX
     for first in range(0, len(paths), size * BULK_CALLS_MAX):
         step = paths[first : first + size * BULK_CALLS_MAX]

@@ -29,22 +29,22 @@ from vq.coordination.coordinator import (
     SessionExpired,
     SessionState,
     Set,
+    Unreadable,
     WatchEvent,
 )
 from vq.coordination.keeper import Keeper
 from vq.coordination.open_counts import OpenCount, read_counts
-from vq.coordination.paths import (
-    BROKERS,
+from vq.coordination.paths import BROKERS
+from vq.coordination.reading import children_or_none, count_partitions, gather_all
+from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.audit import UncleanElections
+from vq.coordination.values.brokers import (
     BrokerGroup,
     BrokerLoad,
     BrokerNode,
     GroupState,
     OpenPartitions,
-    UncleanElections,
-    Unreadable,
 )
-from vq.coordination.reading import children_or_none, count_partitions, gather_all
-from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, GroupView, NodeInfo, check_name

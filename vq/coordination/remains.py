@@ -3,9 +3,16 @@
 import json
 from dataclasses import dataclass, replace
 
-from vq.coordination.coordinator import ConnectionLost, Coordinator, NoNode, SessionExpired
-from vq.coordination.paths import DELETING, Partition, Topic, Unreadable
+from vq.coordination.coordinator import (
+    ConnectionLost,
+    Coordinator,
+    NoNode,
+    SessionExpired,
+    Unreadable,
+)
 from vq.coordination.reading import TopicView, numbered_children, read_topic
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import DELETING, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicSettings
 

@@ -1,6 +1,6 @@
 """Removes the nodes of a deleted topic, step by step; several clients may do it at once.
 
-Every step checks the topic's fence (``paths.DeletionFence``) in its own ``multi``. The fence goes
+Every step checks the topic's fence (``DeletionFence``) in its own ``multi``. The fence goes
 with the last step. So a client that was suspended meanwhile removes nothing of a new topic that has
 the same name.
 """
@@ -17,9 +17,12 @@ from vq.coordination.coordinator import (
     NoNode,
     NotEmpty,
 )
-from vq.coordination.paths import CONSUMERS, CommittedOffset, Owner, Partition, Topic
+from vq.coordination.paths import CONSUMERS
 from vq.coordination.reading import children_or_none, gather_all
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.consumers import CommittedOffset, Owner
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import CoordinationError
 
 #: Nodes removed by one ``multi``.

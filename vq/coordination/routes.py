@@ -17,8 +17,8 @@ from typing import Final
 from vq.backoff import Backoff
 from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
 from vq.coordination.keeper import Keeper
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.reading import TopicView, gather_all, read_topic
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import InvalidState, UnknownPartition, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import Address, PartitionPlacement, TopicPartition

@@ -2,7 +2,7 @@
 
 A run is made once: a daily one for each time at which it was due, an operator's for each nonce,
 whatever answers are lost. A daily one is made only while the maker holds the lease (``leases``).
-Values are in ``run_values``; what a run does is in ``broker.archive_runs``.
+Values are in ``values.runs``; what a run does is in ``broker.archive_runs``.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from vq.coordination.coordinator import (
     NotEmpty,
     Operation,
     Set,
+    Unreadable,
     Watch,
     join,
 )
 from vq.coordination.leases import LeaseNotHeld
-from vq.coordination.paths import Unreadable
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
-from vq.coordination.run_values import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
 from vq.errors import CoordinationError
 
 __all__ = [

@@ -6,9 +6,17 @@ error or log line here has the secret.
 
 from collections.abc import Callable
 
-from vq.coordination.coordinator import Coordinator, Create, Node, NoNode, Operation, Set
-from vq.coordination.paths import SECRET_BYTES, ClusterSecret, Unreadable
+from vq.coordination.coordinator import (
+    Coordinator,
+    Create,
+    Node,
+    NoNode,
+    Operation,
+    Set,
+    Unreadable,
+)
 from vq.coordination.update import Plan, apply_plan, update
+from vq.coordination.values.cluster import SECRET_BYTES, ClusterSecret
 from vq.errors import CoordinationError
 
 __all__ = ["cluster_secret", "read_secret", "replace_secret"]

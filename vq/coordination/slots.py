@@ -32,7 +32,8 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.keeper import Keeper
-from vq.coordination.paths import SLOT_MARKS, SLOTS, Slot, SlotCounter, SlotMark
+from vq.coordination.paths import SLOT_MARKS, SLOTS
+from vq.coordination.values.slots import Slot, SlotCounter, SlotMark
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 

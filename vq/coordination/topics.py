@@ -31,25 +31,14 @@ from vq.coordination.coordinator import (
     NoNode,
     Operation,
     Set,
+    Unreadable,
 )
 from vq.coordination.open_counts import (
     COUNTS_PER_MULTI_MAX,
     count_operations,
     counted,
 )
-from vq.coordination.paths import (
-    CREATING,
-    IN_GRACE,
-    READY,
-    TOPICS,
-    DeletedTopics,
-    DeletionFence,
-    GroupState,
-    Partition,
-    PlacementChanges,
-    Topic,
-    Unreadable,
-)
+from vq.coordination.paths import TOPICS
 from vq.coordination.placement import check_spans
 from vq.coordination.reading import (
     TopicSummary,
@@ -63,6 +52,16 @@ from vq.coordination.registry import counted_groups
 from vq.coordination.remains import read_remains
 from vq.coordination.removal import remove_nodes
 from vq.coordination.update import Plan, apply_plan
+from vq.coordination.values.brokers import GroupState
+from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.topics import (
+    CREATING,
+    IN_GRACE,
+    READY,
+    DeletedTopics,
+    DeletionFence,
+    Topic,
+)
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name

@@ -17,6 +17,7 @@ from vq.coordination.coordinator import (
     Node,
     NodeExists,
     NoNode,
+    NotAllowed,
     NotEmpty,
     Operation,
     Set,
@@ -52,11 +53,13 @@ class ZnodeTree:
     def __init__(self) -> None:
         self._nodes: dict[str, _Znode] = {"": _Znode(b"", 0, 0, 0)}
         self.zxid = 0
+        self.denied: set[str] = set()  # nodes whose ACL lets nobody read them
 
     def copy(self) -> "ZnodeTree":
         """Return an independent copy of the tree."""
         other = ZnodeTree()
         other.zxid = self.zxid
+        other.denied = set(self.denied)
         other._nodes = {
             path: replace(each, children=set(each.children)) for path, each in self._nodes.items()
         }
@@ -67,8 +70,9 @@ class ZnodeTree:
 
         Raises:
             NoNode: It does not exist.
+            NotAllowed: Nobody may read it.
         """
-        node = self._node(path)
+        node = self._readable(path)
         return Node(node.data, node.stat)
 
     def exists(self, path: str) -> Stat | None:
@@ -81,8 +85,9 @@ class ZnodeTree:
 
         Raises:
             NoNode: It does not exist.
+            NotAllowed: Nobody may read it.
         """
-        return sorted(self._node(path).children)
+        return sorted(self._readable(path).children)
 
     def apply(
         self, operations: Sequence[Operation], *, session: int, now_ms: int
@@ -170,6 +175,12 @@ class ZnodeTree:
         events.append(WatchEvent(EventKind.CREATED, path))
         events.append(WatchEvent(EventKind.CHILDREN, parent_path))
         return node.stat
+
+    def _readable(self, path: str) -> _Znode:
+        node = self._node(path)
+        if path in self.denied:
+            raise NotAllowed(path)
+        return node
 
     def _node(self, path: str) -> _Znode:
         node = self._nodes.get(path)

@@ -22,20 +22,22 @@ from typing import Any, Self
 
 from vq import limits
 from vq.coordination.coordinator import (
+    MULTI_OPERATIONS_MAX,
     Check,
     Coordinator,
     Create,
+    Delete,
     Node,
     NodeExists,
     NoNode,
+    NotEmpty,
     Operation,
     Set,
     join,
 )
-from vq.coordination.groups import delete_below
-from vq.coordination.paths import Value
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
-from vq.coordination.update import Plan, apply_plan
+from vq.coordination.update import AGAIN, Plan, apply_plan
+from vq.coordination.values.value import Value
 from vq.errors import CoordinationError, InvalidState
 from vq.model import check_name
 
@@ -181,22 +183,74 @@ def same_ends(found: WriteTopic | None, batch: int, topic_id: str, what: str) ->
 async def begin(coordinator: Coordinator, write: str) -> None:
     """Make the nodes of a write; beginning it again changes nothing."""
     root = path_of(write)
-    known = await coordinator.exists(root)
-    if known is not None and known.version != _OPEN:
-        await end(coordinator, write)  # somebody ended it in part
-    with contextlib.suppress(NodeExists):
-        await coordinator.create(root, parents=True)
-    for path in (tasks_of(write), topics_of(write)):
-        with contextlib.suppress(NodeExists):
-            await coordinator.create(path)
+    below = (tasks_of(write), topics_of(write))
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        known = await coordinator.exists(root)
+        if known is not None and known.version != _OPEN:
+            await _forget_ended(coordinator, write)  # somebody ended it in part
+            known = None
+        if known is None:
+            with contextlib.suppress(NodeExists):
+                await coordinator.create(WRITES, parents=True)
+            return Plan([Create(each) for each in (root, *below)], None)
+        missing = [each for each in below if await coordinator.exists(each) is None]
+        if not missing:
+            return Plan((), None)
+        return Plan([Check(root, _OPEN), *(Create(each) for each in missing)], None)
+
+    await apply_plan(coordinator, plan, what=f"write {write}")
 
 
 async def end(coordinator: Coordinator, write: str) -> None:
-    """Forget a write: attempts that begin later are refused. May be repeated."""
+    """Forget a write: attempts that begin later are refused. May be repeated.
+
+    Raises:
+        CoordinationError: It is ended in part; ``begin`` and ``end`` go on with that.
+    """
     root = path_of(write)
-    with contextlib.suppress(NoNode):
-        await coordinator.set(root, b"")  # its version shows attempts that it is over
-        await delete_below(coordinator, root)
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        known = await coordinator.exists(root)
+        is_open = known is not None and known.version == _OPEN
+        # Its version shows attempts that it is over.
+        return Plan([Set(root, b"", _OPEN)] if is_open else (), None)
+
+    await apply_plan(coordinator, plan, what=f"write {write}")
+    await _forget_ended(coordinator, write)
+
+
+async def _forget_ended(coordinator: Coordinator, write: str) -> None:
+    """Delete the nodes of a write that has ended; one that was begun again meanwhile is left alone.
+
+    Others may do the same at the same time, and one of them may have begun it again. So each step
+    deletes under the version that says that the write has ended: a write that is begun has
+    version 0.
+    """
+    root = path_of(write)
+
+    async def plan(_: CoordinationError | None) -> Plan[bool]:
+        known = await coordinator.exists(root)
+        if known is None or known.version == _OPEN:
+            return Plan((), True)
+        found = await _nodes_below(coordinator, write)
+        if not found:
+            return Plan([Delete(root, known.version)], True)
+        step = found[: MULTI_OPERATIONS_MAX - 1]
+        return Plan([Check(root, known.version), *(Delete(each) for each in step)], False)
+
+    again = (*AGAIN, NotEmpty)
+    while not await apply_plan(coordinator, plan, what=f"write {write}", again=again):
+        pass  # each step deletes some: a write that has ended gets no more
+
+
+async def _nodes_below(coordinator: Coordinator, write: str) -> list[str]:
+    """Return the nodes below that of a write, those without children first."""
+    found: list[str] = []
+    for parent in (tasks_of(write), topics_of(write)):
+        found += [join(parent, each) for each in await children_or_none(coordinator, parent)]
+    above = await children_or_none(coordinator, path_of(write))
+    return found + [join(path_of(write), each) for each in above]
 
 
 async def names(coordinator: Coordinator) -> list[str]:

@@ -24,6 +24,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -48,8 +49,10 @@ from vq.coordination.coordinator import (
     Node,
     NodeExists,
     NoNode,
+    NotAllowed,
     NotEmpty,
     Operation,
+    Read,
     SessionExpired,
     SessionState,
     Set,
@@ -104,11 +107,12 @@ _KINDS: Final = {
     EventType.CHILD: EventKind.CHILDREN,
     EventType.NONE: EventKind.DISCONNECTED,
 }
-_PATH_ERRORS: Final = {
+_PATH_ERRORS: Final[dict[type[KazooException], Callable[[str], CoordinationError]]] = {
     NoNodeError: NoNode,
     NodeExistsError: NodeExists,
     BadVersionError: BadVersion,
     NotEmptyError: NotEmpty,
+    NoAuthError: NotAllowed,
 }
 _DEAD_STATES: Final = {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
 
@@ -495,7 +499,7 @@ class ZooKeeperCoordinator(SessionBase):
         data, stat = await self._call(lambda c: c.get_async(full, watch=once), path)
         return Node(data, _stat(stat))
 
-    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+    async def get_many(self, paths: Sequence[str]) -> list[Read]:
         """See ``Coordinator.get_many``; a server before ZooKeeper 3.6 is asked for each node."""
         full = tuple(self._full(path) for path in check_reads(paths))
         if not full:
@@ -508,10 +512,10 @@ class ZooKeeperCoordinator(SessionBase):
                     raise
                 self._reads_many = False
             else:
-                return [_node(each, path) for each, path in zip(found, paths, strict=True)]
-        return list(await asyncio.gather(*(self._get_or_none(path) for path in paths)))
+                return [_read(each, path) for each, path in zip(found, paths, strict=True)]
+        return list(await asyncio.gather(*(self._read_one(path) for path in paths)))
 
-    async def _get_or_none(self, path: str) -> Node | None:
+    async def _read_one(self, path: str) -> Read:
         """Read a node; again if the connection ends: a server closes it after its refusal."""
         lost = 0
         while True:
@@ -519,6 +523,8 @@ class ZooKeeperCoordinator(SessionBase):
                 return await self.get(path)
             except NoNode:
                 return None
+            except NotAllowed as error:
+                return error
             except ConnectionLost:
                 lost += 1
                 if lost > REFUSED_TRIES:
@@ -666,10 +672,13 @@ def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
         future.set_result(result.value)
 
 
-def _node(found: Any, path: str) -> Node | None:
-    """Return one part of the answer to ``get_many``; raise the error in it."""
+def _read(found: Any, path: str) -> Read:
+    """Return one part of the answer to ``get_many``; raise an error that is not of its node."""
     if isinstance(found, Exception):
-        raise _translate(found, path)
+        error = _translate(found, path)
+        if isinstance(error, NotAllowed):
+            return error
+        raise error
     return None if found is None else Node(found[0], _stat(found[1]))
 
 

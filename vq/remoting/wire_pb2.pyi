@@ -287,7 +287,7 @@ class PutResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class GetRequest(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FROM_COPY_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
@@ -312,10 +313,11 @@ class GetRequest(_message.Message):
     topic_id: str
     last_epoch: int
     from_copy: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., validate: _Optional[bool] = ..., topic_id: _Optional[str] = ..., last_epoch: _Optional[int] = ..., from_copy: _Optional[bool] = ...) -> None: ...
+    archives: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., validate: _Optional[bool] = ..., topic_id: _Optional[str] = ..., last_epoch: _Optional[int] = ..., from_copy: _Optional[bool] = ..., archives: _Optional[bool] = ...) -> None: ...
 
 class GetResponse(_message.Message):
-    __slots__ = ("offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "filtered", "offsets", "last_epoch")
+    __slots__ = ("offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "filtered", "offsets", "last_epoch", "archive_url", "archive_start", "archive_end", "archive_bytes")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +326,10 @@ class GetResponse(_message.Message):
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_URL_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_START_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_END_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
     offset: int
     next_offset: int
     high_watermark: int
@@ -332,7 +338,11 @@ class GetResponse(_message.Message):
     filtered: bool
     offsets: _containers.RepeatedScalarFieldContainer[int]
     last_epoch: int
-    def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    archive_url: str
+    archive_start: int
+    archive_end: int
+    archive_bytes: int
+    def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., last_epoch: _Optional[int] = ..., archive_url: _Optional[str] = ..., archive_start: _Optional[int] = ..., archive_end: _Optional[int] = ..., archive_bytes: _Optional[int] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
     __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags", "at_once", "last_epoch", "watch_above")

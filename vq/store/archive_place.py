@@ -18,8 +18,9 @@ from vq.errors import CorruptData
 from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
 from vq.store.checked_text import decode_text, encode_text
-from vq.store.disk import FILE_MODE, Disk, File
+from vq.store.disk import FILE_MODE, Disk
 from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX, UPLOAD_SUFFIX
+from vq.store.long_file import LongFile
 
 __all__ = [
     "Unreachable",
@@ -35,6 +36,7 @@ __all__ = [
     "new_zip",
     "open_zip",
     "url_in",
+    "zip_at",
 ]
 
 logger = get_logger(__name__)
@@ -97,7 +99,12 @@ def open_zip(disk: Disk, stub_path: Path, url: str) -> ZipReader:
     Raises:
         OSError: It does not lie beside its stub. What is elsewhere is not looked at.
     """
-    return _Elsewhere(url) if url else disk.open(ArchiveFiles.of(stub_path).zip)
+    return zip_at(url) if url else disk.open(ArchiveFiles.of(stub_path).zip)
+
+
+def zip_at(url: str) -> ZipReader:
+    """Return a zip at a URL to read. It is not looked at yet."""
+    return _Elsewhere(url)
 
 
 def new_zip(disk: Disk, block_path: Path, url: str) -> ZipWriter:
@@ -118,22 +125,20 @@ class _BesideWriter:
         self._disk = disk
         self._path = path
         self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
-        self._length = 0
         self._is_placed = False
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self._beside)
-        self._file: File | None = disk.open(self._beside, create=True)
+        self._file: LongFile | None = LongFile(disk.open(self._beside, create=True))
 
     def write(self, data: bytes) -> None:
         """See ``ZipWriter.write``."""
         assert self._file is not None
-        self._file.pwrite([data], self._length)
-        self._length += len(data)
+        self._file.write(data)
 
     def sync(self) -> None:
         """See ``ZipWriter.sync``."""
         assert self._file is not None
-        self._file.datasync()
+        self._file.sync()
         self._file.forget_cache()
 
     def reader(self) -> ZipReader:
@@ -368,7 +373,7 @@ def drop_archive(disk: Disk, stub_path: Path) -> bool:
         else:
             disk.unlink(files.stub)
     if disk.exists(files.zip):
-        disk.unlink(files.zip)
+        disk.unlink_large(files.zip)
     return end_upload(disk, stub_path) or is_elsewhere
 
 

@@ -440,6 +440,8 @@ def _append_record(table: Table, record: Record, selection: Selection) -> int:
     Raises:
         CorruptData: Its parts cannot be read.
     """
+    if record.id >= _ID_END:  # no broker takes it; a selection would leave it out
+        raise _corrupt(record.offset, f"has the id {record.id}, and ids have 63 bits")
     if not selection.takes(record.offset, record.id, record.tag):
         return 0
     kind = (record.flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from vq.clock import Clock
-from vq.errors import DirectoryRefused
+from vq.errors import Busy, DirectoryRefused
 from vq.store.begun import BegunLogs
 from vq.store.directory import DataDirectory, LocalTopic, Trashed, unusable
 from vq.store.disk import Disk
@@ -39,6 +39,8 @@ class DataDirectories:
 
     Attributes:
         takes: Returns whether a directory takes new logs now; set freely.
+        silent: Returns whether a directory does not answer, so that a call there may hang; set
+            freely. What has to look there is refused with ``Busy``.
     """
 
     def __init__(self, directories: Sequence[DataDirectory], disk: Disk) -> None:
@@ -51,6 +53,7 @@ class DataDirectories:
         self._homes: dict[str, dict[int, list[DataDirectory]]] = {}
         self._counts: Counter[DataDirectory] = Counter()  # of these
         self.takes: Callable[[Path], bool] = lambda _: True
+        self.silent: Callable[[Path], bool] = lambda _: False
 
     @classmethod
     def open(
@@ -135,6 +138,21 @@ class DataDirectories:
         for each in self._directories:
             each.close()
 
+    @property
+    def all_answer(self) -> bool:
+        """Whether all of them answer."""
+        return not any(self.silent(each.path) for each in self._directories)
+
+    def _check_answers(self, directories: Sequence[DataDirectory]) -> None:
+        """Return if all of these answer.
+
+        Raises:
+            Busy: One does not.
+        """
+        for each in directories:
+            if self.silent(each.path):
+                raise Busy(f"the data directory {each.path} does not answer")
+
     # Homes --------------------------------------------------------------------------------------
     def claim(self, topic: str, partition: int, topic_id: str) -> None:
         """Make sure that a partition's logs can lie in its home.
@@ -142,7 +160,9 @@ class DataDirectories:
         Raises:
             NamesakeFound, DirectoryRefused, OSError: See ``DataDirectory.claim_topic``; or the
                 partition lies in several of them.
+            Busy: One of them does not answer; the partition may lie there.
         """
+        self._check_answers(self._directories)
         for each in self._directories[1:] and self._directories:
             if self._disk.exists(each.path / topic):
                 each.claim_topic(topic, topic_id)
@@ -171,6 +191,8 @@ class DataDirectories:
             return self._main
         with self._lock:
             homes = self._homes.get(topic)
+            if homes is None or partition not in homes:
+                self._check_answers(self._directories)
             if homes is None:
                 homes = self._homes[topic] = self._find(topic)
             found = homes.get(partition)
@@ -192,11 +214,12 @@ class DataDirectories:
         Returns whether it has; its logs can lie there.
 
         Raises:
-            DirectoryRefused, OSError: See ``claim``.
+            DirectoryRefused, OSError, Busy: See ``claim``.
         """
         if len(self._directories) == 1:
             return False
         home = self._home(topic, partition)
+        self._check_answers([home])
         if self.takes(home.path):  # asked first: a topic may have thousands of names to list
             return False
         if str(partition) in {name.partition(".")[0] for name in self._names(home.path / topic)}:
@@ -254,7 +277,12 @@ class DataDirectories:
                 yield path
 
     def stored_topic_id(self, topic: str) -> str:
-        """Return the id of the topic whose data lie under a name; empty if none or not known."""
+        """Return the id of the topic whose data lie under a name; empty if none or not known.
+
+        Raises:
+            Busy: One of them does not answer.
+        """
+        self._check_answers(self._directories)
         return next(filter(None, (each.stored_topic_id(topic) for each in self._directories)), "")
 
     def topics(self) -> list[LocalTopic]:
@@ -274,11 +302,16 @@ class DataDirectories:
     def move_topic(
         self, topic: str, topic_id: str, clock: Clock, *, keep: bool, at: Path
     ) -> Path | None:
-        """See ``DataDirectory.move_topic``; out of the way of the directory ``at``."""
+        """See ``DataDirectory.move_topic``; out of the way of the directory ``at``.
+
+        Raises:
+            Busy: It does not answer.
+        """
+        [directory] = [each for each in self._directories if each.path == at]
+        self._check_answers([directory])
         with self._lock:
             for found in self._homes.pop(topic, {}).values():
                 self._counts.subtract(found)
-        [directory] = [each for each in self._directories if each.path == at]
         return directory.move_topic(topic, topic_id, clock, keep=keep)
 
     def kept(self) -> list[Path]:
@@ -294,6 +327,8 @@ class DataDirectories:
         found: list[Trashed] = []
         problems: list[OSError] = []
         for each in self._directories:
+            if self.silent(each.path):
+                continue
             try:
                 found += each.due_trash(clock, keep_s)
             except OSError as error:
@@ -303,10 +338,10 @@ class DataDirectories:
         return found
 
     def remove_trash(self, trashed: Trashed) -> bool:
-        """See ``DataDirectory.remove_trash``."""
+        """See ``DataDirectory.remove_trash``; not where there is no answer."""
         at = trashed.path.parent.parent
         [directory] = [each for each in self._directories if each.path == at]
-        return directory.remove_trash(trashed)
+        return not self.silent(at) and directory.remove_trash(trashed)
 
 
 def _check_apart(paths: Sequence[Path]) -> None:

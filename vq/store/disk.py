@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from vq.errors import DirectoryRefused
 from vq.store.file_system import FileSystem, FileSystems
 from vq.store.format import TEMPORARY_SUFFIX
+from vq.store.unlinked import UnlinkedFiles
 
 __all__ = ["Buffer", "Disk", "File", "Lock", "Readable", "RealDisk", "RealFile"]
 
@@ -169,6 +170,10 @@ class Disk(Protocol):
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
+        ...
+
+    def unlink_large(self, path: Path) -> None:
+        """Remove a file that may be large: the name at once, its space soon, on another thread."""
         ...
 
     def rmtree(self, path: Path) -> None:
@@ -392,6 +397,7 @@ class RealDisk:
         self._reserve = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]  # empty while in use
         self._reserve_lock = threading.Lock()
         self._file_systems = FileSystems()
+        self._unlinked = UnlinkedFiles()
         weakref.finalize(self, _close_all, self._reserve)
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
@@ -437,6 +443,18 @@ class RealDisk:
     def unlink(self, path: Path) -> None:
         """See ``Disk.unlink``."""
         path.unlink()
+
+    def unlink_large(self, path: Path) -> None:
+        """See ``Disk.unlink_large``."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no descriptor is left, say
+            path.unlink()
+            return
+        try:
+            path.unlink()
+        finally:
+            self._unlinked.close(fd)
 
     def rmtree(self, path: Path) -> None:
         """See ``Disk.rmtree``."""

@@ -30,13 +30,31 @@ from typing import Final, Protocol
 
 from vq.log_lines import get_logger
 
-__all__ = ["FileSystem", "FileSystems", "RealFileSystem"]
+__all__ = ["FileSystem", "FileSystems", "RealFileSystem", "is_remote"]
 
 logger = get_logger(__name__)
 
 #: Kind of file system, as mountinfo names it -> whether ``syncfs`` always flushes the device.
 #: "ext4" is not "ext2": the driver of that name flushes nothing.
 SYNCFS_FLUSHES: Final[Mapping[str, bool]] = MappingProxyType({"ext4": True, "xfs": False})
+
+
+#: Kinds that ask a server for each write, or for many; see ``is_remote``.
+_REMOTE: Final = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "glusterfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "smb3",
+        "virtiofs",
+    }
+)
 
 
 class FileSystem(Protocol):
@@ -155,8 +173,20 @@ class FileSystems:
                 kind=kind or None,
                 commits_of_many_files=_describe(found),
             )
+            if is_remote(kind):
+                logger.warning(
+                    "file system asks a server for writes; while that does not answer, this "
+                    "process may hang",
+                    path=directory,
+                    kind=kind,
+                )
             self._known[device] = found
             return found
+
+
+def is_remote(kind: str) -> bool:
+    """Whether a write to such a file system may wait for another machine or process."""
+    return kind in _REMOTE or kind.partition(".")[0] == "fuse"
 
 
 def _describe(found: RealFileSystem | None) -> str:

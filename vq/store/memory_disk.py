@@ -586,6 +586,10 @@ class MemoryDisk:
         self._directory(path.parent).change({path.name: None})
         self._record(Operation("unlink", path))
 
+    def unlink_large(self, path: Path) -> None:
+        """See ``Disk.unlink_large``."""
+        self.unlink(path)
+
     def rmtree(self, path: Path) -> None:
         """See ``Disk.rmtree``."""
         self._check("rmtree", path)

@@ -36,7 +36,7 @@ from vq.errors import CorruptData
 from vq.store.archive import ArchiveFiles
 from vq.store.archived_file import open_stored, read_archive, read_stub
 from vq.store.checkpoint import Checkpoint
-from vq.store.disk import Disk, File
+from vq.store.disk import Disk
 from vq.store.format import (
     ARCHIVE_SUFFIX,
     BATCH_ON_DISK_BYTES_MAX,
@@ -51,6 +51,7 @@ from vq.store.format import (
     parse_name,
 )
 from vq.store.framing import check_frames
+from vq.store.long_file import LongFile
 from vq.store.offset_index import OffsetIndex
 from vq.store.scan import LogFacts, verify
 from vq.store.scrub import Damage, Piece, Scrub
@@ -313,19 +314,17 @@ class NewBlock:
         self._beside = path.with_name(path.name + mark + TEMPORARY_SUFFIX)
         if disk.exists(self._beside):
             disk.unlink(self._beside)
-        self._file: File | None = disk.open(self._beside, create=True)
-        self._length = 0
+        self._file: LongFile | None = LongFile(disk.open(self._beside, create=True))
 
     def add(self, data: bytes) -> None:
         """Write what follows."""
         assert self._file is not None
-        self._file.pwrite([data], self._length)
-        self._length += len(data)
+        self._file.write(data)
 
     def finish(self) -> None:
         """Put it in its place, durably."""
         assert self._file is not None
-        self._file.datasync()
+        self._file.sync()
         self.close()
         self._disk.rename(self._beside, self._path)
         self._disk.sync_directory(self._path.parent)

@@ -242,11 +242,14 @@ class SyncTicket:
         self.doomed = []
 
     def _delete_file(self, path: Path) -> None:
-        """Delete a file, or a whole archive, if it is there."""
+        """Delete a file, or a whole archive, if it is there.
+
+        The flushes of all logs wait meanwhile, so the space of the file comes back elsewhere.
+        """
         if path.suffix == ARCHIVE_SUFFIX:
             self._drop_archive(path)
         elif self.disk.exists(path):
-            self.disk.unlink(path)
+            self.disk.unlink_large(path)
 
     def _drop_archive(self, path: Path) -> None:
         if drop_archive(self.disk, path):

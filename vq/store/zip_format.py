@@ -12,7 +12,19 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["LOCAL_HEADER_BYTES", "MEMBERS_MAX", "ZIP_BYTES_MAX", "Member", "directory", "header"]
+from vq.errors import CorruptData
+
+__all__ = [
+    "END_BYTES",
+    "LOCAL_HEADER_BYTES",
+    "MEMBERS_MAX",
+    "ZIP_BYTES_MAX",
+    "Member",
+    "directory",
+    "directory_in",
+    "header",
+    "members",
+]
 
 STORED: Final = 0
 DEFLATED: Final = 8
@@ -70,6 +82,7 @@ _END: Final = struct.Struct(
     "H"  # length of the comment
 )
 LOCAL_HEADER_BYTES: Final = _LOCAL.size
+END_BYTES: Final = _END.size
 #: What the fields of the directory can tell.
 ZIP_BYTES_MAX: Final = (1 << 32) - 2
 MEMBERS_MAX: Final = (1 << 16) - 2
@@ -151,3 +164,45 @@ def directory(members: Sequence[Member], position: int) -> bytes:
         parts += [entry, name]
     size, count = sum(map(len, parts)), len(members)
     return b"".join((*parts, _END.pack(b"PK\5\6", 0, 0, count, count, size, position, 0)))
+
+
+def directory_in(end: bytes, zip_bytes: int) -> tuple[int, int]:
+    """Return where the directory of a zip begins, and how many members it has.
+
+    Args:
+        end: The last bytes of the zip, at least ``END_BYTES``.
+        zip_bytes: Size of the zip.
+
+    Raises:
+        CorruptData: They do not end a zip of that size as ``directory`` writes it.
+    """
+    if len(end) >= END_BYTES:
+        mark, disk, first_disk, here, count, size, position, comment = _END.unpack(end[-END_BYTES:])
+        is_plain = mark == b"PK\5\6" and not (disk or first_disk or comment) and here == count
+        if is_plain and position + size + END_BYTES == zip_bytes:
+            return position, count
+    raise CorruptData(f"a zip of {zip_bytes} bytes does not end with its directory")
+
+
+def members(data: bytes, count: int) -> list[Member]:
+    """Return the members that a directory names, in its order.
+
+    Raises:
+        CorruptData: It has not so many, or one is of a kind that ``directory`` does not write.
+    """
+    found: list[Member] = []
+    at = 0
+    while at + _CENTRAL.size <= len(data) and len(found) < count:
+        fields = _CENTRAL.unpack_from(data, at)
+        mark, _, _, flags, method, _, _, crc, size, length, name_size, extra, comment = fields[:13]
+        name = data[at + _CENTRAL.size : at + _CENTRAL.size + name_size]
+        at += _CENTRAL.size + name_size
+        if mark != b"PK\1\2" or flags or extra or comment or at > len(data) or not name.isascii():
+            break
+        member = Member(name.decode("ascii"), fields[-1], size, length, crc)
+        if method != member.method:
+            break
+        found.append(member)
+    if len(found) != count or at != len(data):
+        raise CorruptData(f"the directory of a zip is damaged behind {len(found)} of {count} files")
+    return found

@@ -9,7 +9,7 @@ from support.waiting import until
 
 from vq.admin.begins import BEGIN_MAX, begin_anew
 from vq.coordination import groups, topics
-from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import Span
 

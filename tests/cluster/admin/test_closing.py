@@ -1,7 +1,6 @@
 """Closing a topic for writes: what a send meets, and when nothing is appended any more."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,8 @@ from support.client import factory_of, started
 from support.node_pair import NodePair
 from support.waiting import until
 
-from vq.admin import closing, cluster, topics
+from vq.admin import closing, topics
+from vq.admin.cluster import cluster_status
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics as tree
 from vq.coordination.coordinator import ConnectionLost
@@ -21,26 +21,15 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[MemoryCluster]:
-    """Two brokers, and topic ``t`` with partition 0 on b1 and 1 on b2."""
-    async with memory_cluster() as made:
-        await made.start("b1")
-        await made.start("b2")
-        await made.create_topic("t", partitions=2)
-        yield made
-
-
-@pytest.fixture
-async def client(memory: MemoryCluster) -> AsyncIterator[ClusterClient]:
-    async with started(memory, host="operator") as client:
-        yield client
+def cluster(two_groups: MemoryCluster) -> MemoryCluster:
+    return two_groups
 
 
 async def test_every_send_during_a_close_is_stored_or_refused(
-    memory: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     """What was acknowledged lies before the ends that the close returns, nothing behind them."""
-    async with factory_of(memory) as factory, await factory.create_producer() as producer:
+    async with factory_of(cluster) as factory, await factory.create_producer() as producer:
         await producer.publish("t")
         sends = [asyncio.create_task(_send(producer, number)) for number in range(200)]
         await until(lambda: sum(each.done() for each in sends) > 5)
@@ -55,11 +44,11 @@ async def test_every_send_during_a_close_is_stored_or_refused(
     assert stored
     assert all(isinstance(each, TopicClosed) for each in outcomes if isinstance(each, Exception))
     for number, end in closed.ends.items():
-        log = memory.nodes[f"b{number + 1}"]._partitions.channels["t", number].log
+        log = cluster.nodes[f"b{number + 1}"]._partitions.channels["t", number].log
         assert end == (log.end_offset if log is not None else 0)
     found = await topics.describe_topic(client, "t")
     assert [each.state for each in found.partitions] == ["closed", "closed"]
-    assert (await cluster.cluster_status(client)).closed_topics == ["t"]
+    assert (await cluster_status(client)).closed_topics == ["t"]
 
 
 async def _send(producer, number: int):  # type: ignore[no-untyped-def]
@@ -78,24 +67,24 @@ async def test_closing_and_opening_again_change_nothing(client: ClusterClient) -
 
 
 async def test_an_opened_topic_takes_messages_of_the_same_producer(
-    memory: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient
 ) -> None:
-    async with factory_of(memory) as factory, await factory.create_producer() as producer:
+    async with factory_of(cluster) as factory, await factory.create_producer() as producer:
         await producer.send(Message("t", b"1"))
         await closing.close_topic(client, "t")
         with pytest.raises(TopicClosed):
             await producer.send(Message("t", b"2"))
         await closing.open_topic(client, "t")
-        channels = [memory.nodes[f"b{n + 1}"]._partitions.channels["t", n] for n in range(2)]
+        channels = [cluster.nodes[f"b{n + 1}"]._partitions.channels["t", n] for n in range(2)]
         await until(lambda: all(each.takes_puts for each in channels))
         await producer.send(Message("t", b"3"))
 
 
 async def test_a_broker_that_does_not_run_is_named(
-    memory: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     """It may run all the same, cut off from ZooKeeper, while its lease lasts."""
-    await memory.nodes["b2"].stop()
+    await cluster.nodes["b2"].stop()
     closed = await closing.close_topic(client, "t", timeout_s=0.1)
     assert closed.closed_ms is None
     assert closed.unconfirmed == ("b2/n1 is not registered",)
@@ -128,10 +117,10 @@ async def test_ends_are_final_only_while_a_node_leads(
 
 
 async def test_a_partition_that_is_being_moved_is_waited_for(
-    memory: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     """Its node may not know of the close yet; if the move is given up, it takes messages again."""
-    channels = memory.nodes["b1"]._partitions.channels
+    channels = cluster.nodes["b1"]._partitions.channels
     await until(lambda: ("t", 0) in channels)
     channels["t", 0].begin_move()
     closed = await closing.close_topic(client, "t", timeout_s=1)

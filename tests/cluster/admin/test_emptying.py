@@ -1,12 +1,10 @@
 """Draining a topic: who is behind, by how much, and when all is handled."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
-from support.client import factory_of, started
+from support.broker import MemoryCluster
 from support.waiting import WAIT_S
 
 from vq import aio
@@ -15,33 +13,13 @@ from vq.admin.groups import GroupProgress
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import ensure_group
-from vq.coordination.paths import ConsumerGroup
+from vq.coordination.values.consumers import ConsumerGroup
 from vq.errors import InvalidState
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
 
 COUNT = 20
-
-
-@pytest.fixture
-async def memory() -> AsyncIterator[MemoryCluster]:
-    async with memory_cluster() as made:
-        await made.start("b1")
-        await made.create_topic("t", partitions=2)
-        yield made
-
-
-@pytest.fixture
-async def client(memory: MemoryCluster) -> AsyncIterator[ClusterClient]:
-    async with started(memory, host="operator") as client:
-        yield client
-
-
-@pytest.fixture
-async def factory(memory: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
-    async with factory_of(memory) as factory:
-        yield factory
 
 
 async def send(factory: aio.MessageFactory, tag: str | None = None) -> None:
@@ -127,9 +105,9 @@ async def stay(factory: aio.MessageFactory, group: str, tag: str) -> None:
 
 
 async def test_a_group_that_cannot_be_read_is_not_taken_for_drained(
-    memory: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient
 ) -> None:
-    async with memory.admin() as coordinator:
+    async with cluster.admin() as coordinator:
         await coordinator.create(ConsumerGroup.path("g"), b"nonsense", parents=True)
     found = await emptying.drain_topic(client, "t", timeout_s=0.1)
     (group,) = found.behind

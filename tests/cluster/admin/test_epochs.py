@@ -7,9 +7,10 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import started
 
 from vq.admin.epochs import raise_epoch
-from vq.coordination.paths import EPOCH_MAX, GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import GroupState
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.limits import EPOCH_MAX
 
 pytestmark = pytest.mark.virtual_time
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
-from support.client import factory_of
+from support.broker import MemoryCluster
 from support.waiting import until
 
 from vq import aio
@@ -26,13 +24,8 @@ COUNT = 12
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    """Two brokers, and topic ``t`` with partition 0 on b1 and 1 on b2."""
-    async with memory_cluster() as cluster:
-        await cluster.start("b1")
-        await cluster.start("b2")
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
+def cluster(two_groups: MemoryCluster) -> MemoryCluster:
+    return two_groups
 
 
 async def send(factory: aio.MessageFactory, numbers: Any, pause_s: float = 1.0) -> list[SendResult]:
@@ -48,12 +41,6 @@ async def send(factory: aio.MessageFactory, numbers: Any, pause_s: float = 1.0) 
             sent.append(await producer.send(Message("t", b"%d" % number, tag=tag, key=key)))
             await asyncio.sleep(pause_s)
     return sent
-
-
-@pytest.fixture
-async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
-    async with factory_of(cluster) as factory:
-        yield factory
 
 
 def numbers(found: FoundMessages) -> list[int]:

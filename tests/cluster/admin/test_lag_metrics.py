@@ -52,6 +52,13 @@ async def test_a_lag_that_is_not_known_is_absent() -> None:
     assert found["vq_lag_exporter_look_timestamp_seconds"] == 1
 
 
+async def test_a_group_beyond_the_end_is_stopped_before_a_member_finds_out() -> None:
+    lost = GroupProgress(topic="t", partition=2, committed=9, end=5)
+    found = await told(GroupLags(1_000, 0.5, {"g": 0}, {"g": (KNOWN, lost)}))
+    assert found['vq_group_stopped{group="g",partition="0",topic="t"}'] == 0
+    assert found['vq_group_stopped{group="g",partition="2",topic="t"}'] == 1
+
+
 async def test_before_the_first_look_nothing_is_told_of_groups() -> None:
     assert await told(GroupLags()) == {"vq_lag_exporter_failed_looks": 0}
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
-from support.client import factory_of
 from support.waiting import until_true
 
 from vq import aio
 from vq.admin import removing, streams
 from vq.admin.removing import GivenUp
 from vq.coordination import registry, topics
-from vq.coordination.paths import BrokerGroup, OpenPartitions
+from vq.coordination.values.brokers import BrokerGroup, OpenPartitions
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 
@@ -26,12 +25,6 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         await cluster.start("b1")
         await cluster.start("b2")
         yield cluster
-
-
-@pytest.fixture
-async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
-    async with factory_of(cluster) as factory:
-        yield factory
 
 
 async def names(factory: aio.MessageFactory) -> list[str]:

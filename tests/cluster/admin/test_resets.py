@@ -17,7 +17,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination import commits, groups, topics
 from vq.coordination.groups import UnknownGroup
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import (
     InvalidArgument,
     InvalidState,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import MemoryCluster
 from support.client import factory_of
 from support.waiting import WAIT_S, until_true
 
@@ -42,14 +42,6 @@ async def factory(
     async with factory_of(cluster) as factory:
         await send(factory, range(COUNT))
         yield factory
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
 
 
 async def send(factory: aio.MessageFactory, numbers: Any) -> None:

@@ -1,18 +1,17 @@
 """Topics: what brokers say of them, and what deleting one takes away."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
-from support.client import factory_of, started
+from support.broker import MemoryCluster
+from support.client import factory_of
 from support.waiting import until_true
 
 from vq.admin import settings, topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
-from vq.coordination.paths import CREATING, Topic
+from vq.coordination.values.topics import CREATING, Topic
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 
@@ -22,19 +21,8 @@ SIZE = 88 + 20 + 1  # of a batch with one message of one byte
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    """Two brokers, and topic ``t`` with partition 0 on b1 and 1 on b2."""
-    async with memory_cluster() as cluster:
-        await cluster.start("b1")
-        await cluster.start("b2")
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
-    async with started(cluster, host="operator") as client:
-        yield client
+def cluster(two_groups: MemoryCluster) -> MemoryCluster:
+    return two_groups
 
 
 async def served(client: ClusterClient) -> None:

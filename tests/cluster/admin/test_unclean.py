@@ -26,8 +26,8 @@ from vq.admin.unclean import elect_uncleanly
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.insync import MastershipRefused
-from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import read_state, read_unclean
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, LogTruncated, PartitionQuarantined
 from vq.store.divergence import diverged
 

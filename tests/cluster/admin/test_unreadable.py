@@ -2,22 +2,20 @@
 
 import pytest
 from support.broker import MemoryCluster
+from support.coordination import deny_reading
 
 from vq.admin import groups, topics
 from vq.admin.cluster import cluster_status
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.coordination import topics as topic_tree
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.groups import ensure_group
-from vq.coordination.paths import (
-    BrokerGroup,
-    ConsumerGroup,
-    GroupState,
-    Partition,
-    Topic,
-    Unreadable,
-)
 from vq.coordination.remains import read_remains
+from vq.coordination.values.brokers import BrokerGroup, GroupState
+from vq.coordination.values.consumers import ConsumerGroup
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import UnknownTopic
 from vq.model import TopicSettings
 
@@ -138,3 +136,18 @@ async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClien
     await topics.delete_topic(client, "t", now=True)
     with pytest.raises(UnknownTopic):
         await topics.plan_delete(client, "t", now=True)
+
+
+async def test_a_node_that_may_not_be_read_counts_as_unreadable(
+    cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ACL is another one than that of vq's nodes."""
+    await cluster.create_topic("good", partitions=1)
+    for name in ("ours", "theirs"):
+        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"good": ""}))
+    deny_reading(client.coordinator, ConsumerGroup.path("theirs"))
+    deny_reading(client.coordinator, Topic.path("t"))
+    assert [each.name for each in await topics.list_topics(client)] == ["good"]
+    assert [each.group for each in await groups.list_groups(client)] == ["ours"]
+    assert "does not allow this to vq: 'topics/t'" in caplog.text
+    assert "does not allow this to vq: 'consumers/theirs'" in caplog.text

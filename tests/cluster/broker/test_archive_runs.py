@@ -13,9 +13,9 @@ from vq.broker import archive_runs
 from vq.broker.archiving import PlaceAway
 from vq.broker.node import Stage
 from vq.clock import ManualClock
-from vq.coordination.run_values import ArchiveRun, ArchiveTopicRun, RunResult, RunState
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
+from vq.coordination.values.runs import ArchiveRun, ArchiveTopicRun, RunResult, RunState
 from vq.errors import InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log import Log

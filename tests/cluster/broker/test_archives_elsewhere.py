@@ -14,7 +14,7 @@ from support.waiting import WAIT_S, until, until_true
 from vq.broker import archiving, cold_reads, finding, key_indexing, verifying
 from vq.broker.channel import Channel
 from vq.broker.runner import Lane, ThreadRunner
-from vq.errors import Busy
+from vq.errors import Busy, OffsetOutOfRange, UnknownTopic
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store import archive_writer
@@ -368,3 +368,49 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
     assert "no answer" in told
     assert not verifier.damage(channel)
     assert await threaded.node._runner.run(lambda: 7, Lane.VERIFY) == 7
+
+
+async def test_a_reader_is_told_where_an_archive_is_instead_of_its_bytes(served):
+    """If it asks for that, and of archives at URLs alone: as if it had asked for bytes."""
+    blocks = await fill(served)
+    await archive(served, blocks[0])
+    await served.node._partitions.logs.archive(channel_of(served), blocks[1], None)
+    sent = served.node._context.counters.bytes_out
+    Failing.down = True
+    start, end = blocks[0].start_offset, blocks[0].end_offset
+    for offset in (start, start + 7, end - 1):  # also inside of a record
+        answer, body = await served.client.get("t", 0, offset, archives=True, validate=True)
+        assert (answer.offset, answer.next_offset, body) == (offset, offset, b"")
+        assert (answer.archive_start, answer.archive_end) == (start, end)
+        assert answer.archive_url == blocks[0].archive.url
+        assert answer.archive_bytes == blocks[0].archive.zip_bytes
+        assert answer.high_watermark == log_of(served).end_offset
+    assert served.node._context.counters.bytes_out == sent
+    for block in blocks[1:]:  # beside the log, and no archive
+        answer, body = await served.client.get("t", 0, block.start_offset, archives=True)
+        assert body
+        assert answer.archive_url == ""
+    for wanted in ({"archives": True, "tags": ["x"]}, {}):
+        with pytest.raises(Busy):
+            await served.client.get("t", 0, start, **wanted)
+
+
+async def test_a_reader_is_not_told_an_archive_that_it_may_not_read(served):
+    """Of another topic of that name, of deleted messages, and behind what is committed."""
+    blocks = await fill(served)
+    for block in blocks[:2]:
+        await archive(served, block)
+    channel = channel_of(served)
+    with pytest.raises(UnknownTopic):
+        await served.client.get("t", 0, 0, archives=True, topic_id="0" * 16)
+    limit, channel.high_watermark = channel.high_watermark, blocks[1].end_offset - 1
+    try:
+        answer, _ = await served.client.get("t", 0, 0, archives=True)
+        assert answer.archive_url
+        answer, body = await served.client.get("t", 0, blocks[1].start_offset, archives=True)
+        assert (answer.archive_url, bool(body)) == ("", True)
+    finally:
+        channel.high_watermark = limit
+    await served.node._partitions.logs.drop_before(channel, blocks[1].start_offset)
+    with pytest.raises(OffsetOutOfRange):
+        await served.client.get("t", 0, 0, archives=True)

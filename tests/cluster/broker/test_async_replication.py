@@ -143,7 +143,7 @@ async def test_a_flush_comes_first(pair):
     pair.cluster.flushers["b1"].held = True
     answer = pair.send(producer_id=7, sequence=1)
     again = pair.send(producer_id=7, sequence=1, resend=True)
-    await until(lambda: len(pair.channel().acks) == 2)
+    await until(lambda: len(pair.channel().acks.waiting) == 2)
     pair.hold()
     pair.cluster.flushers["b1"].release()
     first = decode_reply(await asyncio.wait_for(answer, WAIT_S))
@@ -193,7 +193,7 @@ async def test_what_is_not_flushed_waits_when_the_topic_becomes_async(pair):
     """The change leaves out the other nodes and no flush."""
     pair.cluster.flushers["b1"].held = True
     waiting = pair.send("safe")
-    await until(lambda: len(pair.channel("safe").acks) == 1)
+    await until(lambda: len(pair.channel("safe").acks.waiting) == 1)
     await pair.change("safe", replication="async")
     assert not waiting.done()
     pair.cluster.flushers["b1"].release()
@@ -221,7 +221,7 @@ async def test_what_waits_for_a_flush_waits_for_all_when_the_topic_becomes_sync(
     pair.cluster.flushers["b1"].held = True
     waiting = pair.send("fast")
     channel = pair.channel()
-    await until(lambda: len(channel.acks) == 1)
+    await until(lambda: len(channel.acks.waiting) == 1)
     await pair.change("fast", replication="sync")
     pair.cluster.flushers["b1"].release()
     await until(lambda: channel.log.synced_offset == channel.log.end_offset)

@@ -156,7 +156,7 @@ async def close(served: Any) -> None:
 
 async def fill(served: Any) -> None:
     served.disk.free_space = lambda path: (5, 100)
-    served.node._disks.look()
+    served.node._disks.look_now()
 
 
 @pytest.mark.parametrize(("refuse", "error"), [(close, TopicClosed), (fill, DiskFull)])
@@ -179,10 +179,10 @@ async def test_a_resend_to_a_closed_topic_waits_until_the_first_copy_is_durable(
     await served.client.put("t", 0, [message(b"x")])
     served.flusher.held = True
     first = served.client.send_put("t", 0, [message(b"a")], **stamp)
-    await until(lambda: channel_of(served, 0).acks)
+    await until(lambda: channel_of(served, 0).acks.waiting)
     await close(served)
     again = served.client.send_put("t", 0, [message(b"a")], **stamp, resend=True)
-    await until(lambda: len(channel_of(served, 0).acks) == 2)
+    await until(lambda: len(channel_of(served, 0).acks.waiting) == 2)
     served.flusher.release()
     assert [await outcome(each) for each in (first, again)] == [None, None]
 
@@ -316,7 +316,7 @@ async def test_readers_stop_at_what_is_durable_also_while_the_next_flush_runs(se
     for number in range(1, 4):
         flushing = log.end_offset
         following = served.client.send_put("t", 0, [message(b"%d" % number)])
-        await until(lambda: len(channel.acks) == 2)
+        await until(lambda: len(channel.acks.waiting) == 2)
         served.flusher.release_one()
         assert await outcome(put) is None
         assert served.flusher.submissions == before + number + 1
@@ -337,7 +337,7 @@ async def test_changed_settings_show_nothing_that_is_not_durable(served):
     channel = channel_of(served, 0)
     served.flusher.held = True
     put = served.client.send_put("t", 0, [message(b"second")])
-    await until(lambda: channel.acks)
+    await until(lambda: channel.acks.waiting)
     async with served.cluster.admin() as admin:
         view = await describe_topic(admin, "t")
         await change_settings(admin, "t", replace(view.settings, max_message_bytes=1_000))
@@ -418,7 +418,7 @@ async def test_a_connection_that_cannot_be_answered_stops_no_other(served, metho
     """Its neighbours in the same flush, and in the same partition, get their answers."""
     other = await served.connect()
     (first, _) = served.node._server.sessions
-    acks = [channel_of(served, partition).acks for partition in (0, 1)]
+    acks = [channel_of(served, partition).acks.waiting for partition in (0, 1)]
     served.flusher.held = True
     before = served.flusher.submissions
     puts = [other.send_put("t", 1, [message(b"x")])]  # the flush of the others is the next one

@@ -64,7 +64,7 @@ async def test_a_copy_reads_what_is_not_flushed_and_clients_do_not(served):
     """The copy flushes beside the master, not after it."""
     served.flusher.held = True
     put = served.client.send_put("t", 0, [message(b"new")])
-    await until(lambda: channel(served).acks)
+    await until(lambda: channel(served).acks.waiting)
     found = await replicate(await connect(served), 0, add())
     log = channel(served).log
     assert bytes(found[0][1]) == bytes(log.reader.read(0, 1 << 20, log.end_offset))

@@ -17,8 +17,8 @@ from vq.broker.daily import DAY_MS, DailyTime, last_due, next_due
 from vq.broker.daily_runs import DailyRuns, no_alarm
 from vq.clock import Clock
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.run_values import RUNS_KEPT, ArchiveRun
 from vq.coordination.runs import begin_runs, make_run, read_runs
+from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun
 from vq.model import TopicSettings
 
 pytestmark = pytest.mark.virtual_time

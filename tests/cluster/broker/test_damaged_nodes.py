@@ -24,9 +24,9 @@ from vq.broker.mastership import Mastership
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
 from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
-from vq.coordination.paths import BrokerNode as Registration
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import BrokerNode as Registration
+from vq.coordination.values.brokers import GroupState
 from vq.errors import (
     Busy,
     HandOverFailed,

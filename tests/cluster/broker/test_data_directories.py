@@ -9,6 +9,11 @@ from support.broker import Client, message
 from support.node_pair import settled, whole
 from support.waiting import until
 
+from vq.broker.disk_looks import FLUSH_SILENT_S, SILENT_S
+from vq.broker.old_blocks import is_whole
+from vq.broker.reach import CopyReach
+from vq.broker.runner import Lane
+from vq.broker.upkeep import TIDY_INTERVAL_S
 from vq.coordination.topics import delete_topic
 from vq.errors import Busy, DirectoryRefused, DiskFull
 from vq.store.format import CHECKPOINT_NAME
@@ -30,7 +35,7 @@ class Disks:
 
     def fill(self, path: Path, free: int) -> None:
         self.free[path] = free
-        self._node._disks.look()
+        self._node._disks.look_now()
 
 
 async def start(cluster, node: str = "n1", **settings: object):
@@ -155,6 +160,132 @@ async def test_a_further_directory_that_vanishes_takes_only_its_partitions(clust
     disk.rename(Path("/away"), D2)
     await until(lambda: not node._disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"y")])
+
+
+def hang(node, path: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have looks at a directory get no answer, as on a mount that hangs; the event ends that."""
+    answers, run, looks = asyncio.Event(), node._runner.run, []
+
+    async def held(call, lane=Lane.LOGS):
+        if lane is Lane.LOOK and call.__self__.path == path:
+            looks.append(call)
+            assert len(looks) == 1, "a second look began behind one that hangs"
+            await answers.wait()
+            looks.clear()
+        return await run(call, lane)
+
+    monkeypatch.setattr(node._runner, "run", held)
+    return answers
+
+
+async def test_a_further_directory_that_hangs_takes_only_its_partitions(
+    cluster, two, monkeypatch, caplog
+):
+    """It is asked on a thread, once; what it has not answered for some seconds is not touched."""
+    node, client = two
+    homes, disk = by_home(node), node._disks.all[1]
+    answers = hang(node, D2, monkeypatch)
+    await until(lambda: disk.silent)
+    assert SILENT_S <= disk.silent_s < SILENT_S + 1
+    said = "data directory /d2 of broker b1/n1 does not answer .it has not answered since 20"
+    with pytest.raises(Busy, match=said):
+        await client.put("t", homes[D2][0], [message(b"x")])
+    with pytest.raises(Busy, match=said):
+        await client.get("t", homes[D2][0], 0)
+    await client.put("t", homes[D1][0], [message(b"x")])
+    await client.get("t", homes[D1][0], 0)
+    told = await client.status()
+    assert [each.level for each in told.disks] == ["ok", "silent"]
+    assert any("does not answer" in problem for problem in told.problems)
+    assert node._not_ready() == ["the data directory /d2 does not answer, messages are refused"]
+    assert "data directory does not answer, messages are refused" in caplog.text
+    families = {each.name: each for each in await node.families()}
+    silent = families["vq_data_directory_silent_seconds"].samples
+    assert [each.value >= SILENT_S for each in silent] == [False, True]
+
+    answers.set()
+    await until(lambda: not disk.gone)
+    assert (disk.silent, disk.silent_s) == (False, 0.0)
+    await client.put("t", homes[D2][0], [message(b"y")])
+    await client.get("t", homes[D2][0], 0)
+    assert [each.level for each in (await client.status()).disks] == ["ok", "ok"]
+
+
+async def test_a_directory_whose_flush_hangs_is_told_as_one_that_does_not_answer(cluster, two):
+    """A disk whose device is away answers looks: what they ask for is in memory."""
+    node, client = two
+    homes = by_home(node)
+    flusher = cluster.flushers["b1"]  # of the main directory
+    flusher.held = True
+    waiting = asyncio.ensure_future(client.put("t", homes[D1][0], [message(b"x")]))
+    await until(lambda: node._disks.main.silent)
+    assert node._disks.main.silent_s >= FLUSH_SILENT_S
+    with pytest.raises(Busy, match="does not answer"):
+        await client.put("t", homes[D1][1], [message(b"x")])
+    flusher.held = False
+    flusher.release()
+    await waiting
+    await until(lambda: not node._disks.main.silent)
+    await client.put("t", homes[D1][1], [message(b"x")])
+
+
+async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch):
+    """New partitions may lie there, for all that is known, and wait; upkeep passes it by."""
+    node, client = two
+    answers = hang(node, D2, monkeypatch)
+    await until(lambda: node._disks.all[1].silent)
+    disk, touched = cluster.disks["b1"], []
+    find = disk._find
+
+    def note(path: Path):
+        if node._disks.all[1].silent and D2 in (path, *path.parents):
+            touched.append(path)
+        return find(path)
+
+    monkeypatch.setattr(disk, "_find", note)
+    channels = [node._partitions.channels["t", number] for number in range(4)]
+    assert {is_whole(each) for each in channels if each.place is node._disks.all[1].place} == {
+        False
+    }
+    with pytest.raises(Busy, match=r"/d2 .* does not answer"):
+        CopyReach("n2", 1).check(node._partitions.channels["t", by_home(node)[D2][0]], 1)
+    for disk in node._disks.all:
+        await asyncio.wait_for(disk.look(), 1)  # whoever needs space does not wait for it
+    await cluster.create_topic("new", partitions=4)
+    await until(lambda: "new" in node._partitions.view.problems)
+    assert "data directory /d2 does not answer" in str(node._partitions.view.problems["new"])
+    await asyncio.sleep(2 * TIDY_INTERVAL_S)
+    await client.put("t", by_home(node)[D1][0], [message(b"x")])
+    assert touched == []
+    answers.set()
+    await until(lambda: ("new", 3) in node._partitions.channels)
+    for number in range(4):
+        await client.put("new", number, [message(b"x")])
+
+
+async def test_a_start_tells_that_it_waits_for_a_directory(cluster, caplog):
+    node = cluster.node(**BOTH)
+    with cluster.runners["b1"].held():
+        start = asyncio.ensure_future(node.start())
+        await until(lambda: "data directories do not answer, the start waits" in caplog.text)
+        assert "/d1, /d2" in caplog.text
+        assert not start.done()
+    await start
+
+
+async def test_a_node_whose_main_directory_hangs_takes_nothing_until_it_answers(
+    cluster, two, monkeypatch
+):
+    """It cannot store an epoch, or the list of its logs."""
+    node, client = two
+    answers = hang(node, D1, monkeypatch)
+    await until(lambda: node._disks.main.silent)
+    for number in range(4):
+        with pytest.raises(Busy, match="does not answer"):
+            await client.put("t", number, [message(b"x")])
+    answers.set()
+    await until(lambda: not node._disks.main.gone)
+    await fill_all(client)
 
 
 async def test_without_its_main_directory_a_node_takes_nothing(cluster, two):

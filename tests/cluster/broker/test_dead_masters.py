@@ -13,8 +13,8 @@ from support.node_pair import NodePair
 from support.waiting import until
 
 from vq.broker.following import WELL_S
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import GroupState
 
 pytestmark = pytest.mark.virtual_time
 

@@ -61,7 +61,7 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._disks.main.look()
+        self._node._disks.main.look_now()
 
 
 def channel_of(served, topic: str = "t", partition: int = 0) -> Channel:

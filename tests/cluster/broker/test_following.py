@@ -13,9 +13,9 @@ from vq.broker.channel import Channel
 from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.values.brokers import GroupState
 from vq.errors import NotEnoughInSync, NotMaster
 from vq.model import ProducerStamp
 from vq.remoting import wire_pb2 as wire
@@ -154,7 +154,9 @@ async def test_the_master_knows_what_is_stored_in_the_copy(pair):
     assert channel.copies.positions["n2"].offset == end
     pair.cluster.flushers["b1-n2"].release()
     await until(lambda: channel.copies.positions["n2"].offset == pair.log(pair.master).end_offset)
-    assert channel.copies.positions["n2"].incarnation == pair.copy._registration.incarnation
+    assert (
+        channel.copies.positions["n2"].incarnation == pair.copy._presence.registration.incarnation
+    )
 
 
 async def test_topics_made_and_deleted_later_are_followed(pair):
@@ -323,7 +325,7 @@ async def test_a_node_that_has_everything_joins_the_in_sync_set(pair):
     await in_sync(pair)
     async with pair.cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
-    assert state.incarnations["n2"] == pair.copy._registration.incarnation
+    assert state.incarnations["n2"] == pair.copy._presence.registration.incarnation
     assert state.epoch == 1
 
 
@@ -479,9 +481,9 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
         if checks and not struck:
             struck.append(self._role.insync)
             ensemble, client = pair.cluster.ensemble, pair.cluster.coordinators["b1-n2"]
-            before = pair.copy._registration.incarnation
+            before = pair.copy._presence.registration.incarnation
             ensemble.expire(client)
-            await until(lambda: pair.copy._registration.incarnation not in (None, before))
+            await until(lambda: pair.copy._presence.registration.incarnation not in (None, before))
         found = await change(self, epoch, decide, checks)
         if struck and len(struck) == 1:
             struck.append(found)
@@ -493,7 +495,7 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
     assert struck == [frozenset({"n2"}), None]
     async with pair.cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
-    assert state.incarnations["n2"] == pair.copy._registration.incarnation
+    assert state.incarnations["n2"] == pair.copy._presence.registration.incarnation
 
 
 async def test_with_too_few_nodes_in_sync_messages_are_refused_and_read(pair):

@@ -10,8 +10,8 @@ from support.waiting import WAIT_S, until
 from vq.broker import copying, following
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import GroupState
 from vq.errors import InvalidRequest, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command

@@ -18,10 +18,11 @@ from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
 from vq.client.config import ConsumerConfig
 from vq.coordination import grace
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import GraceClock, Topic, Unreadable
 from vq.coordination.reading import read_topic
 from vq.coordination.topics import alter_settings, delete_topic, was_deleted
+from vq.coordination.values.topics import GraceClock, Topic
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
 from vq.store.directory import Trashed

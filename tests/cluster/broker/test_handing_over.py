@@ -14,8 +14,8 @@ from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Leadership
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import change_group, read_state
+from vq.coordination.values.brokers import GroupState
 from vq.errors import HandOverFailed, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -102,7 +102,7 @@ async def test_sends_are_held_meanwhile_and_told_where_the_new_master_is(
     """One that was taken before is acknowledged; none has an unknown outcome."""
     group.cluster.flushers["b1-n2"].held = True
     before = group.client.send_put("t", 0, [message(b"before")])
-    await until(lambda: group.channel("n1").acks)
+    await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
     await until(lambda: group.nodes["n1"]._hand_over.holds)
@@ -148,7 +148,7 @@ async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> No
     """The master says so, and takes what it held."""
     group.cluster.flushers["b1-n2"].held = True
     before = group.client.send_put("t", 0, [message(b"before")])
-    await until(lambda: group.channel("n1").acks)
+    await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
     await until(lambda: group.nodes["n1"]._hand_over.holds)
@@ -212,7 +212,7 @@ async def test_a_defect_half_way_holds_no_sends(
 async def test_a_hand_over_that_is_cancelled_holds_no_sends(group: Group) -> None:
     group.cluster.flushers["b1-n2"].held = True
     before = group.client.send_put("t", 0, [message(b"before")])
-    await until(lambda: group.channel("n1").acks)
+    await until(lambda: group.channel("n1").acks.waiting)
     handing = asyncio.create_task(group.nodes["n1"]._hand_over.run())
     await until(lambda: group.nodes["n1"]._hand_over.holds)
     held = group.client.send_put("t", 0, [message(b"held")])

@@ -16,10 +16,10 @@ from vq.broker.insync_set import LAG_MAX_S, InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import BrokerNode as Registered
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.values.brokers import BrokerNode as Registered
+from vq.coordination.values.brokers import GroupState
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk

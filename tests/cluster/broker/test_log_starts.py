@@ -10,8 +10,8 @@ from support.store import append as append_to
 from support.waiting import until
 
 from vq.clock import ManualClock
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import GroupState
 from vq.store.log import Log, LogConfig
 from vq.store.memory_disk import MemoryDisk
 

@@ -12,8 +12,8 @@ from support.waiting import until
 
 from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.broker.node import BrokerNode
-from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
+from vq.coordination.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused
 
 pytestmark = pytest.mark.virtual_time

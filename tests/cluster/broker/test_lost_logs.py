@@ -7,9 +7,9 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.coordination.paths import Topic
 from vq.coordination.placement import move
 from vq.coordination.topics import change_placement, delete_topic, describe_topic
+from vq.coordination.values.topics import Topic
 from vq.errors import PartitionFailed, PartitionQuarantined
 from vq.model import Span
 from vq.store.begun import BEGUN_NAME

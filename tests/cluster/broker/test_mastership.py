@@ -11,7 +11,7 @@ from vq.broker import mastership
 from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.leadership import Following, Registered
-from vq.coordination.paths import GroupState
+from vq.coordination.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
 
 pytestmark = pytest.mark.virtual_time

@@ -174,7 +174,7 @@ async def test_ready_needs_a_disk_that_takes_messages(cluster) -> None:
     node = await watched(cluster)
     disk = cluster.disks["b1"]
     disk.free_space = lambda path: (5, 100)
-    node._disks.main.look()
+    node._disks.main.look_now()
     answer = await get(cluster, "/readyz")
     assert answer.status == 503
     assert "95.0% full" in answer.text

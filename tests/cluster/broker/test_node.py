@@ -17,7 +17,6 @@ from vq.broker.node import Stage
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, ThreadRunner
 from vq.coordination.coordinator import ConnectionLost, NoNode, SessionState
-from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
 from vq.coordination.topics import (
     change_settings,
@@ -25,6 +24,9 @@ from vq.coordination.topics import (
     delete_topic,
     describe_topic,
 )
+from vq.coordination.values.brokers import BrokerLoad, BrokerNode, GroupState
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import (
     AddressUnavailable,
     Busy,
@@ -294,7 +296,7 @@ async def test_the_load_is_written_anew_after_a_session_ended(cluster):
         await load_when(admin, lambda load: True)
         created = (await admin.get(path)).stat.czxid
         cluster.ensemble.expire(cluster.coordinators["b1"])
-        await until(lambda: node._registration.incarnation is None)
+        await until(lambda: node._presence.registration.incarnation is None)
         assert await admin.exists(path) is None
         await load_when(admin, lambda load: True)
         assert (await admin.get(path)).stat.czxid > created
@@ -311,11 +313,11 @@ async def test_a_load_that_cannot_be_written_is_logged_once_and_harms_nothing(cl
     async def fail(load):
         nonlocal tries
         tries += 1
-        node._registration._incarnation += 1  # as a new one: it must be written
+        node._presence.registration._incarnation += 1  # as a new one: it must be written
         raise ConnectionLost("the connection ended before the answer")
 
-    node._registration.publish_load = fail
-    node._registration._incarnation += 1
+    node._presence.registration.publish_load = fail
+    node._presence.registration._incarnation += 1
     await until(lambda: tries > 3)
     await client.put("t", 0, [message(b"x")])
     assert caplog.text.count("load cannot be published") == 1

@@ -14,8 +14,8 @@ from vq.broker import relief
 from vq.broker.channel import Channel
 from vq.broker.disk_watch import DiskLevel
 from vq.broker.load import LoadMeter
-from vq.coordination.paths import BrokerLoad
 from vq.coordination.topics import change_settings
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import DiskFull
 from vq.model import TopicSettings
 
@@ -40,7 +40,7 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._disks.main.look()
+        self._node._disks.main.look_now()
 
 
 def channel_of(node, topic: str = "t", partition: int = 0) -> Channel:
@@ -94,7 +94,7 @@ async def test_the_oldest_messages_of_all_topics_go_early_and_no_more_than_neede
     await later(served.node, 2.1).look()  # only t has messages that are old enough
     assert starts(served, "t", "u", "v") == [early["t"][2], 0, 0]
     assert served.node._disks.main.watch.used_share < 0.87
-    served.node._disks.main.look()
+    served.node._disks.main.look_now()
     assert served.node._disks.main.watch.level is DiskLevel.WARN
     disk.fill(0.86)
     await later(served.node, 3.1).look()
@@ -281,7 +281,7 @@ async def test_a_file_system_without_files_fills_in_the_same_steps(served):
     watch = served.node._disks.main
     for left, level in ((50, "ok"), (20, "warn"), (14, "relieve"), (10, "refuse"), (13, "relieve")):
         files[0] = left
-        watch.look()
+        watch.look_now()
         told = (await served.client.status()).disks[0]
         assert (told.level, told.files_free, told.files_total) == (level, left, 100)
         if level == "refuse":
@@ -318,12 +318,12 @@ async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     for _ in range(40):
         ticks["now"] += 120
         disk.others += KIB  # 30 KiB an hour, of 900
-        watch.look()
+        watch.look_now()
     assert watch.full_in_s == pytest.approx(29 * 3_600, rel=0.05)
     for _ in range(300):
         ticks["now"] += 120
         disk.others += KIB
-        watch.look()
+        watch.look_now()
     assert watch.full_in_s == pytest.approx(18.6 * 3_600, rel=0.05)
     told = (await served.client.status()).disks[0]
     assert (told.growth_known, told.fills) == (True, True)
@@ -440,7 +440,7 @@ async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_ma
     await until(lambda: pair.log("n2").start_offset == ends[1])
     assert pair.log("n2").end_offset == ends[-1]
     disk.others = 0
-    pair.nodes["n2"]._disks.main.look()
+    pair.nodes["n2"]._disks.main.look_now()
     await until(pair.same)
     await pair.in_sync()
 

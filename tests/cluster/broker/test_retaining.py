@@ -16,8 +16,8 @@ from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.retaining import BLOCKS_AT_A_TIME, Held
 from vq.coordination import commits, groups
-from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.coordination.topics import change_settings, describe_topic
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import OffsetOutOfRange
 from vq.model import TopicPartition, TopicSettings
 from vq.remoting import wire_pb2 as wire

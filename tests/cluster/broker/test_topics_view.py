@@ -14,8 +14,8 @@ from vq.broker.logs import Logs
 from vq.broker.lookups import Lookups
 from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.paths import Topic
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.values.topics import Topic
 from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk

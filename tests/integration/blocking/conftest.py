@@ -5,23 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from support.blocking import NAMES, config_of
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ProcessCluster
 from support.topics import create_topic
 from support.waiting import block_until
-from support.zookeeper import ZooKeeperService
 
 import vq
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
-) -> Iterator[ProcessCluster]:
-    """Two brokers for all tests of a module; a test that hurts one heals it."""
-    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as cluster:
-        cluster.add("b1")
-        cluster.add("b2")
-        yield cluster
 
 
 @pytest.fixture

@@ -16,8 +16,10 @@ from vq.coordination.coordinator import (
     Coordinator,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
+    NotAllowed,
     NotEmpty,
     Set,
 )
@@ -88,15 +90,41 @@ async def test_many_nodes_are_read_with_one_call(
     first = await client.create("a", b"1")
     await client.create("a/ü", b"", parents=True)
     found = await client.get_many(["a/ü", "missing", "a", "missing/deep", "a"])
-    assert [None if node is None else node.data for node in found] == [b"", None, b"1", None, b"1"]
-    assert found[2] is not None
+    values = [node.data if isinstance(node, Node) else node for node in found]
+    assert values == [b"", None, b"1", None, b"1"]
+    assert isinstance(found[2], Node)
     assert found[2].stat == first
     for number in range(READS_PER_CALL_MAX):
         await client.create(f"a/{number}", b"%d" % number)
     many = await client.get_many([f"a/{number}" for number in range(READS_PER_CALL_MAX)])
-    assert [node is not None and int(node.data) for node in many] == list(range(len(many)))
+    assert [isinstance(node, Node) and int(node.data) for node in many] == list(range(len(many)))
     with pytest.raises(InvalidArgument, match=f"exceed {READS_PER_CALL_MAX}"):
         await client.get_many(["a"] * (READS_PER_CALL_MAX + 1))
+
+
+@pytest.mark.parametrize("server", ["that knows it", "before ZooKeeper 3.6"])
+async def test_a_node_that_may_not_be_read_fails_no_other_one(
+    ensemble: Ensemble, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error names it; alone it is raised, and its value can still be set."""
+    if server != "that knows it":
+        monkeypatch.setattr(kazoo_reads.ReadMany, "type", 99)
+    client = await ensemble.client()
+    await client.create("a/b", b"1", parents=True)
+    await ensemble.let_read(client, "a", allowed=False)
+    try:
+        denied, found, missing = await client.get_many(["a", "a/b", "c"])
+        assert isinstance(denied, NotAllowed)
+        assert (denied.path, denied.details["path"]) == ("a", "a")
+        assert isinstance(found, Node)
+        assert (found.data, missing) == (b"1", None)
+        for call in (client.get("a"), client.children("a")):
+            with pytest.raises(NotAllowed, match="does not allow this to vq: 'a'"):
+                await call
+        assert (await client.set("a", b"2")).version == 1
+    finally:
+        await ensemble.let_read(client, "a", allowed=True)
+    assert (await client.get("a")).data == b"2"
 
 
 async def test_a_node_is_created_once(ensemble: Ensemble) -> None:

@@ -5,6 +5,7 @@ production code in the test's process only, and names the faults under which it 
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from vq.client.consumer.share import Share
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
-from vq.coordination.paths import Assignment, CommittedOffset
+from vq.coordination.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
 from vq.store import recovery
@@ -56,15 +57,13 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
     def mark_and_settle(self: Storer, channel: Any) -> None:
         mark(self, channel)
         log = channel.log
-        if log is not None and channel.acks:
+        if log is not None and channel.acks.waiting:
             flushing = log.flushing
             synced, flushing.synced_offset = flushing.synced_offset, log.end_offset
-            acks, channel.acks = channel.acks, type(channel.acks)()
+            acks, channel.acks.waiting = channel.acks.waiting, deque()
             for ack in acks:
                 ack.session.count_put_bytes(-ack.size)
-                channel._acknowledge(
-                    ack.session, ack.request_id, ack.offset, duplicate=ack.duplicate
-                )
+                channel.acks.give(ack.session, ack.request_id, ack.offset, duplicate=ack.duplicate)
             flushing.synced_offset = synced
 
     patch.setattr(Storer, "mark", mark_and_settle)

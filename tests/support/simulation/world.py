@@ -25,7 +25,9 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.coordinator import Create, NoNode, Operation, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Assignment, CommittedOffset, GroupState, Owner, Topic
+from vq.coordination.values.brokers import GroupState
+from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner
+from vq.coordination.values.topics import Topic
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
 from vq.store.log import LogConfig

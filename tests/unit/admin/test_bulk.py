@@ -5,19 +5,21 @@ from typing import Any
 
 import pytest
 from support.admin import ADDRESS, Brokers, cluster_of
+from support.coordination import deny_reading
 
 from vq.admin import bulk
 from vq.admin.bulk import GroupTopic, MeasuredRange, MessageRange
 from vq.admin.offsets import PartitionEnds
-from vq.coordination.paths import (
+from vq.coordination.values.brokers import GroupState
+from vq.coordination.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
-    Partition,
-    Topic,
 )
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import Topic
 from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
@@ -106,6 +108,48 @@ async def test_places_have_offset_owner_and_what_stops_it(brokers: Brokers) -> N
     assert second.committed is None
     assert "is not a offset" in second.error
     assert (third.group, third.committed, third.owner, third.error) == ("other", None, None, "")
+
+
+async def test_a_node_that_may_not_be_read_is_told_where_it_belongs(brokers: Brokers) -> None:
+    """One row of many has its error; the others have what they have."""
+    committed = CommittedOffset(offset=7, time_ms=5, member="m")
+    for group in ("g", "h"):
+        await put(brokers, ConsumerGroup.path(group), ConsumerGroup(topics={"t": ""}).encode())
+        await put(brokers, Member.path(group, "m"), Member().encode(), ephemeral=True)
+        for number in (0, 1):
+            path = CommittedOffset.path(group, "t", number)
+            await put(brokers, path, committed.encode())
+    cluster = cluster_of(brokers)
+    wanted = [GroupTopic(group=each, topic="t", partitions=2) for each in ("g", "h")]
+
+    deny_reading(brokers.coordinator, CommittedOffset.path("g", "t", 1))
+    found = await bulk.read_places(cluster, wanted)
+    assert [each.committed for each in found] == [committed, None, committed, committed]
+    assert [bool(each.error) for each in found] == [False, True, False, False]
+    assert "does not allow this to vq: 'consumers/g/offsets/t/1'" in found[1].error
+
+    deny_reading(brokers.coordinator, Partition.path("t", 0))
+    first, second = await bulk.read_placements(cluster, {"t": 2})
+    assert first.placement is None
+    assert "topics/t/partitions/0" in first.error
+    assert second.placement is not None
+    fresh = GroupTopic(group="new", topic="t", partitions=2, with_younger=True)
+    assert [bool(each.error) for each in await bulk.read_places(cluster, [fresh])] == [True, False]
+
+    deny_reading(brokers.coordinator, Member.parent("g"))
+    deny_reading(brokers.coordinator, ConsumerGroup.path("h"))
+    deny_reading(brokers.coordinator, Topic.path("t"))
+    g, h = await bulk.read_contracts(cluster)
+    assert "consumers/g/members" in g.error
+    assert "'consumers/h'" in h.error
+    [topic] = await bulk.read_topic_states(cluster)
+    assert "'topics/t'" in topic.error
+
+
+async def test_who_leads_a_broker_group_may_be_unreadable(brokers: Brokers) -> None:
+    deny_reading(brokers.coordinator, GroupState.path("b1"))
+    with pytest.raises(NotMaster, match="who leads broker group b1 cannot be read"):
+        await bulk.bounds_on(cluster_of(brokers), "b1")
 
 
 async def test_a_partition_that_came_after_the_group_is_younger(brokers: Brokers) -> None:

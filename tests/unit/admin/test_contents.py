@@ -161,6 +161,19 @@ def test_a_record_that_never_was_sound_is_told_inside_its_batch() -> None:
     assert (check.totals.messages, check.damaged) == (3, False)
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_an_id_of_64_bits_is_told_and_its_message_counted(number: int) -> None:
+    """Not among the ids: Spark's numbers end below it."""
+    odd = encode_record(number, b"x")
+    check = checked(batch(0, [], records=[odd, encode_record(2**63 - 1, b"y")]))
+    [fault] = check.faults
+    assert (fault.start, fault.end) == (CONTROL_BYTES, CONTROL_BYTES + len(odd))
+    assert fault.kind is FaultKind.RECORD
+    assert f"has the id {number}" in fault.detail
+    assert check.totals.messages == 2
+    assert list(check.take_messages()[1]) == [2**63 - 1]
+
+
 def test_a_batch_with_another_number_of_records_is_told() -> None:
     [fault] = checked(batch(0, [1, 2], count=3)).faults
     assert fault.kind is FaultKind.RECORD

@@ -54,6 +54,31 @@ def test_a_data_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(
     assert str(tmp_path) in findings["data directory"].detail
 
 
+def test_a_data_directory_that_hangs_is_told_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mount whose server is away."""
+    answers = threading.Event()
+    monkeypatch.setattr(doctor, "ANSWER_S", 0.01)
+    monkeypatch.setattr(doctor, "_sync_times", lambda place: answers.wait(30) and [0.001] * 7)
+    config = BrokerConfig(data=tmp_path, group="g", node="n")
+    finding = doctor.check_machine(config)[-1]
+    answers.set()
+    assert (finding.check, finding.level) == ("data directory", Level.FAIL)
+    assert finding.detail == f"{tmp_path} does not answer within 0.01 s"
+
+
+def test_an_error_of_a_data_directory_is_that_of_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(place: Path) -> list[float]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(doctor, "_sync_times", refuse)
+    finding = doctor.check_machine(BrokerConfig(data=tmp_path, group="g", node="n"))[-1]
+    assert (finding.check, finding.level) == ("data directory", Level.FAIL)
+
+
 async def test_every_broker_and_its_clock_is_a_finding() -> None:
     async with memory_cluster() as cluster:
         await cluster.start("b1")

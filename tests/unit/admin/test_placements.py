@@ -9,8 +9,8 @@ from vq.admin import placements
 from vq.admin.changes import ChangeUnknown
 from vq.coordination import topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost
-from vq.coordination.paths import BrokerGroup
 from vq.coordination.placement import close_span
+from vq.coordination.values.brokers import BrokerGroup
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

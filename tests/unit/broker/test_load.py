@@ -11,7 +11,7 @@ from vq import limits
 from vq.broker.context import Counters
 from vq.broker.load import FlushMeter, FlushTimes, LoadMeter, LoadPublisher, has_changed
 from vq.clock import ManualClock
-from vq.coordination.paths import BrokerLoad
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 
 TICK_S = 5.0

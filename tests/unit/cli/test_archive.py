@@ -1,6 +1,5 @@
 """``vq archive``: what it shows as text and as JSON, and when it ends with 1."""
 
-import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
 from vq.admin import archive_runs
 from vq.admin.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
-from vq.cli import archive, errors
+from vq.cli import archive
 
 SOME = ArchiveTopicRun(3, 3_000_000, 700_000)
 BAD = ArchiveTopicRun(1, 1_000_000, 200_000, 2, "t-0: no space")
@@ -52,21 +52,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(archive_runs, "start_archive_run", start)
         monkeypatch.setattr(archive_runs, "wait_for_archive_run", wait)
         monkeypatch.setattr(archive_runs, "archive_history", history)
-        stderr = io.StringIO()
-        code = errors.run(
-            lambda: archive.archive.main(list(arguments), standalone_mode=False),
-            as_json=False,
-            stderr=stderr,
-        )
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err + stderr.getvalue()
+        return run_command(archive.archive, arguments, capsys)
 
     return call
-
-
-def cells(out: str) -> list[dict[str, str]]:
-    names, *rows = [line.split("\t") for line in out.splitlines()]
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def test_a_run_is_waited_for_with_progress(run: Any) -> None:

@@ -1,6 +1,5 @@
 """``vq archive list|verify|restore|export``: output as text and JSON, and exit codes."""
 
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
 from vq.admin import archives, streams
@@ -88,21 +88,9 @@ def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command; return exit code, standard output and standard error."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        stderr = io.StringIO()
-        code = errors.run(
-            lambda: archive.archive.main(list(arguments), standalone_mode=False),
-            as_json=False,
-            stderr=stderr,
-        )
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err + stderr.getvalue()
+        return run_command(archive.archive, arguments, capsys)
 
     return call
-
-
-def cells(out: str) -> list[dict[str, str]]:
-    names, *rows = [line.split("\t") for line in out.splitlines()]
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def test_archives_are_listed_with_their_places(cluster: Cluster, run: Any) -> None:

@@ -1,6 +1,5 @@
 """``vq cluster settings``: what it takes, keeps and shows."""
 
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.commands import refused
 from support.coordination import client_of
 
 from vq.admin import settings as admin
@@ -73,14 +73,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def said(*arguments: str, expected: int = errors.EXIT_USAGE) -> dict[str, Any]:
     """Run the command and return the error that it ends with."""
-    stderr = io.StringIO()
-    code = errors.run(
-        lambda: cluster.cluster.main(["settings", *arguments, "--json"], standalone_mode=False),
-        as_json=True,
-        stderr=stderr,
-    )
-    assert code == expected
-    return json.loads(stderr.getvalue())  # type: ignore[no-any-return]
+    return refused(cluster.cluster, ["settings", *arguments], code=expected)
 
 
 def test_all_settings_of_a_topic_can_be_given_and_are_shown(shown: Any) -> None:

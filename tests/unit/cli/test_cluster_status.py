@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.commands import run_command
 
 from vq.admin.cluster import BrokerReport, ClusterStatus
 from vq.admin.safety import Unsafe, UnsafeKind
-from vq.cli import cluster, errors
+from vq.cli import cluster
 from vq.cli.output import Output
 from vq.model import Address, GroupView, NodeInfo, StatusResult
 
@@ -83,14 +84,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
         monkeypatch.setattr(cluster, "cluster_client", client)
         monkeypatch.setattr(cluster, "cluster_status", status)
-        stderr = io.StringIO()
-        code = errors.run(
-            lambda: cluster.cluster.main(["status", *arguments], standalone_mode=False),
-            as_json=False,
-            stderr=stderr,
-        )
-        found = capsys.readouterr()
-        return code, found.out, found.err + stderr.getvalue()
+        return run_command(cluster.cluster, ["status", *arguments], capsys)
 
     return call
 

@@ -19,7 +19,14 @@ def test_a_time_is_shown_in_utc() -> None:
 @pytest.mark.parametrize(
     ("progress", "said"),
     [
-        (GroupProgress(topic="t", partition=0, committed=5, end=9), []),
+        (GroupProgress(topic="t", partition=0, committed=5, start=5, end=9), []),
+        (
+            GroupProgress(topic="t", partition=0, committed=5, start=6, end=9),
+            [
+                "t-0: messages were deleted before the group read them: it is at offset 5, and the "
+                "partition starts at 6"
+            ],
+        ),
         (
             GroupProgress(topic="t", partition=0, committed=9, end=5),
             ["t-0: the committed offset 9 lies beyond the end 5: messages were lost there"],

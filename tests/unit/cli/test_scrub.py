@@ -1,6 +1,5 @@
 """``vq cluster scrub``: what it shows as text and as JSON, and when it ends with 1."""
 
-import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
 from vq.admin.scrubs import Scrub
-from vq.cli import cluster, errors, scrub
+from vq.cli import cluster, scrub
 
 NEW = Scrub("b1", "n1", None, None, 1_764_404_800_000, None, 5_000, 4_194_304, 0, 0)
 ENDED = replace(NEW, node="n2", begun_ms=1_763_800_000_000, ended_ms=1_763_800_009_500)
@@ -36,21 +36,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
         monkeypatch.setattr(scrub, "cluster_client", client)
         monkeypatch.setattr(scrub, "scrubs", scrubs)
-        stderr = io.StringIO()
-        code = errors.run(
-            lambda: cluster.cluster.main(["scrub", *arguments], standalone_mode=False),
-            as_json=False,
-            stderr=stderr,
-        )
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err + stderr.getvalue()
+        return run_command(cluster.cluster, ["scrub", *arguments], capsys)
 
     return call
-
-
-def cells(out: str) -> list[dict[str, str]]:
-    names, *rows = [line.split("\t") for line in out.splitlines()]
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def test_a_pass_that_is_due_one_that_ended_and_one_that_goes_on(run: Any) -> None:

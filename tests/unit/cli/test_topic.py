@@ -1,6 +1,5 @@
 """``vq topic``: what it takes and shows, and what it says when ZooKeeper goes away meanwhile."""
 
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.commands import refused
 from support.coordination import client_of
 
 from vq.admin import connect
@@ -20,7 +20,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 
@@ -47,14 +47,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said(*arguments: str, expected: int = errors.EXIT_FAILED) -> dict[str, Any]:
     """Run ``vq topic ... --json`` and return the error that it ends with."""
-    stderr = io.StringIO()
-    code = errors.run(
-        lambda: topic.topic.main([*arguments, "--json"], standalone_mode=False),
-        as_json=True,
-        stderr=stderr,
-    )
-    assert code == expected
-    return json.loads(stderr.getvalue())  # type: ignore[no-any-return]
+    return refused(topic.topic, arguments, code=expected)
 
 
 def raising(error: Exception) -> Any:

@@ -13,7 +13,7 @@ from vq.client.broker_loads import READ_AGAIN_S, BrokerLoads
 from vq.clock import ManualClock
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import BrokerLoad
+from vq.coordination.values.brokers import BrokerLoad
 
 ONE = {"b1": "n1"}
 PATH = BrokerLoad.path("b1", "n1")

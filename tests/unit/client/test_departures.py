@@ -13,7 +13,7 @@ from vq.client.departures import Departure, Departures
 from vq.coordination import claims, groups
 from vq.coordination.claims import Claim
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Member, Owner
+from vq.coordination.values.consumers import Member, Owner
 from vq.model import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

@@ -19,7 +19,8 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Assignment, Owner, Partition
+from vq.coordination.values.consumers import Assignment, Owner
+from vq.coordination.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

@@ -17,8 +17,8 @@ from vq.coordination.cluster_settings import (
 )
 from vq.coordination.coordinator import Check, Coordinator
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import ClusterSettings
 from vq.coordination.registry import ensure_group
+from vq.coordination.values.cluster import ClusterSettings
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import Address, FlushMode, TopicSettings
 

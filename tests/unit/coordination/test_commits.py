@@ -9,7 +9,7 @@ from support.coordination import FAULTS, at, client_of, disarm, expire, strike
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import Assignment, CommittedOffset
+from vq.coordination.values.consumers import Assignment, CommittedOffset
 from vq.errors import InvalidArgument
 from vq.model import TopicPartition
 

@@ -20,23 +20,19 @@ from vq.coordination.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
 from vq.coordination.commits import COMMITS_PER_MULTI
 from vq.coordination.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import (
+from vq.coordination.rebalance import assign
+from vq.coordination.slots import SlotLease
+from vq.coordination.values.brokers import BrokerLoad, BrokerNode
+from vq.coordination.values.cluster import ClusterSecret, ClusterSettings
+from vq.coordination.values.consumers import (
     Assignment,
-    BrokerLoad,
-    BrokerNode,
-    ClusterSecret,
-    ClusterSettings,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
-    Slot,
-    SlotCounter,
-    SlotMark,
-    Value,
 )
-from vq.coordination.rebalance import assign
-from vq.coordination.slots import SlotLease
+from vq.coordination.values.slots import Slot, SlotCounter, SlotMark
+from vq.coordination.values.value import Value
 from vq.coordination.writes import WriteTask, WriteTopic
 from vq.model import TopicPartition, time_ms_of
 

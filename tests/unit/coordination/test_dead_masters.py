@@ -9,7 +9,7 @@ from vq.coordination.coordinator import Node, NoNode
 from vq.coordination.dead_masters import DeadMasters
 from vq.coordination.leadership import Following
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 
 MASTER = BrokerNode.path("b1", "n1")

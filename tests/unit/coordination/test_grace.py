@@ -12,26 +12,17 @@ from support.coordination import FAULTS, client_of, disarm, strike
 
 from vq.coordination import claims, cluster_settings, commits, grace, registry, topics
 from vq.coordination.cluster_settings import create_missing_topic
-from vq.coordination.coordinator import ConnectionLost, Operation, SessionExpired
+from vq.coordination.coordinator import ConnectionLost, Operation, SessionExpired, Unreadable
 from vq.coordination.grace import Counted, GraceCounter
 from vq.coordination.groups import ensure_group
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.open_counts import read_counts
-from vq.coordination.paths import (
-    DELETING,
-    IN_GRACE,
-    BrokerNode,
-    CommittedOffset,
-    ConsumerGroup,
-    GraceClock,
-    GroupState,
-    Owner,
-    Partition,
-    Topic,
-    Unreadable,
-)
 from vq.coordination.reading import TopicView, read_topic
 from vq.coordination.topics import TopicExists
+from vq.coordination.values.brokers import BrokerNode, GroupState
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Owner
+from vq.coordination.values.partitions import Partition
+from vq.coordination.values.topics import DELETING, IN_GRACE, GraceClock, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicDeletion, TopicOrigin, TopicPartition, TopicSettings
 

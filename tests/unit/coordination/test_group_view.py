@@ -9,7 +9,7 @@ from vq.coordination import claims, group_view, groups
 from vq.coordination.coordinator import Check, ConnectionLost
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Member
+from vq.coordination.values.consumers import Member
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

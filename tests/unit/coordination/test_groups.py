@@ -19,7 +19,7 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import ConsumerGroup, Member, Owner
+from vq.coordination.values.consumers import ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import TopicPartition
 

@@ -22,7 +22,7 @@ from vq.coordination.insync import (
     successor,
     withdrawn,
 )
-from vq.coordination.paths import NODES_LEFT_MAX, GroupState
+from vq.coordination.values.brokers import NODES_LEFT_MAX, GroupState
 
 STATE = GroupState(
     epoch=7,

@@ -12,8 +12,8 @@ from vq.coordination import registry
 from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Following, Leadership, Registered
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import BrokerRegistration
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 from vq.model import Address, GroupView
 

@@ -11,7 +11,7 @@ from vq.clock import ManualClock
 from vq.coordination.coordinator import BadVersion, Coordinator, Create, SessionState
 from vq.coordination.leases import JobLease, LeaseNotHeld, read_holder
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import LeaseFence, LeaseHolder
+from vq.coordination.values.leases import LeaseFence, LeaseHolder
 
 
 def lease_of(coordinator: Coordinator, name: str = "b1/n1", **options: object) -> JobLease:

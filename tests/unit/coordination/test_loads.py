@@ -4,7 +4,7 @@ import pytest
 
 from vq.coordination.loads import read_loads
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import BrokerLoad
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 
 

@@ -7,8 +7,8 @@ from support.coordination import at
 
 from vq.coordination import commits, groups, needs
 from vq.coordination.needs import NO_GROUP, read_needs
-from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.coordination.reading import AT_ONCE_MAX
+from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import VqError
 from vq.model import TopicPartition
 

@@ -19,11 +19,12 @@ from vq.coordination.open_counts import (
     count_operations,
     read_counts,
 )
-from vq.coordination.paths import OPEN_GROUPS_MAX, OpenPartitions, PlacementChanges
 from vq.coordination.placement import close_span, move
 from vq.coordination.reading import count_partitions, read_summary
 from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists
+from vq.coordination.values.brokers import OpenPartitions
+from vq.coordination.values.partitions import OPEN_GROUPS_MAX, PlacementChanges
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Span, TopicSettings
 

@@ -11,13 +11,6 @@ from support.waiting import until
 from vq.coordination import topics
 from vq.coordination.coordinator import Delete, Set, WatchEvent
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import (
-    DELETING,
-    PLACEMENT_CHANGES_MAX,
-    Partition,
-    PlacementChanges,
-    Topic,
-)
 from vq.coordination.reading import (
     AT_ONCE_MAX,
     children_or_none,
@@ -25,6 +18,8 @@ from vq.coordination.reading import (
     gather_all,
     read_topic,
 )
+from vq.coordination.values.partitions import PLACEMENT_CHANGES_MAX, Partition, PlacementChanges
+from vq.coordination.values.topics import DELETING, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings
 

@@ -12,8 +12,8 @@ from vq.coordination import registry
 from vq.coordination.coordinator import ConnectionLost, Stat
 from vq.coordination.leadership import Registered
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import BrokerGroup, BrokerLoad, BrokerNode, GroupState
 from vq.coordination.registry import NameTaken
+from vq.coordination.values.brokers import BrokerGroup, BrokerLoad, BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
 

@@ -13,10 +13,10 @@ from vq.coordination import routes as routes_module
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.placement import close_span, move
 from vq.coordination.registry import read_state
 from vq.coordination.routes import CopyNode, Master, Routes, RouteWatcher
+from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
 

@@ -9,15 +9,6 @@ from support.waiting import until
 from vq.coordination.coordinator import Check, NodeExists, WatchEvent
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import LeaseFence
-from vq.coordination.run_values import (
-    RUNS_KEPT,
-    ArchiveRun,
-    ArchiveTopicRun,
-    RunCounter,
-    RunResult,
-    RunState,
-)
 from vq.coordination.runs import (
     begin_runs,
     forget_runs,
@@ -26,6 +17,15 @@ from vq.coordination.runs import (
     read_results,
     read_runs,
     write_result,
+)
+from vq.coordination.values.leases import LeaseFence
+from vq.coordination.values.runs import (
+    RUNS_KEPT,
+    ArchiveRun,
+    ArchiveTopicRun,
+    RunCounter,
+    RunResult,
+    RunState,
 )
 from vq.errors import CoordinationError
 

@@ -7,8 +7,8 @@ import pytest
 
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import ClusterSecret
 from vq.coordination.secret import cluster_secret, read_secret, replace_secret
+from vq.coordination.values.cluster import ClusterSecret
 from vq.errors import CoordinationError
 
 _numbers = itertools.count(1)

@@ -11,8 +11,9 @@ from vq.clock import ManualClock, SystemClock
 from vq.coordination import slots
 from vq.coordination.coordinator import Coordinator, Node, SessionState
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import SLOTS, SlotMark
+from vq.coordination.paths import SLOTS
 from vq.coordination.slots import NoSlotFree, SlotLease
+from vq.coordination.values.slots import SlotMark
 from vq.errors import CoordinationError, InvalidState
 
 

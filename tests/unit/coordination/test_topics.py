@@ -14,19 +14,12 @@ from support.coordination import FAULTS, client_of, disarm, strike
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost, NoNode, SessionExpired
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import (
-    CREATING,
-    BrokerGroup,
-    BrokerNode,
-    CommittedOffset,
-    GroupState,
-    Owner,
-    Partition,
-    PlacementChanges,
-    Topic,
-)
 from vq.coordination.placement import move
 from vq.coordination.topics import TopicExists
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.values.consumers import CommittedOffset, Owner
+from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.topics import CREATING, Topic
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, TopicSettings
 
@@ -155,7 +148,7 @@ async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
 async def test_deleted_topics_are_remembered(client) -> None:
     """By id, the last ones; a topic that is merely missing was not deleted."""
     made = [await topics.create_topic(client, f"t{number}") for number in range(4)]
-    with patch("vq.coordination.paths.DELETED_TOPICS_MAX", 2):
+    with patch("vq.coordination.values.topics.DELETED_TOPICS_MAX", 2):
         for view in made[:3]:
             await topics.delete_topic(client, view.name)
     assert [await topics.was_deleted(client, view.id) for view in made] == [

@@ -3,7 +3,7 @@
 import pytest
 
 from vq.coordination import writes
-from vq.coordination.paths import Unreadable
+from vq.coordination.coordinator import Unreadable
 from vq.coordination.writes import WriteOvertaken, WriteTask, WriteTopic, next_attempt, same_ends
 from vq.errors import InvalidState
 from vq.limits import PRODUCER_EPOCH_MAX

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from vq import limits
 from vq.broker.reading import FILTER_SCAN_BYTES
-from vq.coordination import paths
+from vq.coordination.values import topics
 from vq.errors import STATUSES, OutcomeUnknown, VqError
 from vq.hessian import plain as hessian
 from vq.model import Message, PartitionState, TopicSettings
@@ -153,7 +153,7 @@ def first_cells(marker: str) -> list[str]:
 
 def test_values_of_the_nodes_are_those_of_the_code() -> None:
     """Phases of a topic and states of a partition."""
-    phases = {paths.READY, paths.CREATING, paths.DELETING, paths.IN_GRACE}
+    phases = {topics.READY, topics.CREATING, topics.DELETING, topics.IN_GRACE}
     assert set(first_cells("phases")) == phases
     assert first_cells("states") == [each.value for each in PartitionState]
 

@@ -141,6 +141,7 @@ def test_missing_things_raise_as_an_operating_system_does(place: tuple[Disk, Pat
         lambda: disk.listdir(path / "no"),
         lambda: disk.read_bytes(path / "no"),
         lambda: disk.unlink(path / "no"),
+        lambda: disk.unlink_large(path / "no"),
         lambda: disk.rename(path / "no", path / "x"),
         lambda: disk.sync_directory(path / "no"),
         lambda: disk.open(path / "no" / "f", create=True),

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from vq.store import file_system
 from vq.store.disk import RealDisk
-from vq.store.file_system import FileSystems, parse_kind
+from vq.store.file_system import FileSystems, is_remote, parse_kind
 
 MOUNTS = """\
 25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw,discard
@@ -24,6 +25,22 @@ MOUNTS = """\
 def test_the_kind_is_that_of_the_mount(mount_id: int, kind: str) -> None:
     """ext2 is not ext4, and an XFS with a second device for data is not one that is known."""
     assert parse_kind(MOUNTS, mount_id) == kind
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse", "ceph"])
+def test_a_file_system_that_asks_a_server_is_told(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A write there may hang, and the broker with it."""
+    monkeypatch.setattr(file_system, "_kind_of", lambda fd: kind)
+    RealDisk().open(tmp_path / "f", create=True).close()
+    assert is_remote(kind)
+    assert "file system asks a server for writes" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs", "overlay", "fuseblk", ""])
+def test_a_local_file_system_is_no_warning(kind: str) -> None:
+    assert not is_remote(kind)
 
 
 def test_a_file_that_is_a_link_to_another_file_system_is_synced_by_itself(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vq.client.consumer.delivery import Progress
 from vq.coordination.claims import Claim
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 
 
 @dataclass(frozen=True, slots=True)

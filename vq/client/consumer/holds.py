@@ -12,7 +12,7 @@ from vq.client.consumer.delivery import Delivery, Progress
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.coordination.claims import Claim
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 

@@ -38,9 +38,9 @@ from vq.coordination import groups
 from vq.coordination.claims import Claim
 from vq.coordination.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.group_view import Assigned, GroupView
-from vq.coordination.paths import ConsumerGroup, Member
 from vq.coordination.rebalance import assign
 from vq.coordination.session import end_task
+from vq.coordination.values.consumers import ConsumerGroup, Member
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
 from vq.coordination import commits, topics
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import (
     CoordinationError,
     GroupStopped,

@@ -216,7 +216,7 @@ class Reader:
                 found = await self._cluster.request(
                     address, command, message, timeout=left + extra_s, anew=damaged > 0
                 )
-                if not found[1] and self._nodes.is_copy(partition, offset, address):
+                if not _says_more(*found) and self._nodes.is_copy(partition, offset, address):
                     self._nodes.avoid(address, partition)  # it is behind
                     continue
                 return found
@@ -352,6 +352,11 @@ class Reader:
         check_whole("partition", partition)
         found = await self.offsets(TopicPartition(topic, partition))
         return OffsetBounds(found.earliest, found.latest)
+
+
+def _says_more(answer: object, body: bytes) -> bool:
+    """Whether there are bytes at an offset that was asked for: here, or in an archive."""
+    return bool(body) or (isinstance(answer, GetResponse) and bool(answer.archive_url))
 
 
 def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from vq.coordination.coordinator import (
     WatchEvent,
 )
 from vq.coordination.group_view import Assigned
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from support.archive_places import URL, Failing
 from support.broker import MemoryCluster
 from support.client import HOST
 from support.columns import rows_of
 from support.consumers import consumer_of
+from support.node_pair import settled
 from support.producers import producer_of
 from support.waiting import WAIT_S, until
 
@@ -282,3 +284,36 @@ async def test_ranges_are_read_from_copies_and_from_the_master_if_those_fail(gro
     group.cluster.network.kill("b1-n2")
     await columns_of(group)
     group.check()
+
+
+async def test_archives_of_copies_are_read_directly_like_those_of_the_master(group: Group) -> None:
+    """Each node has zips of its own, and tells where they are."""
+    await until(group.copied_all)
+    Failing.reset()
+    both = [group.cluster.nodes[name]._partitions for name in ("b1", "b1-n2")]
+    channels = [(each, each.channels["many", n]) for each in both for n in range(COUNT)]
+    for node, channel in channels:
+        await node.logs.roll(channel, channel.log.open_block)
+    ends = {n: group.log("b1", n).end_offset for n in range(COUNT)}
+    await group.send()  # a copy learns with what comes next what is committed
+    for node, channel in channels:
+        block = channel.log.closed_blocks[0]
+        assert block.end_offset == ends[channel.partition.partition]
+        await settled(channel)
+        await until(lambda c=channel, b=block: c.high_watermark >= b.end_offset)
+        await node.logs.archive(channel, block, URL)
+    before = group.read_from("b1"), group.read_from("b1-n2")
+    zips = group.factory.admin._client.zips
+    for _ in range(20):  # the first node is drawn for each range
+        count = 0
+        for number, end in ends.items():
+            async for each in group.factory.admin.read_columns(
+                "many", number, 0, end, read_from="any", archives_directly=True
+            ):
+                count += each.table.rows
+        assert count == 40
+        if {each.url.split("/")[-4] for each in zips._open} == {"n1", "n2"}:
+            break
+    else:
+        pytest.fail(f"archives of one node alone were read: {list(zips._open)}")
+    assert (group.read_from("b1"), group.read_from("b1-n2")) == before

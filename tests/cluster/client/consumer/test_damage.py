@@ -17,7 +17,7 @@ from vq.client.consumer import fetcher as fetchers
 from vq.client.consumer import reader as readers
 from vq.client.consumer.fetcher import Chunk, chunk_of
 from vq.coordination import claims
-from vq.coordination.paths import Owner
+from vq.coordination.values.consumers import Owner
 from vq.errors import (
     CorruptData,
 )

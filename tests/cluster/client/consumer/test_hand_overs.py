@@ -22,7 +22,7 @@ from vq.client.consumer import membership as memberships
 from vq.client.consumer import share as shares
 from vq.coordination import claims, topics
 from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.paths import Owner
+from vq.coordination.values.consumers import Owner
 from vq.errors import CoordinationError, GenerationStale
 from vq.model import TopicPartition
 

@@ -18,7 +18,7 @@ from support.waiting import until, until_true
 from vq import aio
 from vq.coordination import commits, groups
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionState
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 WHERE = TopicPartition("t", 0)

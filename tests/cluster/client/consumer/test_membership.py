@@ -15,7 +15,7 @@ from support.membership import (
 from support.waiting import until, until_true
 
 from vq.coordination import commits, topics
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

@@ -20,7 +20,7 @@ from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.hold_states import State
 from vq.coordination import commits, topics
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import (
     CorruptData,
     GroupStopped,

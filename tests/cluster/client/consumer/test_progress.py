@@ -19,7 +19,7 @@ from vq.client.consumer import share as shares
 from vq.coordination import commits, topics
 from vq.coordination.coordinator import Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.values.consumers import CommittedOffset
 from vq.errors import (
     UnknownTopic,
 )

@@ -20,7 +20,7 @@ from vq.client.consumer import membership as memberships
 from vq.client.consumer import share as shares
 from vq.coordination import claims
 from vq.coordination.coordinator import SessionState
-from vq.coordination.paths import Member, Owner
+from vq.coordination.values.consumers import Member, Owner
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

@@ -18,7 +18,7 @@ from vq.client.producer import load_follower, stored_bytes
 from vq.client.producer.load_follower import INTERVAL_S, LoadFollower
 from vq.client.producer.partitioner import Sense, TopicPartitions
 from vq.client.producer.stored_bytes import read_stored
-from vq.coordination.paths import BrokerLoad
+from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import TimedOut
 from vq.model import Message
 from vq.remoting.format import Command
@@ -79,7 +79,7 @@ def group_of(client: ClusterClient, partition: int) -> str:
 
 def pretend(cluster: MemoryCluster, group: str, **fields: Any) -> None:
     """Have a broker publish these fields from now on, instead of what it measures."""
-    publisher = cluster.nodes[group]._registration
+    publisher = cluster.nodes[group]._presence.registration
     publish = type(publisher).publish_load
     load = BrokerLoad(
         **{

@@ -1,8 +1,4 @@
-"""The tree of the archive's runs in ZooKeeper: one class per znode; see ``paths``. No I/O.
-
-    archive/runs                       RunCounter   the number of the next run
-      <n>                              ArchiveRun   what every node is to do
-        <group>:<node>                 RunResult    what one node has done of it
+"""Values below ``archive/runs``: a run of the archive, and what each node has done of it.
 
 A run says: archive what was closed and is old enough as of a time. Runs never change; a node writes
 its result while it works and when it has ended.
@@ -14,14 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from vq.coordination.coordinator import join
-from vq.coordination.paths import Value
+from vq.coordination.paths import ARCHIVE
+from vq.coordination.values.value import Value
 
 #: Runs that are remembered: the newest ones.
 RUNS_KEPT: Final = 30
 #: Topics in the result of one node, those with failures and the most bytes first.
 RESULT_TOPICS_MAX: Final = 50
 ERROR_CHARACTERS_MAX: Final = 300
-_RUNS: Final = join("archive", "runs")
+_RUNS: Final = join(ARCHIVE, "runs")
 #: No group or node has it in its name.
 _SEPARATOR: Final = ":"
 

@@ -1,42 +1,37 @@
 """Values in the tree: what they look like to an operator, and what is refused."""
 
+import importlib
 import json
+import pkgutil
 
 import pytest
 
-from vq.coordination import paths
-from vq.coordination.paths import (
-    PLACEMENT_CHANGES_MAX,
-    Assignment,
+from vq.coordination import paths, values
+from vq.coordination.values.audit import UncleanElection, UncleanElections
+from vq.coordination.values.brokers import (
     BrokerGroup,
     BrokerLoad,
     BrokerNode,
-    ClusterSecret,
-    ClusterSettings,
+    GroupState,
+    OpenPartitions,
+)
+from vq.coordination.values.cluster import ClusterSecret, ClusterSettings
+from vq.coordination.values.consumers import (
+    Assignment,
     CommittedOffset,
     ConsumerGroup,
-    DeletedTopics,
-    DeletionFence,
-    GraceClock,
-    GroupState,
-    LeaseFence,
-    LeaseHolder,
     Member,
-    OpenPartitions,
     Owner,
-    Partition,
     PartitionOfGroup,
-    PlacementChanges,
-    Slot,
-    SlotCounter,
-    SlotMark,
-    Topic,
-    UncleanElection,
-    UncleanElections,
-    Value,
 )
-from vq.errors import CoordinationError, InvalidArgument
-from vq.model import FlushMode, PartitionState, Span, TopicOrigin, TopicSettings
+from vq.coordination.values.leases import LeaseFence, LeaseHolder
+from vq.coordination.values.partitions import Partition, PlacementChanges
+from vq.coordination.values.runs import ArchiveRun, ArchiveTopicRun, RunCounter, RunResult, RunState
+from vq.coordination.values.slots import Slot, SlotCounter, SlotMark
+from vq.coordination.values.topics import DeletedTopics, DeletionFence, GraceClock, Topic
+from vq.coordination.values.value import Value
+from vq.errors import CoordinationError
+from vq.model import FlushMode, PartitionState, Span, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
@@ -184,6 +179,30 @@ GOLDEN: list[tuple[Value, str]] = [
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
+    (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),
+    (
+        ArchiveRun(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),
+        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "b1/n1", "nonce": "ab", "dry_run": false, '
+        '"due_ms": 4, "fence": 3}',
+    ),
+    (
+        ArchiveRun(as_of_ms=5, started_ms=6, by="me", nonce="ab", topic="t", dry_run=True),
+        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": "ab", "topic": "t", '
+        '"dry_run": true}',
+    ),
+    (
+        RunResult(
+            state=RunState.FAILED,
+            begun_ms=1,
+            ended_ms=2,
+            total=ArchiveTopicRun(3, 4, 5, 6, "x"),
+            topics={"t": ArchiveTopicRun(3, 4, 5, 6, "x")},
+        ),
+        '{"v": 1, "state": "failed", "begun_ms": 1, "ended_ms": 2, "total": {"blocks": 3, '
+        '"size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}, "topics": {"t": '
+        '{"blocks": 3, "size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}}, '
+        '"omitted": 0}',
+    ),
 ]
 
 
@@ -229,28 +248,6 @@ def test_missing_fields_of_old_values_get_their_defaults() -> None:
         CommittedOffset.decode("p", b'{"v": 1}')
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"v": 1, "placement": [{"group": "b", "start": 5, "end": 4}], "state": "rw"}',
-        b'{"v": 1, "placement": [{"group": "b", "start": -1}], "state": "rw"}',
-        b'{"v": 1, "placement": [{"group": 1, "start": 0}], "state": "rw"}',
-        b'{"v": 1, "placement": [], "state": "open"}',
-    ],
-)
-def test_impossible_placements_are_refused(data: bytes) -> None:
-    """A partition is not served from nonsense."""
-    with pytest.raises(CoordinationError, match="partition"):
-        Partition.decode("topics/t/partitions/0", data)
-
-
-def test_the_share_of_a_disk_is_unknown_without_its_size() -> None:
-    """Unknown is None, not 0."""
-    assert BrokerLoad(disk_bytes_free=3).disk_used_ratio is None
-    assert BrokerLoad(disk_bytes_free=1, disk_bytes_total=4).disk_used_ratio == 0.75
-    assert BrokerLoad(disk_bytes_free=5, disk_bytes_total=4).disk_used_ratio == 0
-
-
 def test_the_paths_are_those_of_the_tree() -> None:
     """Other programs and operators rely on them."""
     assert [
@@ -288,98 +285,27 @@ def test_the_paths_are_those_of_the_tree() -> None:
     ]
 
 
-BASES = {Value, PartitionOfGroup}
+def value_classes() -> set[type[Value]]:
+    """The classes of all modules of the package, without their bases."""
+    modules = [
+        importlib.import_module(f"{values.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(values.__path__)
+    ]
+    found = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Value)
+    }
+    return found - {Value, PartitionOfGroup}
 
 
 def test_every_value_class_has_a_golden_line() -> None:
     """A new znode needs one."""
-    classes = {
-        each
-        for each in vars(paths).values()
-        if isinstance(each, type) and issubclass(each, Value) and each not in BASES
-    }
-    assert classes == {type(value) for value, _ in GOLDEN}
+    assert value_classes() == {type(value) for value, _ in GOLDEN}
 
 
-def test_a_list_of_changes_tells_what_was_missed() -> None:
-    """One entry for each version of the node; None where it does not reach back, or is damaged."""
-    path = PlacementChanges.path("t")
-    changes = PlacementChanges()
-    for number in (7, 3, 3):
-        changes = changes.with_change(number)
-    changes = PlacementChanges.of_node(path, changes.encode(), 3)
-    assert [changes.since(version) for version in (0, 1, 2, 3)] == [{7, 3}, {3}, {3}, set()]
-    assert changes.since(4) is None, "the node of another topic"
-    for _ in range(PLACEMENT_CHANGES_MAX):
-        changes = changes.with_change(1)
-    assert changes.since(3) == {1}
-    assert changes.since(2) is None
-    for data, version in ((changes.encode(), 4), (b"", 5), (b"{", 6), (b"[]", 7)):
-        unknown = PlacementChanges.of_node(path, data, version)
-        assert (unknown.since(version), unknown.since(version - 1)) == (set(), None)
-        assert unknown.with_change(2).since(version) == {2}
-
-
-@pytest.mark.parametrize("options", [{"model": "queue"}, {"start": "5"}])
-def test_contracts_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
-    """Only known models and start positions."""
-    with pytest.raises(InvalidArgument):
-        ConsumerGroup(**options)
-
-
-def test_a_topic_of_an_earlier_vq_has_no_compression() -> None:
-    """Its settings do not name it; another kind than those that we know is an error."""
-    document = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
-    for name in ("compression", "compression_threshold"):
-        del document["settings"][name]
-    settings = Topic.decode("topics/t", json.dumps(document).encode()).settings
-    assert (settings.compression, settings.compression_threshold) == (None, None)
-    document["settings"]["compression"] = "lz4"
-    assert Topic.decode("topics/t", json.dumps(document).encode()).settings.compression == "lz4"
-    document["settings"]["compression"] = "snappy"
-    with pytest.raises(CoordinationError, match="snappy"):
-        Topic.decode("topics/t", json.dumps(document).encode())
-
-
-def test_the_origin_of_a_topic_is_stored_as_readable_json() -> None:
-    origin = TopicOrigin(client="c", host="h", time_ms=7, auto=True)
-    value = Topic(id="ab", settings=TopicSettings(), origin=origin)
-    text = '"origin": {"client": "c", "host": "h", "time_ms": 7, "auto": true}}'
-    assert value.encode().decode().endswith(text)
-    assert Topic.decode("p", value.encode()) == value
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        1,
-        [],
-        {"client": "c"},
-        {"client": "c", "host": "h", "time_ms": -1, "auto": True},
-        {"client": "c", "host": "h", "time_ms": 1 << 60, "auto": True},
-        {"client": 1, "host": "h", "time_ms": 1, "auto": True},
-    ],
-)
-def test_an_origin_that_cannot_be_read_is_unknown(origin: object) -> None:
-    """Nothing depends on it, so it must not make the topic unreadable."""
-    document = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
-    data = json.dumps({**document, "origin": origin}).encode()
-    assert Topic.decode("p", data) == Topic(id="ab", settings=TopicSettings())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"v": 1, "secret": "5ec4e7"}',
-        b'{"v": 1, "secret": 5347}',
-        b'{"v": 1, "secret": "5ec4e7zz"}',
-        b"5ec4e7",
-    ],
-)
-def test_no_error_and_no_repr_shows_a_secret(data: bytes) -> None:
-    """Errors are logged."""
-    with pytest.raises(CoordinationError, match="not a secret; it is not shown") as caught:
-        ClusterSecret.decode("security/secret", data)
-    assert "5ec4e7" not in str(caught.value)
-    assert caught.value.__cause__ is caught.value.__context__ is None
-    assert "a5a5" not in repr(ClusterSecret(secret="a5" * 32))
+def test_the_table_of_the_tree_shows_every_value_class() -> None:
+    """Whoever looks for a znode reads one table."""
+    shown = set((paths.__doc__ or "").split())
+    assert {each.__name__ for each in value_classes()} - shown == set()

@@ -1,10 +1,9 @@
-"""Runs in the tree: what an operator sees, what covers what, and the bounds of a result."""
+"""Runs in the tree: what covers what, and the bounds of a result."""
 
 import pytest
 
-from vq.coordination.coordinator import NODE_BYTES_MAX
-from vq.coordination.paths import Unreadable, Value
-from vq.coordination.run_values import (
+from vq.coordination.coordinator import NODE_BYTES_MAX, Unreadable
+from vq.coordination.values.runs import (
     ERROR_CHARACTERS_MAX,
     RESULT_TOPICS_MAX,
     ArchiveRun,
@@ -15,39 +14,6 @@ from vq.coordination.run_values import (
     covering,
     refused,
 )
-
-GOLDEN: list[tuple[Value, str]] = [
-    (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),
-    (
-        ArchiveRun(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),
-        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "b1/n1", "nonce": "ab", "dry_run": false, '
-        '"due_ms": 4, "fence": 3}',
-    ),
-    (
-        ArchiveRun(as_of_ms=5, started_ms=6, by="me", nonce="ab", topic="t", dry_run=True),
-        '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": "ab", "topic": "t", '
-        '"dry_run": true}',
-    ),
-    (
-        RunResult(
-            state=RunState.FAILED,
-            begun_ms=1,
-            ended_ms=2,
-            total=ArchiveTopicRun(3, 4, 5, 6, "x"),
-            topics={"t": ArchiveTopicRun(3, 4, 5, 6, "x")},
-        ),
-        '{"v": 1, "state": "failed", "begun_ms": 1, "ended_ms": 2, "total": {"blocks": 3, '
-        '"size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}, "topics": {"t": '
-        '{"blocks": 3, "size_bytes": 4, "archive_bytes": 5, "failed": 6, "error": "x"}}, '
-        '"omitted": 0}',
-    ),
-]
-
-
-@pytest.mark.parametrize(("value", "text"), GOLDEN)
-def test_a_value_is_the_json_that_an_operator_sees(value: Value, text: str) -> None:
-    assert value.encode().decode() == text
-    assert type(value).decode("p", text.encode()) == value
 
 
 def test_paths_say_what_they_are_of() -> None:

@@ -1,0 +1,106 @@
+"""Files without a name: who unlinks them does not wait for their space."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vq.store import unlinked
+from vq.store.disk import RealDisk
+from vq.store.unlinked import FILES_MAX, UnlinkedFiles
+
+DEADLINE_S = 30.0
+
+
+class SlowClose:
+    """Stands in for ``os.close``: no call of another thread ends before ``go_on``."""
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+        self._here = threading.get_ident()
+        self._go_on = threading.Event()
+        self._changed = threading.Condition()
+
+    def __call__(self, fd: int) -> None:
+        if threading.get_ident() != self._here:
+            assert self._go_on.wait(DEADLINE_S)
+        os.close(fd)
+        with self._changed:
+            self.closed.append(fd)
+            self._changed.notify_all()
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.closed) >= count, DEADLINE_S)
+
+
+@pytest.fixture
+def slow_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowClose]:
+    """Descriptors that take long to close, on any thread but the test's."""
+    slow = SlowClose()
+    module = type("os", (), {"close": staticmethod(slow)})
+    monkeypatch.setattr(unlinked, "os", module)
+    yield slow
+    slow.go_on()
+
+
+def test_a_large_file_loses_its_name_before_its_space_is_back(
+    tmp_path: Path, slow_close: SlowClose
+) -> None:
+    """The caller goes on while a thread gives the space back, file after file."""
+    disk = RealDisk()
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x")
+        disk.unlink_large(tmp_path / name)
+        assert not (tmp_path / name).exists()
+    assert not slow_close.closed
+    slow_close.go_on()
+    slow_close.wait_for(2)
+
+
+def test_a_file_is_closed_by_the_caller_when_too_many_wait(
+    tmp_path: Path, slow_close: SlowClose
+) -> None:
+    """So no more descriptors are held than ``FILES_MAX`` and the one that is being closed."""
+    files = UnlinkedFiles()
+    fds = [os.open(tmp_path, os.O_RDONLY) for _ in range(FILES_MAX + 3)]
+    for fd in fds:
+        files.close(fd)
+    assert set(slow_close.closed) <= set(fds[FILES_MAX:])
+    assert len(slow_close.closed) in {2, 3}  # the thread holds one of its own, once it runs
+    slow_close.go_on()
+    slow_close.wait_for(len(fds))
+
+
+def test_a_file_is_closed_by_the_caller_when_there_is_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_close: SlowClose
+) -> None:
+    """A process that may have no more threads deletes more slowly."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    files, fd = UnlinkedFiles(), os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    files.close(fd)
+    assert slow_close.closed == [fd]
+
+
+def test_a_large_file_goes_without_a_descriptor_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it can be opened does not matter."""
+    (tmp_path / "a").write_bytes(b"x")
+    disk = RealDisk()
+
+    def refuse(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refuse)
+    disk.unlink_large(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
