@@ -5,10 +5,12 @@ not share: after a fork a process opens its own.
 """
 
 import atexit
+import logging
 import os
 import threading
 from typing import Final
 
+from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
 from vq import MessageFactory, MessageFactoryConfig
 
@@ -19,7 +21,9 @@ CLUSTERS_MAX: Final = 4
 #: Shown by brokers and in group listings.
 CLIENT_ID: Final = "vq-spark"
 
+logger = logging.getLogger("pyspark_vq")
 _lock = threading.Lock()
+_told: Final[set[str]] = set()  # one line a version, so they are few
 _factories: dict[Connect, MessageFactory] = {}
 _owner = os.getpid()
 
@@ -27,10 +31,14 @@ _owner = os.getpid()
 def factory_of(connect: Connect) -> MessageFactory:
     """Return this process's open factory of a cluster; it must not be shut down.
 
+    What a worker has of vq is compared with what its driver has; a warning comes once.
+
     Raises:
+        InvalidState: The driver has another version, whose tasks may mean something else here.
         CoordinationError: ZooKeeper gives no answer in time.
     """
     global _owner
+    _compare(connect.driver)
     with _lock:
         if _owner != os.getpid():
             _factories.clear()  # the parent's; they refuse every use here
@@ -46,6 +54,13 @@ def factory_of(connect: Connect) -> MessageFactory:
         while len(_factories) > CLUSTERS_MAX:
             _factories.pop(next(iter(_factories))).shutdown()
         return factory
+
+
+def _compare(driver: Installed) -> None:
+    for trouble in HERE.troubles(driver):
+        if trouble not in _told:
+            _told.add(trouble)
+            logger.warning("%s", trouble)
 
 
 def _forked() -> None:

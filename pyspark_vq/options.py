@@ -7,12 +7,13 @@ Pure: no connection is opened and no clock is read. ``Given`` is for every forma
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
+from pyspark_vq.installed import HERE, Installed
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
 
@@ -131,10 +132,17 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """Where the cluster is; see ``vq.MessageFactoryConfig``."""
+    """Where the cluster is; see ``vq.MessageFactoryConfig``.
+
+    Attributes:
+        zookeeper: Its servers.
+        cluster: Its name.
+        driver: What the process has that made this; others compare it with what they have.
+    """
 
     zookeeper: str
     cluster: str
+    driver: Installed = field(default=HERE, compare=False)
 
     #: The options that ``taken`` takes.
     NAMES = ("zookeeper", "cluster")

@@ -14,6 +14,7 @@ from vq.store.columns import (
     Table,
     Texts,
     decode_columns,
+    is_compiled,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "Table",
     "Texts",
     "decode_columns",
+    "is_compiled",
 ]

@@ -53,6 +53,7 @@ __all__ = [
     "Table",
     "Texts",
     "decode_columns",
+    "is_compiled",
 ]
 
 #: What a table can have.
@@ -349,6 +350,11 @@ def _compiled_fill(
 fill: Callable[[bytes, int, int, int, Table, Selection], int] = (
     python_fill if _columns is None else _compiled_fill
 )
+
+
+def is_compiled() -> bool:
+    """Return whether the loop over messages is compiled; in Python it gives the same, slower."""
+    return _columns is not None
 
 
 def decode_columns(

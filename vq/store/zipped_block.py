@@ -86,12 +86,13 @@ class ZippedBlock:
     def __init__(self, reader: ZipReader, wanted: WantedBlock) -> None:
         self._reader = reader
         self._wanted = wanted
-        *chunks, description = self._members()
+        tail = self._tail()
+        *chunks, description = self._members(tail)
         if description.name != DESCRIPTION_NAME:
             raise CorruptData(f"{wanted.url} does not end with {DESCRIPTION_NAME}")
         self._chunks = _chunks(chunks, wanted, description.at)
         self._starts = [each.start for each in self._chunks]
-        wanted.check(self._described(description))
+        wanted.check(self._described(description, tail))
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
         """Return whole batches from the chunk on that has the byte at ``offset``, and their offset.
@@ -127,10 +128,13 @@ class ZippedBlock:
         if header is None or header.start_offset != offset:
             raise CorruptData(f"a chunk of {self._wanted.url} does not begin at offset {offset}")
 
-    def _members(self) -> list[Member]:
+    def _tail(self) -> bytes:
+        size = min(self._wanted.zip_bytes, _END_READ_BYTES)
+        return self._read(self._wanted.zip_bytes - size, size)
+
+    def _members(self, tail: bytes) -> list[Member]:
         zip_bytes = self._wanted.zip_bytes
-        tail_at = max(0, zip_bytes - _END_READ_BYTES)
-        tail = self._read(tail_at, zip_bytes - tail_at)
+        tail_at = zip_bytes - len(tail)
         position, count = directory_in(tail, zip_bytes)
         if not 2 <= count <= MEMBERS_MAX or zip_bytes - position > count * _ENTRY_BYTES_MAX:
             raise CorruptData(f"the directory of {self._wanted.url} claims {count} files")
@@ -139,10 +143,13 @@ class ZippedBlock:
             tail_at = position
         return members(tail[position - tail_at : -END_BYTES], count)
 
-    def _described(self, member: Member) -> Mapping[str, Any]:
+    def _described(self, member: Member, tail: bytes) -> Mapping[str, Any]:
         if not 0 < member.length <= _DESCRIPTION_BYTES_MAX or member.size > member.length:
             raise CorruptData(f"{DESCRIPTION_NAME} claims to have {member.length} bytes")
-        data = self._read(member.data_at, member.size)
+        at = member.data_at - (self._wanted.zip_bytes - len(tail))
+        data = tail[at : at + member.size] if at >= 0 else b""
+        if len(data) != member.size:  # it lies before the tail, or the directory is wrong
+            data = self._read(member.data_at, member.size)
         try:
             told = json.loads(inflate(data, Chunk(0, member.length, 0, member.size, member.crc)))
         except (ValueError, RecursionError) as error:
