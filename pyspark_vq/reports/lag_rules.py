@@ -207,7 +207,8 @@ def with_trend(rows: DataFrame, earlier: DataFrame | None, *, now_s: float) -> D
     ``trend_bytes_per_s`` is the change of ``lag_bytes`` since the oldest of these in which it is
     known. ``trend`` is ``rising`` or ``falling`` when it changed by more than a twentieth of the
     larger of both, else ``steady``; null without an earlier one. ``unmoved_s`` is for how long the
-    committed offset has been the same, with something behind it.
+    committed offset has been the same without a break, with something behind it: a group that was
+    reset comes by the same offset again.
     """
     if earlier is None:
         nothing = F.lit(None)
@@ -230,7 +231,13 @@ def with_trend(rows: DataFrame, earlier: DataFrame | None, *, now_s: float) -> D
         )
         .join(rows.select(*keys, F.col("committed").alias("committed_now")), keys)
     )
-    is_same = F.col("committed_then").eqNullSafe(F.col("committed_now")) & (F.col("lag_then") > 0)
+    is_equal = F.col("committed_then").eqNullSafe(F.col("committed_now"))
+    # A place that could not be read then proves nothing.
+    has_moved = (F.col("committed_then").isNotNull() & ~is_equal) | (F.col("lag_then") == 0)
+    moved_s = F.max(F.when(has_moved, F.col("at_s"))).over(Window.partitionBy(*keys))
+    before = before.withColumn("moved_s", moved_s)
+    is_later = F.col("moved_s").isNull() | (F.col("at_s") > F.col("moved_s"))
+    is_same = is_equal & (F.col("lag_then") > 0) & is_later
     history = before.groupBy(*keys).agg(
         F.min(F.when(is_same, F.col("at_s"))).alias("same_since_s"),
         F.min_by("lag_then", F.when(F.col("lag_then").isNotNull(), F.col("at_s"))).alias(

@@ -351,7 +351,7 @@ class History:
         self.trace("heal")
         self.cluster.ensemble.start()
         for coordinator in self._coordinators:
-            coordinator.lose_reply = coordinator.lose_request = coordinator.outlive_request = 0
+            coordinator.faults.clear()
             self.cluster.ensemble.reconnect(coordinator)
         for member in self.members:
             member.slow_s.clear()

@@ -206,6 +206,10 @@ def test_a_trend_is_the_change_since_the_oldest_snapshot(spark: SparkSession) ->
         "steady": [(1_000, 5), (3_000, 6), (1_000, 7)],
         "unknown then": [(None, 0), (None, 0), (500, 0)],
         "unmoved": [(10, 3), (10, 4), (10, 4)],
+        "reset": [(10, 4), (4, 10), (10, 4)],
+        "reset just now": [(10, 4), (10, 4), (4, 10)],
+        "caught up": [(10, 4), (0, 4), (10, 4)],
+        "unreadable": [(10, 4), (None, None), (10, 4)],
         "gone": [(1, 1), (1, 1), (1, 1)],
     }
     earlier = spark.createDataFrame(
@@ -222,6 +226,10 @@ def test_a_trend_is_the_change_since_the_oldest_snapshot(spark: SparkSession) ->
         ("steady", 1_040, 8),
         ("unknown then", 1_100, 0),
         ("unmoved", 10, 4),
+        ("reset", 10, 4),
+        ("reset just now", 10, 4),
+        ("caught up", 10, 4),
+        ("unreadable", 10, 4),
         ("new", 7, 1),
         ("silent", None, 1),
     ]
@@ -239,6 +247,10 @@ def test_a_trend_is_the_change_since_the_oldest_snapshot(spark: SparkSession) ->
         "steady": ("steady", 40 / 600, None),
         "unknown then": ("rising", 10.0, 60.0),
         "unmoved": ("steady", 0.0, 300.0),
+        "reset": ("steady", 0.0, 60.0),
+        "reset just now": ("steady", 0.0, None),
+        "caught up": ("steady", 0.0, 60.0),
+        "unreadable": ("steady", 0.0, 600.0),
         "new": (None, None, None),
         "silent": (None, None, None),
     }

@@ -19,8 +19,10 @@ from vq.broker.flusher import FlushRunner, LoopFlusher
 from vq.broker.node import BrokerNode
 from vq.broker.runner import InlineRunner, Lane
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.registry import read_state
 from vq.coordination.secret import read_secret
 from vq.coordination.topics import create_topic
+from vq.coordination.values.brokers import GroupState
 from vq.model import Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -159,6 +161,22 @@ class MemoryCluster:
             yield client
         finally:
             await client.close()
+
+    async def group_state(self) -> GroupState:
+        """Return the record of group b1, which has a master."""
+        async with self.admin() as coordinator:
+            state = await read_state(coordinator, "b1")
+        assert state is not None
+        return state
+
+    async def until_in_sync(self, *names: str) -> None:
+        """Return once the record of group b1 names just these nodes."""
+        async with self.admin() as coordinator, asyncio.timeout(WAIT_S):
+            while True:
+                state = await read_state(coordinator, "b1")
+                if state is not None and {*state.insync} == {*names}:
+                    return
+                await asyncio.sleep(0.02)
 
     async def create_topic(self, name: str = "t", **settings: Any) -> None:
         """Make a topic."""

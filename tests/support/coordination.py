@@ -129,10 +129,8 @@ def strike(ensemble: MemoryEnsemble, client: MemoryCoordinator, fault: str, skip
 
 def disarm(client: MemoryCoordinator) -> bool:
     """Disarm a fault; return whether it was injected already."""
-    armed = (
-        client.lose_request or client.lose_reply or client.expire_request or client.outlive_request
-    )
-    client.lose_request = client.lose_reply = client.expire_request = client.outlive_request = 0
+    armed = client.faults.are_armed
+    client.faults.clear()
     return not armed
 
 

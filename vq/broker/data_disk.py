@@ -58,7 +58,7 @@ class DataDisk:
         silent: It does not answer a look, or a flush. Nothing may touch it on the loop.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
         place: Is told what follows for the partitions there; set it before the first look.
-        flush_waits_s: Returns for how long a flush there has been in flight. Likewise.
+        flush_waits_s: Returns for how long a flush there has not got on. Likewise.
     """
 
     def __init__(

@@ -38,6 +38,13 @@ class Flusher(Protocol):
         """Flush ``tickets``. At most one submission may be in flight; the caller sees to that."""
         ...
 
+    def stepped_s(self) -> float:
+        """Return when a flush got on last, of a monotonic clock: it was done with one more log.
+
+        A flush of a thousand logs may take long on a disk that is only slow.
+        """
+        ...
+
     def close(self) -> None:
         """End; a flush in flight is finished, but ``on_done`` may not be called for it."""
         ...
@@ -93,10 +100,14 @@ class FlushRunner:
 
     Args:
         clock: Read before and after each flush.
+
+    Attributes:
+        stepped_s: See ``Flusher.stepped_s``. Other threads may read it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.stepped_s = clock.monotonic()
         self._policies: defaultdict[FileSystem, FlushPolicy] = defaultdict(FlushPolicy)
 
     def run(self, tickets: Sequence[SyncTicket]) -> Outcome:
@@ -139,21 +150,51 @@ class FlushRunner:
     def _run_group(self, file_system: FileSystem | None, tickets: Sequence[SyncTicket]) -> Outcome:
         """Run tickets whose files are all on one file system."""
         if file_system is None:
-            return [_run(ticket, None) for ticket in tickets]
+            return [self._run(ticket, None) for ticket in tickets]
         policy = self._policies[file_system]
         count = len(tickets)
         begin = self._clock.monotonic()
         whole = policy.choose_whole(count) and _sync(file_system, tickets, policy)
         if whole:
-            errors = _run_rest(file_system, tickets)
+            errors = self._run_rest(file_system, tickets)
         else:
-            errors = [_run(ticket, None) for ticket in tickets]
+            errors = [self._run(ticket, None) for ticket in tickets]
         if any(errors):
             journal = _journal_error(file_system)
             errors = [error or journal for error in errors]
         seconds = self._clock.monotonic() - begin
         policy.record(whole=whole, count=count, seconds=seconds)
         return errors
+
+    def _run_rest(
+        self, file_system: FileSystem, tickets: Sequence[SyncTicket]
+    ) -> list[BaseException | None]:
+        """Do what is left for tickets whose file system was synced as a whole.
+
+        Where that does not flush the device, the first fdatasync does. Only then are the files of
+        the other tickets durable.
+        """
+        self.stepped_s = self._clock.monotonic()  # the file system was synced
+        errors: list[BaseException | None] = []
+        durable = file_system.flushes_device
+        for ticket in tickets:
+            if durable and ticket.only_data:
+                errors.append(None)
+                continue
+            error = self._run(ticket, file_system if durable else None)
+            durable = durable or error is None
+            errors.append(error)
+        return errors
+
+    def _run(self, ticket: SyncTicket, synced: FileSystem | None) -> BaseException | None:
+        """Run a ticket; return what went wrong."""
+        try:
+            ticket.run(synced=synced)
+        except Exception as error:  # noqa: BLE001  a damaged log must not end the flusher
+            return error
+        finally:
+            self.stepped_s = self._clock.monotonic()
+        return None
 
 
 def _save_beginnings(tickets: Sequence[SyncTicket], outcome: Outcome) -> Outcome:
@@ -181,24 +222,6 @@ def _save(logs: BegunLogs) -> BaseException | None:
     except Exception as error:  # noqa: BLE001  as in ``_run``
         return error
     return None
-
-
-def _run_rest(file_system: FileSystem, tickets: Sequence[SyncTicket]) -> list[BaseException | None]:
-    """Do what is left for tickets whose file system was synced as a whole.
-
-    Where that does not flush the device, the first fdatasync does. Only then are the files of the
-    other tickets durable.
-    """
-    errors: list[BaseException | None] = []
-    durable = file_system.flushes_device
-    for ticket in tickets:
-        if durable and ticket.only_data:
-            errors.append(None)
-            continue
-        error = _run(ticket, file_system if durable else None)
-        durable = durable or error is None
-        errors.append(error)
-    return errors
 
 
 def _sync(file_system: FileSystem, tickets: Sequence[SyncTicket], policy: FlushPolicy) -> bool:
@@ -236,15 +259,6 @@ def _journal_error(file_system: FileSystem) -> BaseException | None:
     return None
 
 
-def _run(ticket: SyncTicket, synced: FileSystem | None) -> BaseException | None:
-    """Run a ticket; return what went wrong."""
-    try:
-        ticket.run(synced=synced)
-    except Exception as error:  # noqa: BLE001  a damaged log must not end the flusher
-        return error
-    return None
-
-
 class ThreadFlusher:
     """A flusher with a thread of its own. ``start`` must run on the event loop it shall call back.
 
@@ -276,6 +290,10 @@ class ThreadFlusher:
         """See ``Flusher.submit``."""
         self._tickets = tickets
         self._wake.release()
+
+    def stepped_s(self) -> float:
+        """See ``Flusher.stepped_s``."""
+        return self._runner.stepped_s
 
     def close(self) -> None:
         """See ``Flusher.close``. Waits for the flush in flight."""
@@ -328,6 +346,10 @@ class LoopFlusher:
     def submit(self, tickets: Sequence[SyncTicket]) -> None:
         """See ``Flusher.submit``."""
         asyncio.get_running_loop().call_later(self._delay_s, self._finish, tickets)
+
+    def stepped_s(self) -> float:
+        """See ``Flusher.stepped_s``."""
+        return self._runner.stepped_s
 
     def close(self) -> None:
         """See ``Flusher.close``."""

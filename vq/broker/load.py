@@ -134,8 +134,14 @@ class FlushMeter:
         self._on_done(tickets, outcome)
 
     def waits_s(self) -> float:
-        """For how long the flush in flight has lasted; 0: there is none."""
-        return 0.0 if self._begun is None else self._now() - self._begun
+        """For how long the flush in flight has not got on; 0: there is none."""
+        if self._begun is None:
+            return 0.0
+        return self._now() - max(self._begun, self._flusher.stepped_s())
+
+    def stepped_s(self) -> float:
+        """See ``Flusher.stepped_s``."""
+        return self._flusher.stepped_s()
 
     def take(self) -> FlushTimes:
         """Return what was measured since the last call, and begin anew."""

@@ -380,7 +380,7 @@ class WaitingGet:
     def wake(self) -> None:
         """See ``parked.Woken``."""
         channel = self._channel
-        if not channel.rules.read or channel.read_limit >= self._needed:
+        if channel.read_limit >= self._needed:
             self._finish()
             return
         try:

@@ -9,46 +9,22 @@ things are a list. What may exceed 2**53 is text.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-Schema = Mapping[str, Any]
-
-TEXT: Final[Schema] = {"type": "string"}
-WHOLE: Final[Schema] = {"type": "integer"}
-NUMBER: Final[Schema] = {"type": "number"}
-TRUTH: Final[Schema] = {"type": "boolean"}
-
-
-def maybe(schema: Schema) -> Schema:
-    """Return the schema of a value that may be null."""
-    types = schema["type"]
-    return {**schema, "type": [*([types] if isinstance(types, str) else types), "null"]}
-
-
-def some(schema: Schema) -> Schema:
-    """Return the schema of a list."""
-    return {"type": "array", "items": schema}
-
-
-def record(**fields: Schema) -> Schema:
-    """Return the schema of an object that has all these fields."""
-    return {"type": "object", "properties": fields, "required": list(fields)}
-
-
-def having(schema: Schema, **fields: Schema) -> Schema:
-    """Return the schema of an object with more fields."""
-    return record(**schema["properties"], **fields)
-
-
-def optional(schema: Schema, **fields: Schema) -> Schema:
-    """Return the schema of an object with more fields that it may lack."""
-    return {**schema, "properties": {**schema["properties"], **fields}}
-
-
-def mapping(schema: Schema) -> Schema:
-    """Return the schema of an object with any names."""
-    return {"type": "object", "additionalProperties": schema}
-
+from vq.cli import report_schemas
+from vq.cli.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Schema,
+    having,
+    mapping,
+    maybe,
+    optional,
+    record,
+    some,
+)
 
 _SETTINGS: Final = record(
     flush=TEXT,
@@ -243,126 +219,6 @@ _NODE_RUN: Final = having(
     topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
     omitted_topics=WHOLE,
     unreadable=maybe(TEXT),
-)
-
-_VERDICTS: Final = record(stopped=WHOLE, stalled=WHOLE, warning=WHOLE, unknown=WHOLE, ok=WHOLE)
-_ROLLED_LAG: Final = having(
-    _VERDICTS,
-    name=TEXT,
-    partitions=WHOLE,
-    lag_bytes=maybe(WHOLE),
-    lag_messages=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    unknown_lags=WHOLE,
-    unknown_messages=WHOLE,
-    skew=maybe(NUMBER),
-)
-_LAG_ROW: Final = record(
-    group=TEXT,
-    topic=maybe(TEXT),
-    partition=maybe(WHOLE),
-    owner=maybe(TEXT),
-    end=maybe(WHOLE),
-    committed=maybe(WHOLE),
-    lag_bytes=maybe(WHOLE),
-    lag_messages=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    verdict=TEXT,
-    cause=maybe(TEXT),
-    detail=maybe(TEXT),
-    start=maybe(WHOLE),
-    broker=maybe(TEXT),
-    pool=maybe(TEXT),
-    members=WHOLE,
-    committed_s=maybe(NUMBER),
-    trend=maybe(TEXT),
-    trend_bytes_per_s=maybe(NUMBER),
-)
-
-_FILES: Final = record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT))
-_SILENT: Final = some(record(group=TEXT, node=TEXT, error=TEXT))
-_DISK_FORECAST: Final = record(
-    group=TEXT,
-    node=TEXT,
-    directory=TEXT,
-    level=TEXT,
-    bytes_total=maybe(WHOLE),
-    bytes_used=maybe(WHOLE),
-    bytes_free=maybe(WHOLE),
-    vq_bytes=maybe(WHOLE),
-    vq_bytes_per_day=maybe(NUMBER),
-    settles_at_bytes=maybe(NUMBER),
-    verdict=TEXT,
-    growth_bytes_per_day=maybe(NUMBER),
-    growth_low=maybe(NUMBER),
-    growth_high=maybe(NUMBER),
-    full_in_days=maybe(NUMBER),
-    full_earliest_days=maybe(NUMBER),
-    full_latest_days=maybe(NUMBER),
-    horizon_days=maybe(NUMBER),
-    points=WHOLE,
-    broker_growth_bytes_per_day=maybe(NUMBER),
-    broker_full_in_days=maybe(NUMBER),
-    reason=TEXT,
-)
-_STORED: Final = record(
-    bytes=maybe(WHOLE),
-    disk_bytes=maybe(WHOLE),
-    messages=maybe(WHOLE),
-    archived_bytes=maybe(WHOLE),
-    archive_bytes=maybe(WHOLE),
-    first_s=maybe(NUMBER),
-    last_s=maybe(NUMBER),
-    bytes_per_day=maybe(NUMBER),
-    messages_per_day=maybe(NUMBER),
-    mean_message_bytes=maybe(NUMBER),
-)
-_TOPIC_CAPACITY: Final = having(
-    _STORED,
-    topic=TEXT,
-    partitions=WHOLE,
-    unknown=WHOLE,
-    hot=WHOLE,
-    idle=WHOLE,
-    skew=maybe(NUMBER),
-    copies_disk_bytes=maybe(WHOLE),
-)
-_PARTITION_CAPACITY: Final = having(
-    _STORED,
-    topic=TEXT,
-    partition=WHOLE,
-    group=maybe(TEXT),
-    verdict=TEXT,
-    blocks=maybe(WHOLE),
-    archived_blocks=maybe(WHOLE),
-    share=maybe(NUMBER),
-    reason=maybe(TEXT),
-)
-_LOADS: Final = mapping(NUMBER)
-_FINDING: Final = record(
-    kind=TEXT,
-    topic=TEXT,
-    partition=WHOLE,
-    start=WHOLE,
-    end=maybe(WHOLE),
-    node=TEXT,
-    detail=TEXT,
-)
-_AUDITED: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    verdict=TEXT,
-    start=maybe(WHOLE),
-    end=maybe(WHOLE),
-    bytes=maybe(WHOLE),
-    messages=maybe(WHOLE),
-    batches=maybe(WHOLE),
-    first_s=maybe(NUMBER),
-    last_s=maybe(NUMBER),
-    producers=maybe(WHOLE),
-    id_falls=maybe(WHOLE),
-    deleted_bytes=WHOLE,
-    findings=WHOLE,
 )
 
 #: By the name of the command; of ``consume``, ``message get`` and ``cluster diverged FILE`` it is
@@ -630,99 +486,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         insync=some(TEXT),
         topics=some(TEXT),
     ),
-    "report lag": record(
-        cluster=TEXT,
-        snapshot=TEXT,
-        snapshot_s=WHOLE,
-        groups=WHOLE,
-        rows=WHOLE,
-        verdicts=_VERDICTS,
-        thresholds=record(
-            warn_s=maybe(NUMBER),
-            warn_bytes=maybe(WHOLE),
-            warn_messages=maybe(WHOLE),
-            stalled_after_s=NUMBER,
-        ),
-        rollups=record(
-            group=some(_ROLLED_LAG),
-            topic=some(_ROLLED_LAG),
-            broker=some(_ROLLED_LAG),
-            pool=some(_ROLLED_LAG),
-        ),
-        offenders=some(_LAG_ROW),
-        silent=mapping(TEXT),
-        files=record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT)),
-    ),
-    "report capacity": record(
-        cluster=TEXT,
-        snapshot=TEXT,
-        snapshot_s=WHOLE,
-        disks=some(_DISK_FORECAST),
-        topics=some(_TOPIC_CAPACITY),
-        topic_count=WHOLE,
-        partitions=some(_PARTITION_CAPACITY),
-        verdicts=record(hot=WHOLE, normal=WHOLE, idle=WHOLE, unknown=WHOLE),
-        what_ifs=some(
-            record(
-                topic=TEXT,
-                action=TEXT,
-                hours=WHOLE,
-                group=TEXT,
-                bytes_freed=maybe(WHOLE),
-                blocks=WHOLE,
-                unknown_blocks=WHOLE,
-                ratio_of=maybe(TEXT),
-            )
-        ),
-        rates=some(
-            record(
-                topic=TEXT,
-                hours=WHOLE,
-                **{
-                    f"{what}_per_s_{share}": maybe(NUMBER)
-                    for what in ("messages", "bytes")
-                    for share in ("p50", "p95", "max")
-                },
-            )
-        ),
-        sizes=some(record(bits=WHOLE, messages=WHOLE, bytes=WHOLE)),
-        bytes_per_day=maybe(NUMBER),
-        messages_per_day=maybe(NUMBER),
-        plan=record(
-            done=TRUTH,
-            moves=some(
-                record(
-                    **{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT},
-                    at_offset=maybe(WHOLE),
-                    reason=TEXT,
-                    bytes_per_day=WHOLE,
-                    load=record(**{"from": some(NUMBER), "to": some(NUMBER)}),
-                )
-            ),
-            commands=some(TEXT),
-            load_before=_LOADS,
-            load_after=_LOADS,
-            notes=some(TEXT),
-        ),
-        silent=_SILENT,
-        files=having(_FILES, plan=maybe(TEXT)),
-    ),
-    "report audit": record(
-        cluster=TEXT,
-        snapshot=TEXT,
-        snapshot_s=WHOLE,
-        sound=TRUTH,
-        total=WHOLE,
-        counts=mapping(WHOLE),
-        findings=some(_FINDING),
-        partitions=some(_AUDITED),
-        sizes=mapping(some(WHOLE)),
-        archives=maybe(WHOLE),
-        read_bytes=WHOLE,
-        compared_bytes=WHOLE,
-        notes=some(TEXT),
-        files=_FILES,
-    ),
+    "report lag": report_schemas.LAG,
+    "report capacity": report_schemas.CAPACITY,
+    "report audit": report_schemas.AUDIT,
     "bench": some(
         record(
             benchmark=TEXT,

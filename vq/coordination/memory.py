@@ -10,7 +10,6 @@ a simulation can stop one process alone. Applications may use it in their tests,
 import asyncio
 import contextvars
 import itertools
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +35,8 @@ from vq.coordination.coordinator import (
     join,
     parent_of,
 )
+from vq.coordination.memory_pipe import Pipe
+from vq.coordination.memory_watches import Watches
 from vq.coordination.session import (
     SessionBase,
     check_data,
@@ -57,52 +58,23 @@ def _no_delay() -> float:
     return 0.0
 
 
-class _Pipe:
-    """One direction of a connection: first in, first out, each item after a delay."""
+@dataclass(slots=True)
+class CallFaults:
+    """Faults of single calls of a client: 1 strikes its next call, 2 the one after that, 0 none."""
 
-    def __init__(self, delay: Callable[[], float], context: contextvars.Context) -> None:
-        self._delay = delay
-        self._context = context
-        self._items: deque[tuple[float, Callable[[], None]]] = deque()
-        self._timer: asyncio.Handle | None = None
+    lose_reply: int = 0
+    lose_request: int = 0
+    expire_request: int = 0
+    outlive_request: int = 0
 
-    def send(self, deliver: Callable[[], None]) -> None:
-        now = asyncio.get_running_loop().time()
-        due = now + self._delay()
-        if self._items:
-            due = max(due, self._items[-1][0])
-        self._items.append((due, deliver))
-        self._arm()
+    @property
+    def are_armed(self) -> bool:
+        """Whether any is still to strike."""
+        return any((self.lose_reply, self.lose_request, self.expire_request, self.outlive_request))
 
     def clear(self) -> None:
-        """Lose all items under way."""
-        self._items.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self) -> None:
-        if self._timer is None and self._items:
-            loop = asyncio.get_running_loop()
-            due = self._items[0][0]
-            if due <= loop.time():
-                self._timer = loop.call_soon(self._run, context=self._context)
-            else:
-                self._timer = loop.call_at(due, self._run, context=self._context)
-
-    def _run(self) -> None:
-        """Deliver all due items in one iteration of the loop, as for data that arrived together.
-
-        So a watch may be called before the reader that set it resumes.
-        """
-        self._timer = None
-        now = asyncio.get_running_loop().time()
-        for _ in range(len(self._items)):  # items that arrive meanwhile wait for the next iteration
-            if not self._items or self._items[0][0] > now:
-                break
-            _, deliver = self._items.popleft()
-            deliver()
-        self._arm()
+        """Have none strike."""
+        self.lose_reply = self.lose_request = self.expire_request = self.outlive_request = 0
 
 
 @dataclass(slots=True)
@@ -180,21 +152,21 @@ class MemoryEnsemble:
 
         ``skip`` lets so many calls pass first.
         """
-        client.lose_reply = skip + 1
+        client.faults.lose_reply = skip + 1
 
     def lose_next_request(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
         """Break the connection when the client's next call arrives, without applying it.
 
         ``skip`` lets so many calls pass first.
         """
-        client.lose_request = skip + 1
+        client.faults.lose_request = skip + 1
 
     def expire_next(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
         """End the client's session when its next call arrives, without applying it.
 
         ``skip`` lets so many calls pass first.
         """
-        client.expire_request = skip + 1
+        client.faults.expire_request = skip + 1
 
     def expire_unheard(self, client: "MemoryCoordinator") -> None:
         """End a client's session while its loop is blocked, and begin the next one.
@@ -209,7 +181,7 @@ class MemoryEnsemble:
 
         ``skip`` lets so many calls pass first.
         """
-        client.outlive_request = skip + 1
+        client.faults.outlive_request = skip + 1
 
     def lag(self, client: "MemoryCoordinator") -> None:
         """Let the client's server fall behind: its reads show the tree as it is now.
@@ -358,21 +330,17 @@ class MemoryCoordinator(SessionBase):
         self.crashed = False
         self.frozen = False
         self.cut_unheard = False  # the connection ended while it was frozen
-        self.lose_reply = 0  # countdowns: 1 injects the fault at the next call, 0 is off
-        self.lose_request = 0
-        self.expire_request = 0
-        self.outlive_request = 0
+        self.faults = CallFaults()
         self.view: ZnodeTree | None = None  # the tree of a server that is behind; None: up to date
         self._behind: list[WatchEvent] = []  # the events that this server has not sent yet
         self._wire_session = 0  # the session of new calls; the loop may not know of it yet
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._context = contextvars.copy_context()
-        self._request_pipe = _Pipe(ensemble.delay, ensemble.context)
-        self._reply_pipe = _Pipe(ensemble.delay, ensemble.context)
+        self._request_pipe = Pipe(ensemble.delay, ensemble.context)
+        self._reply_pipe = Pipe(ensemble.delay, ensemble.context)
         self._in_flight: dict[asyncio.Future[Any], None] = {}
-        self._data_watches: dict[str, dict[Watch, None]] = {}
-        self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
 
@@ -421,8 +389,7 @@ class MemoryCoordinator(SessionBase):
                 timer.cancel()
         self._timer = self._heartbeat = None
         self._lose_connection()
-        self._data_watches.clear()
-        self._child_watches.clear()
+        self._watches.take_all()
         if age:
             self._ensemble.leave(self._wire_session)
 
@@ -435,15 +402,9 @@ class MemoryCoordinator(SessionBase):
             return
         self._lose_connection()
         self._ensemble.leave(self._wire_session)
-        watches = self._lost_watches()
+        watches = self._watches.take_all()
         self._enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
-
-    def _lost_watches(self) -> list[Watch]:
-        tables = (self._data_watches, self._child_watches)
-        watches = [watch for table in tables for of_path in table.values() for watch in of_path]
-        self._data_watches, self._child_watches = {}, {}
-        return watches
 
     def _call_disconnected(self, watches: list[Watch]) -> None:
         """Call lost watches as kazoo does: without the path that was watched."""
@@ -463,7 +424,7 @@ class MemoryCoordinator(SessionBase):
         if self._state is not SessionState.CONNECTED:
             return
         self._lose_connection()
-        watches = self._lost_watches()
+        watches = self._watches.take_all()
         self._enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
         self._enter(SessionState.LOST)
@@ -531,7 +492,7 @@ class MemoryCoordinator(SessionBase):
 
         def read() -> Node:
             node = self._seen.get(full)
-            self._watch(self._data_watches, full, watch)
+            self._watches.on_data(full, watch)
             return node
 
         node: Node = await self._call(read)
@@ -560,7 +521,7 @@ class MemoryCoordinator(SessionBase):
         full = self._full(path)
 
         def read() -> Stat | None:
-            self._watch(self._data_watches, full, watch)
+            self._watches.on_data(full, watch)
             return self._seen.exists(full)
 
         stat: Stat | None = await self._call(read)
@@ -572,7 +533,7 @@ class MemoryCoordinator(SessionBase):
 
         def read() -> list[str]:
             names = self._seen.children(full)
-            self._watch(self._child_watches, full, watch)
+            self._watches.on_children(full, watch)
             return names
 
         names: list[str] = await self._call(read)
@@ -659,7 +620,8 @@ class MemoryCoordinator(SessionBase):
         if self.cut_unheard:
             return
         self._ensemble.served += 1
-        self.outlive_request, outlived = _count_down(self.outlive_request)
+        faults = self.faults
+        faults.outlive_request, outlived = _count_down(faults.outlive_request)
         if outlived:
             self._in_flight.pop(future, None)
             self.pass_session()
@@ -669,11 +631,11 @@ class MemoryCoordinator(SessionBase):
             self.drop()  # as a server does at the first request of a session that has ended
             self.reconnect_soon()
             return
-        self.lose_request, lost = _count_down(self.lose_request)
+        faults.lose_request, lost = _count_down(faults.lose_request)
         if lost:
             self._ensemble.blink(self)
             return
-        self.expire_request, expired = _count_down(self.expire_request)
+        faults.expire_request, expired = _count_down(faults.expire_request)
         if expired:
             self._ensemble.expire(self)
             return
@@ -685,7 +647,7 @@ class MemoryCoordinator(SessionBase):
             error = failure
         if leader:
             self.catch_up()  # a server answers a write after it has applied all earlier writes
-        self.lose_reply, lost = _count_down(self.lose_reply)
+        faults.lose_reply, lost = _count_down(faults.lose_reply)
         if lost:
             self._ensemble.blink(self)
             return
@@ -704,15 +666,9 @@ class MemoryCoordinator(SessionBase):
         if self.view is not None:
             self._behind.append(event)
             return
-        tables = []
-        if event.kind is not EventKind.CHILDREN:
-            tables.append(self._data_watches)
-        if event.kind in {EventKind.CHILDREN, EventKind.DELETED}:
-            tables.append(self._child_watches)
         relative = WatchEvent(event.kind, self._relative(event.path))
-        for table in tables:
-            for watch in table.pop(event.path, {}):
-                self._fire(watch, relative)
+        for watch in self._watches.take(event):
+            self._fire(watch, relative)
 
     def _fire(self, watch: Watch, event: WatchEvent) -> None:
         def deliver() -> None:
@@ -730,11 +686,6 @@ class MemoryCoordinator(SessionBase):
             logger.exception(
                 "watch callback failed", session=hex(self._session_id), path=event.path
             )
-
-    @staticmethod
-    def _watch(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
-        if watch is not None:
-            table.setdefault(path, {})[watch] = None
 
     # Paths --------------------------------------------------------------------------------------
     def _full(self, path: str) -> str:

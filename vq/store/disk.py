@@ -196,6 +196,7 @@ class Disk(Protocol):
         """Return the bytes free for us, and all that we can have there, free and in use together.
 
         Bytes that only root, or only others, can have are in neither, as in the shares of ``df``.
+        What ``unlink_large`` has not given back yet is free.
         """
         ...
 
@@ -500,9 +501,13 @@ class RealDisk:
 
     def free_space(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_space``."""
+        # Asked first: rather a little too much for a moment than messages deleted for space that
+        # is about to be back.
+        coming = self._unlinked.bytes_coming(path.stat().st_dev)
         stat = os.statvfs(path)
         free, total = _ours(stat.f_bavail, stat.f_bfree, stat.f_blocks)
-        return free * stat.f_frsize, total * stat.f_frsize
+        total *= stat.f_frsize
+        return min(free * stat.f_frsize + coming, total), total
 
     def free_files(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_files``."""

@@ -1,9 +1,9 @@
 """The log of one partition: append, flush, roll, drop, seal, close.
 
 Belongs here: what changes an open log. Opening after a crash is ``recovery``, reading is
-``log_reader``, what a flush has to do is ``flushing``, making and checking frames is ``framing``,
-one file is ``block``, bytes are ``format``. Who may append, who waits for a flush and when one is
-due is the broker's.
+``log_reader``, writing at the end is ``log_tail``, what a flush has to do is ``flushing``, making
+and checking frames is ``framing``, one file is ``block``, bytes are ``format``. Who may append, who
+waits for a flush and when one is due is the broker's.
 
 Threads: every method is called on one thread (the broker's event loop), except ``SyncTicket.run``,
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
@@ -20,26 +20,23 @@ from vq.errors import (
     DiskFull,
     InvalidState,
     PartitionFailed,
-    PartitionReadOnly,
     StorageFailed,
-    VqError,
 )
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp
 from vq.store.archive import Archive
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
-from vq.store.block_facts import BlockFacts
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Buffer, Disk
 from vq.store.flushing import Flushing
-from vq.store.format import CHECKPOINT_NAME, CONTROL_BYTES, OFFSET_MAX
+from vq.store.format import CHECKPOINT_NAME, CONTROL_BYTES
 from vq.store.framing import check_frames, epoch_is_over, frame
-from vq.store.log_config import LogConfig, LogState, partition_of
-from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
+from vq.store.log_config import LogConfig, LogState
+from vq.store.log_reader import LogReader
 from vq.store.log_status import LogStatus
+from vq.store.log_tail import LogTail
 from vq.store.manifest import Kind, ManifestEntry
-from vq.store.offset_index import OffsetIndex
 from vq.store.recovery import Case, Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
 
@@ -105,13 +102,20 @@ class Log:
         self._disk = disk
         self._cache = cache
         self._wall_ms = clock.wall_ms
-        # The next append begins a new block.
-        self._rolled = bool(recovered.blocks) and recovered.blocks[-1].is_archived
-        self._has_directory = recovered.has_checkpoint or bool(recovered.blocks)
+        self._tail = LogTail(
+            recovered,
+            status=self.status,
+            blocks=self._blocks,
+            flushing=self.flushing,
+            config=config,
+            disk=disk,
+            cache=cache,
+            make_first_checkpoint=self._make_checkpoint,
+        )
         if recovered.quarantine:
-            self._stop(LogState.QUARANTINED, recovered.quarantine)
+            self.status.stop(LogState.QUARANTINED, recovered.quarantine)
         elif recovered.sealed:
-            self._stop(LogState.SEALED, "its span ended here")
+            self.status.stop(LogState.SEALED, "its span ended here")
 
     @classmethod
     def open(
@@ -184,7 +188,7 @@ class Log:
     def _found(self) -> None:
         """Make the start of a new log durable: an empty directory does not show it."""
         try:
-            self._make_directory()
+            self._tail.make_directory()
             self._disk.write_atomic(
                 self.directory / CHECKPOINT_NAME, self._make_checkpoint().to_bytes()
             )
@@ -192,11 +196,6 @@ class Log:
             if error.errno in FULL_ERRNOS:
                 raise DiskFull(f"no space to make a log in {self.directory}: {error}") from error
             self.fail(error)
-
-    def _make_directory(self) -> None:
-        for parent in self._disk.mkdir(self.directory):
-            self._disk.sync_directory(parent)
-        self._has_directory = True
 
     @property
     def start_offset(self) -> int:
@@ -308,7 +307,7 @@ class Log:
             stamp,
             transaction_id,
         )
-        self._write((control, records), size, record_count, now, epoch)
+        self._tail.write((control, records), size, record_count, now, epoch)
         if stamp is not None and stamp.producer_id:
             self.producers.record(stamp, start)
         return start
@@ -343,167 +342,13 @@ class Log:
         view = memoryview(data)
         for batch in batches:
             size = batch.byte_length
-            self._write(
+            self._tail.write(
                 (view[:size],), size, batch.record_count, batch.append_time_ms, batch.master_epoch
             )
             if batch.producer_id:
                 self.producers.record(batch.stamp, batch.start_offset)
             view = view[size:]
         return status.end_offset
-
-    def _write(
-        self, framed: tuple[Buffer, ...], size: int, record_count: int, time_ms: int, epoch: int
-    ) -> None:
-        """Write a framed batch of ``size`` bytes at the log's end, and count it."""
-        status = self.status
-        block = self._blocks.active
-        if (
-            block is None
-            or (end := block.length + size) > block.allocated
-            or end > self.config.block_bytes
-        ):
-            block = self._block_for(size)
-        length = block.length
-        try:
-            file = block.file
-            if file is None:
-                file = block.open()
-                self._cache.trim(block)
-            file.pwrite(framed, length)
-        except OSError as error:
-            raise self._append_failed(block, error) from error
-        start = status.end_offset
-        index = block.index
-        assert index is not None
-        index.maybe_add(start, block.messages, time_ms)
-        flushing = self.flushing
-        if block.synced_length == length:
-            flushing.note_dirty(block)
-        flushing.batches += 1
-        block.length = length + size
-        block.messages += record_count
-        status.end_offset = start + size
-        status.messages += record_count
-        status.epoch = epoch
-        status.append_time_ms = time_ms
-
-    def _block_for(self, size: int) -> Block:
-        """Return the block for the next batch, with space for it; may begin a new block."""
-        if self.end_offset + size > OFFSET_MAX:
-            raise PartitionReadOnly(f"offset {OFFSET_MAX} is the last one a partition can have")
-        config = self.config
-        block = self._blocks.active or self._adopt_last()
-        try:
-            if block is not None and block.length and block.length + size > config.block_bytes:
-                self._end_block(block)
-                block = None
-            if block is None:
-                block = self._begin_block()
-            needed = block.length + size
-            if needed > block.allocated:
-                step = min(max(config.allocate_bytes_min, block.length), config.allocate_bytes_max)
-                wish = min(block.allocated + step, config.block_bytes)
-                block.allocate(needed, wish)
-        except OSError as error:
-            raise self._allocation_failed(error) from error
-        self._blocks.active = block
-        self._cache.trim(block)
-        return block
-
-    def _adopt_last(self) -> Block | None:
-        """Return the last block, ready for appends again; None if the next one must be new."""
-        block = self._blocks.last
-        if block is None or self._rolled:
-            return None
-        if block.index is None:
-            try:
-                block.load_index().messages_before = self.messages_appended - block.messages
-            except OSError as error:
-                raise self._allocation_failed(error) from error
-            except CorruptData as error:
-                self.fail(error)
-                raise self.status.refusal() from error
-        block.index_saved = False
-        self.flushing.keep_index(block)
-        return block
-
-    def _begin_block(self) -> Block:
-        disk, start = self._disk, self.end_offset
-        if not self._blocks:
-            # The parent even if the directory is there: a process killed in between may have left
-            # it in the page cache only.
-            self.flushing.new_names += [*disk.mkdir(self.directory), self.directory.parent]
-            self._has_directory = True
-        block = Block(self.directory, start, disk=disk, cache=self._cache)
-        # A file of this name is what an earlier try left when the disk was full.
-        block.allocated = block.open(create=not disk.exists(block.path)).size()
-        block.messages = 0
-        block.index = OffsetIndex(start, messages_before=self.messages_appended)
-        block.index_saved = False
-        self.flushing.new_names.append(self.directory)
-        if not self._blocks:
-            try:
-                self._name_first(block)
-            except OSError:
-                block.close()
-                raise
-        self._blocks.append(block)
-        self._rolled = False
-        return block
-
-    def _name_first(self, block: Block) -> None:
-        """Have a manifest name the log's first block before anybody relies on it.
-
-        A log's first checkpoint is not written beside the blocks and renamed, but lies in the page
-        cache until the flush that makes the block durable: many logs may begin at the same moment.
-        It vouches for no byte, so it may be torn; its name comes behind the block's.
-        """
-        path = self.directory / CHECKPOINT_NAME
-        if self._disk.exists(path):
-            self.flushing.checkpoint_wanted = True
-            return
-        file = self._disk.open(path, create=True)
-        try:
-            file.pwrite([self._make_checkpoint(ManifestEntry(block.start_offset)).to_bytes()], 0)
-        finally:
-            file.close()
-        self.flushing.first_checkpoint = path
-
-    def _end_block(self, block: Block) -> None:
-        """End appends to a block: free its unused space, and have its index saved."""
-        self._blocks.active = None
-        block.cut_allocation()
-        block.facts = BlockFacts(self.last_append_time_ms, block.messages)
-        self.flushing.note_ended(block)
-        self._rolled = True
-
-    def _allocation_failed(self, error: OSError) -> VqError:
-        """Return the error for a failed allocation; the log stays usable if the cause may pass."""
-        if error.errno in FULL_ERRNOS:
-            return DiskFull(f"no space for a batch in {self.directory}: {error}")
-        if error.errno in NO_DESCRIPTOR_ERRNOS:
-            return Busy(f"no file descriptor left for {self.directory}: {error}")
-        self.fail(error)
-        return PartitionFailed(self.reason)
-
-    def _append_failed(self, block: Block, error: OSError) -> VqError:
-        """Return the error for a failed write; a full disk leaves the log usable, cut back."""
-        if error.errno in NO_DESCRIPTOR_ERRNOS:
-            return Busy(f"no file descriptor left for {self.directory}: {error}")
-        if error.errno in FULL_ERRNOS:
-            try:
-                file = block.open()
-                file.truncate(block.length)
-                block.allocated = block.length
-                # A power cut must not bring back what is refused here: its bytes may be whole
-                # already, where the missing ones are zeros like those of allocated space.
-                file.datasync()
-            except OSError as second:
-                error = second
-            else:
-                return DiskFull(f"no space for a batch in {self.directory}: {error}")
-        self.fail(error)
-        return StorageFailed(f"a write to {self.directory} failed: {error}")
 
     # Flushing -------------------------------------------------------------------------------------
     def begin_sync(self) -> SyncTicket | None:
@@ -525,19 +370,8 @@ class Log:
         self._cache.trim()
 
     def fail(self, error: BaseException) -> None:
-        """End writing for good after an I/O error; the outcome of unflushed batches is unknown.
-
-        Reading goes on. The files are not written again, not even to close the log properly: only
-        a new start, which reads what the medium really holds, can tell what is stored.
-        """
-        if self.status.can_flush:
-            logger.error(
-                "writing ends after an error", partition=partition_of(self.directory), error=error
-            )
-            self._stop(LogState.FAILED, f"{type(error).__name__}: {error}")
-
-    def _stop(self, state: LogState, reason: str) -> None:
-        self.status.state, self.status.reason = state, reason
+        """End writing for good after an I/O error; see ``LogStatus.fail``."""
+        self.status.fail(error)
 
     def _make_checkpoint(self, first: ManifestEntry | None = None) -> Checkpoint:
         """Return a checkpoint that is true once everything appended so far is durable.
@@ -575,12 +409,7 @@ class Log:
         """
         if self.status.state is not _OK:
             return
-        block = self._blocks.active or self._adopt_last()
-        if block is not None and block.length:
-            try:
-                self._end_block(block)
-            except OSError as error:
-                raise self._allocation_failed(error) from error
+        self._tail.roll()
 
     @property
     def closed_blocks(self) -> Sequence[Block]:
@@ -591,7 +420,7 @@ class Log:
     @property
     def open_block(self) -> Block | None:
         """The last block, which takes the next append; None: a new one does, or none."""
-        ended = self._rolled or self.status.state is LogState.SEALED
+        ended = self._tail.rolled or self.status.state is LogState.SEALED
         return None if ended else self._blocks.last
 
     def drop_before(self, offset: int) -> int:
@@ -645,7 +474,7 @@ class Log:
             raise InvalidState(f"{block.path} is another block than the archive has")
         self.flushing.note_superseded(block.path)
         block.use_archive(archive)
-        self._rolled |= block is self._blocks.last
+        self._tail.rolled |= block is self._blocks.last
 
     def is_elsewhere(self, offset: int) -> bool:
         """Whether something behind an offset is in archives that lie elsewhere."""
@@ -717,8 +546,8 @@ class Log:
     def seal(self) -> int:
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""
         if self.state is LogState.OK:
-            self._stop(LogState.SEALED, "its span ended here")
-            self.flushing.checkpoint_wanted = self._has_directory
+            self.status.stop(LogState.SEALED, "its span ended here")
+            self.flushing.checkpoint_wanted = self._tail.has_directory
         return self.end_offset
 
     def save_seal(self) -> None:
@@ -728,8 +557,8 @@ class Log:
             StorageFailed: It may not be durable.
         """
         try:
-            if not self._has_directory:
-                self._make_directory()
+            if not self._tail.has_directory:
+                self._tail.make_directory()
             self.flushing.checkpoint_wanted = True
             ticket = self._sync_now()
             if ticket is None or not ticket.checkpoint_written:
@@ -742,7 +571,7 @@ class Log:
         """Take appends again, after a move was abandoned."""
         if self.state is LogState.SEALED:
             self.status.state, self.status.reason = LogState.OK, ""
-            self.flushing.checkpoint_wanted = self._has_directory
+            self.flushing.checkpoint_wanted = self._tail.has_directory
 
     def close(self) -> None:
         """Make everything durable, write a checkpoint and give all files back. May be repeated.
@@ -771,7 +600,7 @@ class Log:
             own.close_all()
             self._blocks.active = None
             self.status.readable = False
-            self._stop(LogState.CLOSED, "the log is closed")
+            self.status.stop(LogState.CLOSED, "the log is closed")
 
     def _close_properly(self) -> None:
         last = self._blocks.last

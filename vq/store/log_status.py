@@ -15,9 +15,12 @@ from vq.errors import (
     ShuttingDown,
     VqError,
 )
-from vq.store.log_config import LogState
+from vq.log_lines import get_logger
+from vq.store.log_config import LogState, partition_of
 
 __all__ = ["LogStatus"]
+
+logger = get_logger(__name__)
 
 _FLUSHED_STATES: Final = (LogState.OK, LogState.SEALED)
 
@@ -56,6 +59,22 @@ class LogStatus:
     def can_flush(self) -> bool:
         """Whether what was appended can still become durable."""
         return self.state in _FLUSHED_STATES
+
+    def stop(self, state: LogState, reason: str) -> None:
+        """Take no more appends."""
+        self.state, self.reason = state, reason
+
+    def fail(self, error: BaseException) -> None:
+        """End writing for good after an I/O error; the outcome of unflushed batches is unknown.
+
+        Reading goes on. The files are not written again, not even to close the log properly: only
+        a new start, which reads what the medium really holds, can tell what is stored.
+        """
+        if self.can_flush:
+            logger.error(
+                "writing ends after an error", partition=partition_of(self.directory), error=error
+            )
+            self.stop(LogState.FAILED, f"{type(error).__name__}: {error}")
 
     def refusal(self) -> VqError:
         """Return the error for a call that the state forbids."""

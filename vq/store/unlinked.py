@@ -7,13 +7,25 @@ still open, and the thread that closes them. Not in here: which files go (``tick
 
 import os
 import threading
-from collections import deque
-from typing import Final
+from collections import Counter, deque
+from typing import Final, NamedTuple
 
 __all__ = ["UnlinkedFiles"]
 
 #: So many wait at once. Retention hands in a few at a time, and waits longer than they take.
 FILES_MAX: Final = 32
+
+
+#: What ``st_blocks`` counts.
+_BLOCK_BYTES: Final = 512
+
+
+class _File(NamedTuple):
+    """A file to be closed, and the space that comes back with it."""
+
+    fd: int
+    device: int
+    size: int
 
 
 class UnlinkedFiles:
@@ -24,16 +36,24 @@ class UnlinkedFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[_File] = deque()
+        self._coming: Counter[int] = Counter()  # bytes, by device: of these, and of the one at hand
         self._closing = False
 
     def close(self, fd: int) -> None:
         """Have a descriptor closed soon; at once where too many wait, or no thread is to be had."""
+        stat = os.fstat(fd)
+        file = _File(fd, stat.st_dev, 0 if stat.st_nlink else stat.st_blocks * _BLOCK_BYTES)
         with self._lock:
             if len(self._waiting) < FILES_MAX and (self._closing or self._start()):
-                self._waiting.append(fd)
+                self._waiting.append(file)
+                self._coming[file.device] += file.size
                 return
         os.close(fd)
+
+    def bytes_coming(self, device: int) -> int:
+        """Return how much space of a device will be back in a moment; ``device``: ``st_dev``."""
+        return self._coming[device]
 
     def _start(self) -> bool:
         try:
@@ -49,5 +69,7 @@ class UnlinkedFiles:
                 if not self._waiting:
                     self._closing = False
                     return
-                fd = self._waiting.popleft()
-            os.close(fd)
+                file = self._waiting.popleft()
+            os.close(file.fd)
+            with self._lock:
+                self._coming[file.device] -= file.size

@@ -56,12 +56,6 @@ class Lost:
         client.close()
 
 
-async def insync(cluster: MemoryCluster, *wanted: str) -> None:
-    async with cluster.admin() as coordinator, asyncio.timeout(WAIT_S):
-        while set((await read_state(coordinator, "b1")).insync) != {*wanted}:
-            await asyncio.sleep(0.05)
-
-
 async def member(factory: aio.MessageFactory) -> aio.MessageConsumer:
     """Return a started member of group ``g``."""
     config = ConsumerConfig(group="g", max_wait_s=0.2, audit_interval_s=0.1)
@@ -92,12 +86,12 @@ async def lost(cluster: MemoryCluster) -> AsyncIterator[Lost]:
     client = await Client.connect(cluster.network, first.address)
     for number in range(3):
         await client.put("t", 0, [message(b"common %d" % number)])
-    await insync(cluster, "n1", "n2")
+    await cluster.until_in_sync("n1", "n2")
     log = first._partitions.channels["t", 0].log
     assert log is not None
     common = log.end_offset
     await second.stop()
-    await insync(cluster, "n1")
+    await cluster.until_in_sync("n1")
     for number in range(10):
         await client.put("t", 0, [message(b"ahead %d" % number)])
     ahead = log.end_offset
@@ -144,7 +138,7 @@ async def test_the_node_leads_and_the_old_master_keeps_what_it_had(
     assert (file.start_offset, file.end_offset) == (lost.common, lost.ahead)
     kept = [each.content async for some in read_cut(lost.operator, file) for each in some]
     assert kept == [b"ahead %d" % number for number in range(10)]
-    await insync(lost.cluster, "n1", "n2")
+    await lost.cluster.until_in_sync("n1", "n2")
 
 
 async def test_the_decision_is_written_down_and_shown(lost: Lost) -> None:
@@ -267,12 +261,12 @@ async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(
     second = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, first.address)
     await client.put("t", 0, [message(b"common")])
-    await insync(cluster, "n1", "n2")
+    await cluster.until_in_sync("n1", "n2")
     log = first._partitions.channels["t", 0].log
     assert log is not None
     common = log.end_offset
     await second.stop()
-    await insync(cluster, "n1")
+    await cluster.until_in_sync("n1")
     await client.put("t", 0, [message(b"ahead")])
     other = await cluster.start("b2")
     async with started(cluster, host="operator") as operator:

@@ -12,12 +12,14 @@ from support.client import factory_of
 from support.node_pair import NodePair, settled
 from support.waiting import WAIT_S, until
 
-from vq.broker.archiving import Archived
+from vq.broker import archiving
+from vq.broker.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
 from vq.broker.runner import ThreadRunner
 from vq.client.config import ConsumerConfig
+from vq.clock import ManualClock
 from vq.errors import (
     Busy,
     CorruptData,
@@ -504,3 +506,42 @@ async def test_a_damaged_archive_is_repaired_from_another_node(node_pair):
     assert not disk.exists(block.path.with_suffix(".archive"))
     again = await node_pair.nodes["n2"]._partitions.logs.archive(node_pair.channel("n2"), block)
     assert again.size_bytes == block.length
+
+
+# The pace -----------------------------------------------------------------------------------------
+class Work:
+    """Steps that take time; ends after so many."""
+
+    def __init__(self, clock: ManualClock, count: int, seconds: float) -> None:
+        self._clock = clock
+        self._count = count
+        self._seconds = seconds
+        self.done = False
+
+    def step(self) -> int:
+        self._clock.advance(self._seconds)
+        self._count -= 1
+        self.done = not self._count
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.000_06])
+@pytest.mark.parametrize("step_s", [0.000_08, 0.000_4, 0.02])
+def test_others_get_as_much_time_as_the_steps_take(monkeypatch, step_s: float, late_s: float):
+    """In small pieces, also where a pause takes longer than it should."""
+    clock, pauses = ManualClock(), []
+
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds + late_s)
+        pauses.append(seconds + late_s)
+
+    monkeypatch.setattr(archiving.time, "sleep", sleep)
+    work, pace = Work(clock, 1_000, step_s), _Pace(clock)
+    while not work.done:
+        pace.take(work)
+    worked = 1_000 * step_s
+    assert sum(pauses) == pytest.approx(PAUSE_SHARE * worked, rel=0.05)
+    assert len(pauses) >= worked / (PAUSE_S_MIN + step_s) / 2

@@ -24,9 +24,7 @@ from vq.broker.mastership import Mastership
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
 from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
-from vq.coordination.registry import read_state
 from vq.coordination.values.brokers import BrokerNode as Registration
-from vq.coordination.values.brokers import GroupState
 from vq.errors import (
     Busy,
     HandOverFailed,
@@ -63,7 +61,7 @@ class Group:
                 await self.cluster.create_topic("t", partitions=1)
                 channels = self.nodes[name]._partitions.channels
                 await until(lambda channels=channels: ("t", 0) in channels)  # type: ignore[misc]
-        await self.in_sync(*names)
+        await self.cluster.until_in_sync(*names)
         await self.put(names[0], 5)
         await until(lambda: len({self.end(each) for each in names}) == 1)
 
@@ -93,17 +91,6 @@ class Group:
         file.pwrite([b"damage"], at - piece.block_start)
         file.close()
         self.nodes[name]._context.suspect(channel, self.starts[batch])
-
-    async def state(self) -> GroupState:
-        async with self.cluster.admin() as coordinator:
-            state = await read_state(coordinator, "b1")
-            assert state is not None
-            return state
-
-    async def in_sync(self, *names: str) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while set((await self.state()).insync) != set(names):
-                await asyncio.sleep(0.02)
 
     async def until_told(self, name: str, damaged: bool) -> None:
         """Return once a node's registration says whether it has damage."""
@@ -165,10 +152,10 @@ async def test_a_copy_whose_directory_is_gone_is_in_sync_no_more(group: Group) -
     await group.begin("n1", "n2")
     disk = group.cluster.disks["b1-n2"]
     disk.rename(DATA / IDENTITY_NAME, DATA / "@away")
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     assert [each for each in (await group.status("n2")).problems if "is gone" in each]
     disk.rename(DATA / "@away", DATA / IDENTITY_NAME)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     assert not (await group.status("n2")).problems
 
 
@@ -196,15 +183,15 @@ async def test_a_master_that_cannot_repair_its_damage_hands_over(
     await group.begin("n1", "n2")
     group.damage("n1")
     await group.until_told("n1", True)
-    assert (await group.state()).master == "n1"
+    assert (await group.cluster.group_state()).master == "n1"
     await group.put("n1")
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.put("n2")
     no_repair()
     await group.until_told("n1", False)
     assert group.repairer("n1").count == 1
-    assert (await group.state()).epoch == 2, "nothing is gained by going back"
+    assert (await group.cluster.group_state()).epoch == 2, "nothing is gained by going back"
 
 
 async def test_damage_that_is_repaired_at_once_changes_nothing(group: Group) -> None:
@@ -212,7 +199,7 @@ async def test_damage_that_is_repaired_at_once_changes_nothing(group: Group) -> 
     group.damage("n1")
     await until(lambda: group.repairer("n1").count == 1)
     await asyncio.sleep(2 * HAND_OVER_AFTER_S)
-    state = await group.state()
+    state = await group.cluster.group_state()
     assert (state.master, state.epoch) == ("n1", 1)
 
 
@@ -225,7 +212,7 @@ async def test_nodes_that_are_both_damaged_do_not_hand_over_to_each_other(
     await group.until_told("n1", True)
     await group.until_told("n2", True)
     await asyncio.sleep(HAND_OVER_AFTER_S + 2 * RETRY_S)
-    state = await group.state()
+    state = await group.cluster.group_state()
     assert (state.master, state.epoch) == ("n1", 1)
     await group.put("n1")
 
@@ -305,7 +292,7 @@ async def test_a_damaged_node_that_is_in_sync_alone_leads(
     """Also with a new registration."""
     await group.begin("n1", "n2")
     await group.kill("n2")
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     group.damage("n1")
     await group.until_told("n1", True)
     group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
@@ -323,7 +310,7 @@ async def test_a_damaged_master_whose_session_ends_leaves_the_lead_to_another_no
     await group.until_told("n1", True)
     group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
     await until(lambda: group.nodes["n2"].epoch == 2)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
 
 
 async def test_an_operator_switches_to_no_damaged_node(
@@ -373,9 +360,9 @@ async def alone_with_more(group: Group) -> int:
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     await client.put("u", 0, [message(b"whole")])
     client.close()
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.nodes["n2"].stop()
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     await group.put("n1", 3)
     end = group.end("n1")
     await group.nodes["n1"].stop()
@@ -410,7 +397,7 @@ async def test_nobody_joins_a_master_whose_log_is_broken(
     await group.start("n2")
     await until(lambda: copies(group, "n2", "u"))
     await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
-    assert (await group.state()).insync == ("n1",)
+    assert (await group.cluster.group_state()).insync == ("n1",)
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     with pytest.raises((PartitionQuarantined, PartitionFailed)):
         await client.put("t", 0, [message(b"refused")])
@@ -426,7 +413,7 @@ async def test_nobody_joins_a_master_whose_log_is_broken(
         file = disk.open(path / next(each for each in disk.listdir(path) if "block" in each))
         file.pwrite([first], 100)
     await group.start("n1")
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     assert group.end("n1") == group.end("n2") == end
 
 
@@ -445,7 +432,7 @@ async def test_a_log_that_failed_on_the_master_puts_no_node_out(group: Group, ot
     client.close()
     group.cluster.network.reset_connections("b1")
     await asyncio.sleep(LAG_MAX_S)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.kill("n1")
     await until(lambda: group.nodes["n2"].epoch > 1)
     await group.put("n2")
@@ -466,10 +453,10 @@ async def test_a_master_one_of_whose_logs_failed_hands_over(group: Group) -> Non
     await group.put("n2", 3)
     await group.kill("n1")
     await group.start("n1")
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.until_told("n1", False)
     assert group.end("n1") == group.end("n2")
-    assert (await group.state()).epoch == 2
+    assert (await group.cluster.group_state()).epoch == 2
 
 
 @pytest.mark.parametrize("min_insync", [2, 3])
@@ -488,7 +475,7 @@ async def test_a_log_that_failed_ends_no_sends_to_other_topics(
     with pytest.raises(StorageFailed):
         await client.put("t", 0, [message(b"not stored")])
     await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
-    state = await group.state()
+    state = await group.cluster.group_state()
     if min_insync == 2:
         await client.put("u", 0, [message(b"stored")])
         assert (state.master, state.insync) == ("n1", ("n1", "n2"))
@@ -509,7 +496,7 @@ async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     await asyncio.sleep(HAND_OVER_AFTER_S + RETRY_S)
     await client.put("u", 0, [message(b"stored")])
     client.close()
-    assert (await group.state()).epoch == 1
+    assert (await group.cluster.group_state()).epoch == 1
 
 
 async def test_a_copy_with_damage_removes_no_master_that_seems_dead(group: Group) -> None:
@@ -525,9 +512,9 @@ async def test_a_copy_with_damage_removes_no_master_that_seems_dead(group: Group
     group.cluster.network.reset_connections("b1-n2")
     await asyncio.sleep(0.5)
     master._listener = await master._network.listen(address, master._server.new_session)
-    await group.in_sync("n1")  # n2 stores nothing
+    await group.cluster.until_in_sync("n1")  # n2 stores nothing
     await put
-    assert (await group.state()).epoch == 1
+    assert (await group.cluster.group_state()).epoch == 1
 
 
 async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Group) -> None:
@@ -549,7 +536,7 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
     """A part of what it had may be gone without a trace; another one in sync knows."""
     await group.begin("n1", "n2", "n3")
     await group.nodes["n3"].stop()
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.put("n1", 3)
     end = group.end("n1")
     for name in ("n2", "n1"):
@@ -565,7 +552,7 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
     await asyncio.sleep(HAND_OVER_AFTER_S)
     assert "it waits for n2" in group.nodes["n1"]._mastership.waits
     await group.start("n2")
-    await group.in_sync("n1", "n2", "n3")
+    await group.cluster.until_in_sync("n1", "n2", "n3")
     assert group.nodes["n2"].epoch > 1
     assert group.end("n1") == group.end("n2") == end
 
@@ -579,7 +566,7 @@ async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
     for _ in range(2):  # with blocks and checkpoints, and then with a clean stop behind them
         await group.nodes["n2"].stop()
         await group.start("n2", SMALL)
-        await group.in_sync("n1", "n2")
+        await group.cluster.until_in_sync("n1", "n2")
         await group.put("n1", 50)
         await until(lambda: group.end("n1") == group.end("n2"))
     group.damage("n2", 10)
@@ -599,7 +586,7 @@ async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
     assert "it waits for n1" in group.nodes["n2"]._mastership.waits
     await group.start("n1")
     await until(lambda: group.nodes["n1"].epoch > 1)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
 
 
 async def test_a_master_that_repaired_its_damage_leads_after_its_next_start(

@@ -3,22 +3,18 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from support.broker import Client, fetched, message, noted_timers
+from support.broker import Client, message, noted_timers
+from support.fetch_requests import MIB, add, again, answer, fill, parked, payloads
 from support.waiting import WAIT_S, until
 
 from vq import limits
-from vq.broker import fetch_answer, fetching
+from vq.broker import fetch_answer
 from vq.broker.config import ConnectionLimits
-from vq.broker.fetching import (
-    CHECKS_PER_TURN,
-    SCANS_PER_ANSWER,
-    FetchedPartition,
-    FetchSession,
-)
+from vq.broker.fetched_partition import FetchedPartition
+from vq.broker.fetching import CHECKS_PER_TURN, FetchSession
 from vq.broker.partitions import Partitions
 from vq.coordination.topics import delete_topic
 from vq.errors import (
@@ -36,44 +32,6 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
-from vq.store.record import decode_records
-
-MIB = limits.MIB
-
-
-def add(partition: int, offset: int = 0, *, handle: int | None = None, **fields):
-    """Add a partition to the session, by default under its own number."""
-    values = {"topic": "t", "max_bytes": MIB, **fields}
-    number = partition if handle is None else handle
-    return wire.FetchPartition(handle=number, partition=partition, offset=offset, **values)
-
-
-def again(handle: int, offset: int, **fields):
-    """Ask for a partition of the session again."""
-    return wire.FetchPartition(handle=handle, offset=offset, **{"max_bytes": MIB, **fields})
-
-
-def payloads(found, handle: int) -> list[bytes]:
-    """The messages that an answer has of one partition."""
-    result, body = found[handle]
-    return [record.payload for record in decode_records(body, result.offset)]
-
-
-def parked(served) -> list[int]:
-    """The partitions that somebody waits for."""
-    channels = served.node._partitions.channels.values()
-    return sorted(each.partition.partition for each in channels if each.parked)
-
-
-async def answer(waiting) -> dict:
-    """What a FETCH that waited brought."""
-    return fetched(await asyncio.wait_for(waiting, WAIT_S))
-
-
-async def fill(client: Client, partitions: Iterable[int], count: int = 3, size: int = 10) -> None:
-    for number in partitions:
-        batch = [message(b"%d" % number * size, n + 1) for n in range(count)]
-        await client.put("t", number, batch)
 
 
 @pytest.fixture
@@ -524,121 +482,7 @@ async def test_a_request_names_a_bounded_number_of_partitions(served):
     assert len(found) == count
 
 
-# Filters ------------------------------------------------------------------------------------------
-async def test_a_filter_gives_only_what_matches(served):
-    """Beside a partition without one."""
-    tags = ["red", "blue", "red"]
-    batch = [message(b"%d" % n, n, tag) for n, tag in enumerate(tags)]
-    await served.client.put("t", 0, batch)
-    await served.client.put("t", 1, batch)
-    found = await served.client.fetch(0, add(0, tags=["red", "green"]), add(1))
-    assert payloads(found, 0) == [b"0", b"2"]
-    assert payloads(found, 1) == [b"0", b"1", b"2"]
-    everything = decode_records(found[1][1], 0)
-    result = found[0][0]
-    assert result.filtered
-    assert list(result.offsets) == [everything[0].offset, everything[2].offset]
-    assert result.next_offset == result.high_watermark
-    waiting = served.client.send_fetch(1, again(0, result.next_offset))
-    await until(lambda: parked(served) == [0])
-    await served.client.put("t", 0, [message(b"no", 5, "blue")])
-    await served.client.status()  # comes behind an answer to the FETCH, if there is one
-    await until(lambda: parked(served) == [0])
-    assert not waiting.done()
-    await served.client.put("t", 0, [message(b"yes", 6, "green")])
-    assert payloads(await answer(waiting), 0) == [b"yes"]
-
-
-async def test_a_filter_that_picks_nothing_tells_how_far_it_got(served):
-    """When the wait ends; the client goes on there, and commits that."""
-    await served.client.put("t", 0, [message(b"no", 1, "blue")])
-    found = await served.client.fetch(0, add(0, tags=["red"]), add(1), max_wait_ms=20)
-    assert list(found) == [0]
-    result, body = found[0]
-    assert (result.offset, body) == (0, b"")
-    assert result.filtered
-    assert result.next_offset == result.high_watermark > 0
-    assert await served.client.fetch(1, again(0, result.next_offset), max_wait_ms=20) == {}
-
-
-async def test_how_far_a_filter_got_is_told_beside_the_data_of_others(served):
-    """A busy neighbour does not keep it back for ever."""
-    await served.client.put("t", 0, [message(b"no", 1, "blue")])
-    found = await served.client.fetch(0, add(0, tags=["red"]), add(1), max_wait_ms=1)
-    found.pop(1, None)
-    sequence, offset = 1, 0
-    async with asyncio.timeout(WAIT_S):
-        while 0 not in found:
-            await fill(served.client, [1])
-            found = await served.client.fetch(sequence, again(1, offset), max_wait_ms=50)
-            offset = found[1][0].next_offset if 1 in found else offset
-            sequence += 1
-    assert found[0][0].next_offset > 0
-
-
-async def test_rare_tags_in_long_logs_are_found_in_steps(served):
-    """No turn of the loop scans more than one step, and no filter waits for the end of another."""
-    many = [message(b"x" * 1000, n, "blue") for n in range(200)]
-    for number in (0, 1):
-        for _ in range(4):
-            await served.client.put("t", number, many)
-        await served.client.put("t", number, [message(b"here", 1, "red")])
-    found = await served.client.fetch(0, add(0, tags=["red"]), add(1, tags=["red"]))
-    found |= await served.client.fetch(1) if len(found) < 2 else {}
-    assert payloads(found, 0) == payloads(found, 1) == [b"here"]
-
-
-async def test_requests_that_replace_each_other_do_not_multiply_scans(served, monkeypatch):
-    """One step a turn, however many requests of a session come meanwhile."""
-    turns = [0]
-
-    def endless(part, position, tags, max_bytes):
-        turns[-1] += 1
-        return [], [], position
-
-    monkeypatch.setattr(fetching, "scan", endless)
-    await fill(served.client, [0])
-    waiting = [served.client.send_fetch(0, add(0, tags=["rare"]))]
-    await until(lambda: turns[-1])
-    waiting += [served.client.send_fetch(sequence) for sequence in range(1, 101)]
-    await asyncio.gather(*waiting[:-1])
-    for _ in range(5):
-        turns.append(0)
-        await asyncio.sleep(0)
-    assert max(turns[1:]) <= 2
-    assert not waiting[-1].done()
-
-
-async def test_filters_with_much_to_give_share_an_answer(served, cluster):
-    """An answer gathers several steps, but not without end."""
-    await cluster.create_topic("f", partitions=10)
-    await until(lambda: len(served.node._partitions.channels) == 12)
-    for number in range(10):
-        batch = [message(b"x" * 1_000, n, "red") for n in range(1_000)]
-        await served.client.put("f", number, batch)
-    found = await served.client.fetch(0, *(add(n, topic="f", tags=["red"]) for n in range(10)))
-    assert len(found) == SCANS_PER_ANSWER
-    found |= await served.client.fetch(1)
-    assert sorted(found) == list(range(10))
-
-
-async def test_a_filter_keeps_to_the_bytes_that_were_asked_for(served):
-    """One record is always given whole."""
-    batch = [message(b"x" * 1_000, n, "red") for n in range(20)]
-    await served.client.put("t", 0, batch)
-    await served.client.put("t", 1, [message(b"x" * 9_000, 1, "red")])
-    found = await served.client.fetch(
-        0, *(add(n, tags=["red"], max_bytes=5_000) for n in range(2)), max_bytes=9_000
-    )
-    found |= await served.client.fetch(1) if len(found) < 2 else {}
-    assert 3_000 < len(found[0][1]) <= 5_000
-    assert len(payloads(found, 0)) == len(found[0][0].offsets)
-    assert found[0][0].next_offset < found[0][0].high_watermark
-    assert payloads(found, 1) == [b"x" * 9_000]
-    header, body = await served.client.get("t", 0, 0, tags=["red"], max_bytes=5_000)
-    assert (body, list(header.offsets)) == (found[0][1], list(found[0][0].offsets))
-
-
+# What an answer has -------------------------------------------------------------------------------
 @pytest.mark.parametrize("tags", [[], ["red"]])
 async def test_an_answer_can_be_had_at_once(served, tags):
     """Also where there is nothing to read: the client learns the range, and that it may read."""

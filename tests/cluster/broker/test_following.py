@@ -315,9 +315,7 @@ async def test_an_operator_can_have_the_copy_lead(pair):
 # In sync ------------------------------------------------------------------------------------------
 async def in_sync(pair: Pair) -> None:
     """Return once the record names both nodes."""
-    async with pair.cluster.admin() as coordinator, asyncio.timeout(WAIT_S):
-        while set((await read_state(coordinator, "b1")).insync) != {"n1", "n2"}:
-            await asyncio.sleep(0.05)
+    await pair.cluster.until_in_sync("n1", "n2")
 
 
 async def test_a_node_that_has_everything_joins_the_in_sync_set(pair):

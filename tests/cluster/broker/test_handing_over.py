@@ -14,7 +14,7 @@ from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Leadership
-from vq.coordination.registry import change_group, read_state
+from vq.coordination.registry import change_group
 from vq.coordination.values.brokers import GroupState
 from vq.errors import HandOverFailed, NotMaster
 from vq.remoting import wire_pb2 as wire
@@ -29,17 +29,6 @@ class Group:
     cluster: MemoryCluster
     nodes: dict[str, BrokerNode] = field(default_factory=dict)
     client: Any = None
-
-    async def state(self) -> GroupState:
-        async with self.cluster.admin() as coordinator:
-            state = await read_state(coordinator, "b1")
-            assert state is not None
-            return state
-
-    async def in_sync(self, *names: str) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while set((await self.state()).insync) != set(names):
-                await asyncio.sleep(0.02)
 
     def channel(self, node: str, partition: int = 0) -> Any:
         return self.nodes[node]._partitions.channels["t", partition]
@@ -79,14 +68,14 @@ async def group(cluster: MemoryCluster) -> AsyncIterator[Group]:
     made.nodes["n2"] = await cluster.start(node="n2")
     made.client = await made.connect("n1")
     await made.client.put("t", 0, [message(b"first")])
-    await made.in_sync("n1", "n2")
+    await made.cluster.until_in_sync("n1", "n2")
     yield made
     made.client.close()
 
 
 async def test_the_other_node_leads_and_the_old_master_follows_it(group: Group) -> None:
     assert await group.hand_over() == "n2"
-    state = await group.state()
+    state = await group.cluster.group_state()
     assert (state.master, state.epoch, state.successor) == ("n2", 2, "")
     assert set(state.insync) == {"n1", "n2"}
     client = await group.connect("n2")
@@ -157,7 +146,7 @@ async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> No
         await handing
     group.cluster.flushers["b1-n2"].release()
     assert decode_reply(await before).epoch == decode_reply(await held).epoch == 1
-    assert (await group.state()).successor == ""
+    assert (await group.cluster.group_state()).successor == ""
 
 
 async def test_a_node_that_does_not_claim_changes_nothing(
@@ -169,7 +158,7 @@ async def test_a_node_that_does_not_claim_changes_nothing(
         await group.hand_over("n2")
     held.clear()
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
-    state = await group.state()
+    state = await group.cluster.group_state()
     assert (state.master, state.epoch, state.successor) == ("n1", 1, "")
 
 
@@ -179,12 +168,12 @@ async def test_a_node_that_dies_half_way_changes_nothing(
     group.no_claim(monkeypatch)
     handing = asyncio.ensure_future(group.hand_over())
     async with asyncio.timeout(WAIT_S):
-        while (await group.state()).successor != "n2":
+        while (await group.cluster.group_state()).successor != "n2":
             await asyncio.sleep(0.01)
     await group.nodes["n2"].stop()
     with pytest.raises(HandOverFailed):
         await handing
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
 
 
@@ -204,7 +193,7 @@ async def test_a_defect_half_way_holds_no_sends(
         with pytest.raises(HandOverFailed, match="ZeroDivisionError: a bug"):
             await group.nodes["n1"]._hand_over.run(resigns=True)
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
-    assert (await group.state()).successor == ""
+    assert (await group.cluster.group_state()).successor == ""
     held.clear()
     assert await group.hand_over() == "n2"
 
@@ -226,7 +215,7 @@ async def test_a_record_without_registrations_is_refused(group: Group) -> None:
     """An operator's decision for another node leaves such a one."""
     path = GroupState.path("b1")
     async with group.cluster.admin() as coordinator:
-        state = replace(await group.state(), incarnations={})
+        state = replace(await group.cluster.group_state(), incarnations={})
         await coordinator.set(path, state.encode(), version=-1)
     with pytest.raises(HandOverFailed, match="no other node is in sync, registered"):
         await group.hand_over()
@@ -254,7 +243,7 @@ async def test_only_the_master_hands_over(group: Group) -> None:
 
 async def test_a_master_alone_in_sync_goes_on(group: Group) -> None:
     await group.nodes["n2"].stop()
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     with pytest.raises(HandOverFailed, match="no other node is in sync, registered, without"):
         await group.hand_over()
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
@@ -264,15 +253,15 @@ async def test_a_master_alone_in_sync_goes_on(group: Group) -> None:
 async def test_a_master_that_stops_hands_over_and_leaves_the_set(group: Group) -> None:
     """The new master waits for nobody, and the old one is no candidate until it has caught up."""
     assert await group.nodes["n1"].stop()
-    state = await group.state()
+    state = await group.cluster.group_state()
     assert (state.master, state.insync) == ("n2", ("n2",))
     assert list(state.incarnations) == ["n2"]
     client = await group.connect("n2")
     await until(lambda: group.nodes["n2"].epoch == 2)
     await client.put("t", 0, [message(b"x")])
     group.nodes["n1"] = await group.cluster.start()
-    await group.in_sync("n1", "n2")
-    assert (await group.state()).master == "n2"
+    await group.cluster.until_in_sync("n1", "n2")
+    assert (await group.cluster.group_state()).master == "n2"
 
 
 async def test_a_master_stops_although_nobody_takes_over(
@@ -281,7 +270,7 @@ async def test_a_master_stops_although_nobody_takes_over(
     """Then the other one claims the group as after any end of a master."""
     held = group.no_claim(monkeypatch)
     assert await group.nodes["n1"].stop()
-    assert (await group.state()).epoch == 1
+    assert (await group.cluster.group_state()).epoch == 1
     held.clear()
     await until(lambda: group.nodes["n2"].epoch == 2)
 
@@ -307,7 +296,7 @@ async def drain(group: Group, *nodes: str) -> None:
 
 async def leads(group: Group, node: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        while (await group.state()).master != node or not group.nodes[node].epoch:
+        while (await group.cluster.group_state()).master != node or not group.nodes[node].epoch:
             await asyncio.sleep(0.02)
 
 
@@ -315,13 +304,13 @@ async def test_a_drained_master_hands_over_and_leads_no_more(group: Group) -> No
     """Also when the other one stops: it comes back, or nobody leads better."""
     await drain(group, "n1")
     await leads(group, "n2")
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     client = await group.connect("n2")
     with pytest.raises(HandOverFailed, match="'n1' cannot take over, it is drained"):
         await group.hand_over("n1", client=client)
     with pytest.raises(HandOverFailed, match=r"no other node .* not drained.*; drained: n1"):
         await group.hand_over(client=client)
-    assert (await group.state()).master == "n2"
+    assert (await group.cluster.group_state()).master == "n2"
 
 
 async def test_a_drained_master_hands_over_after_a_defect_in_that(
@@ -348,7 +337,7 @@ async def test_a_master_whose_session_ends_is_not_called_drained(
     """An operator would look for who drained it."""
     group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
     await until(lambda: "registration lost" in caplog.text)
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     assert "drained node" not in caplog.text
 
 
@@ -356,7 +345,7 @@ async def test_a_drained_node_leads_if_nobody_else_can_and_then_hands_over(group
     """A group without a master helps no operator."""
     await drain(group, "n1")
     await leads(group, "n2")
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     await group.nodes["n2"].stop()
     await leads(group, "n1")
     client = await group.connect("n1")
@@ -369,7 +358,7 @@ async def test_a_drained_node_lets_another_one_claim_a_group_without_master(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third = group.nodes["n3"] = await group.cluster.start(node="n3")
-    await group.in_sync("n1", "n2", "n3")
+    await group.cluster.until_in_sync("n1", "n2", "n3")
     await drain(group, "n2")
     monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
     await group.nodes["n1"].stop()
@@ -382,13 +371,13 @@ async def test_a_node_that_is_drained_no_more_may_lead(group: Group) -> None:
     await leads(group, "n2")
     await drain(group)
     client = await group.connect("n2")
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     assert await group.hand_over("n1", client=client) == "n1"
 
 
 async def test_a_drained_master_alone_in_sync_leads_until_another_is(group: Group) -> None:
     await group.nodes["n2"].stop()
-    await group.in_sync("n1")
+    await group.cluster.until_in_sync("n1")
     await drain(group, "n1")
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
     group.nodes["n2"] = await group.cluster.start(node="n2")
@@ -407,7 +396,7 @@ async def test_a_node_with_an_empty_disk_does_not_lead(
     del group.cluster.disks["b1-n2"]
     with pytest.raises(MastershipRefused, match="start node 'n2' with its old directory, or n1"):
         await group.cluster.start(node="n2")
-    assert (await group.state()).epoch == 1
+    assert (await group.cluster.group_state()).epoch == 1
 
 
 async def test_a_loss_is_not_accepted_while_another_node_has_the_messages(
@@ -420,7 +409,7 @@ async def test_a_loss_is_not_accepted_while_another_node_has_the_messages(
     del group.cluster.disks["b1"]
     with pytest.raises(MastershipRefused, match=r"another master \(n2 has the messages\)"):
         await group.cluster.start(accept_data_loss=True)
-    assert (await group.state()).epoch == 1
+    assert (await group.cluster.group_state()).epoch == 1
 
 
 async def test_a_node_with_a_new_disk_copies_everything_and_may_lead_then(group: Group) -> None:
@@ -429,7 +418,7 @@ async def test_a_node_with_a_new_disk_copies_everything_and_may_lead_then(group:
     await client.put("t", 0, [message(b"second")])
     del group.cluster.disks["b1"]
     group.nodes["n1"] = await group.cluster.start()
-    await group.in_sync("n1", "n2")
+    await group.cluster.until_in_sync("n1", "n2")
     assert await group.hand_over("n1", client=client) == "n1"
     assert group.bytes_of("n1") == group.bytes_of("n2")
     assert b"first" in group.bytes_of("n1")

@@ -16,7 +16,6 @@ from vq.broker.insync_set import LAG_MAX_S, InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.registry import read_state
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.values.brokers import BrokerNode as Registered
 from vq.coordination.values.brokers import GroupState
@@ -50,12 +49,6 @@ class Pair:
         await until(lambda: self.master._context.role.named == 2)
         await until(self.same)
         return self
-
-    async def state(self) -> GroupState:
-        async with self.cluster.admin() as coordinator:
-            state = await read_state(coordinator, "b1")
-        assert state is not None
-        return state
 
     def same(self) -> bool:
         ours, theirs = channel(self.master).log, channel(self.copy).log
@@ -96,12 +89,12 @@ async def test_a_node_in_sync_with_an_emptied_disk_does_not_lead(pair, monkeypat
     stand_still(monkeypatch)
     await pair.copy.stop()
     await pair.master.stop()
-    state = await pair.state()
+    state = await pair.cluster.group_state()
     assert (state.master, set(state.insync)) == ("n1", {"n1", "n2"})
     pair.cluster.disks["b1-n2"] = MemoryDisk()
     with pytest.raises(CoordinationError, match="the acknowledged messages of group 'b1' are in"):
         await pair.cluster.start(node="n2")
-    assert (await pair.state()).epoch == 1
+    assert (await pair.cluster.group_state()).epoch == 1
 
 
 # Joining -----------------------------------------------------------------------------------------
@@ -161,7 +154,7 @@ async def test_a_join_whose_answer_was_lost_counts(cluster, monkeypatch, stale):
     await until(lambda: struck)
     role = pair.master._context.role
     for _ in range(40):
-        named = set((await pair.state()).insync)
+        named = set((await pair.cluster.group_state()).insync)
         assert "n2" not in named or "n2" in role.insync
         await asyncio.sleep(0.01)
 
@@ -184,7 +177,7 @@ async def test_a_node_that_may_be_named_counts_until_the_tree_was_read_anew(pair
     pair.cluster.flushers["b1-n2"].held = True
     sent = pair.client.send_put("t", 0, [message(b"x")])
     for _ in range(400):
-        named = set((await pair.state()).insync)
+        named = set((await pair.cluster.group_state()).insync)
         assert "n2" not in named or "n2" in role.insync
         assert not sent.done() or "n2" not in named
         await asyncio.sleep(0.01)

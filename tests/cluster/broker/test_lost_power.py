@@ -5,15 +5,13 @@ that goes down loses its own; the group has them as long as that node does not l
 copied them.
 """
 
-import asyncio
 from dataclasses import dataclass, replace
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
+from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.coordination.registry import read_state
 from vq.coordination.topics import change_settings, describe_topic
 from vq.errors import NotMaster
 from vq.model import FlushMode
@@ -58,9 +56,7 @@ class Group:
 
     async def in_sync(self) -> None:
         """Return once the record names both nodes."""
-        async with self.cluster.admin() as coordinator, asyncio.timeout(WAIT_S):
-            while set((await read_state(coordinator, "b1")).insync) != {"n1", "n2"}:
-                await asyncio.sleep(0.05)
+        await self.cluster.until_in_sync("n1", "n2")
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ async def test_a_start_that_hangs_in_the_disk_ends_with_a_signal(cluster, monkey
     node = cluster.node(stop_timeout_s=0.05)
     runner, gate, entered = ThreadRunner(), threading.Event(), threading.Event()
     waited: list[bool] = []
-    node._runner = runner
+    node._runner = node._disks._runner = runner
 
     def hang(*args, **settings):
         entered.set()

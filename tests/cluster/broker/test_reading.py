@@ -324,7 +324,7 @@ async def test_a_reader_does_not_wait_at_damage(served, tags):
     """What lies there comes by no waiting; below it reading goes on."""
     latest = await _fill(served)
     channel = served.node._partitions.channels[("t", 0)]
-    channel.log._stop(LogState.QUARANTINED, "a damaged batch")
+    channel.log.status.stop(LogState.QUARANTINED, "a damaged batch")
     async with asyncio.timeout(WAIT_S):
         with pytest.raises(PartitionQuarantined, match="a damaged batch"):
             await served.client.get("t", 0, latest, max_wait_ms=30_000, tags=tags)

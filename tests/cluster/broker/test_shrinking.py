@@ -54,10 +54,7 @@ class Pair:
                 await asyncio.sleep(0.02)
 
     async def named(self) -> set[str]:
-        async with self.cluster.admin() as coordinator:
-            state = await read_state(coordinator, "b1")
-        assert state is not None
-        return set(state.insync)
+        return set((await self.cluster.group_state()).insync)
 
     async def lose_power(self, node: str) -> None:
         """What is not flushed is gone; the machine comes up again."""

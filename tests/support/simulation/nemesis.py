@@ -119,7 +119,8 @@ class Nemesis:
 
 def _give_back(world: World, coordinator: MemoryCoordinator) -> None:
     """Undo what lasts in one host's way to ZooKeeper."""
-    coordinator.lose_reply = coordinator.lose_request = coordinator.expire_request = 0
+    faults = coordinator.faults
+    faults.lose_reply = faults.lose_request = faults.expire_request = 0
     if coordinator.held is not None:
         world.ensemble.release_events(coordinator)
     if coordinator.cut:

@@ -154,6 +154,10 @@ class SimulatedFlusher(Flusher):
 
         loop.call_later(early, run)
 
+    def stepped_s(self) -> float:
+        """See ``Flusher.stepped_s``."""
+        return self._runner.stepped_s
+
     def close(self) -> None:
         """See ``Flusher.close``."""
         self._on_done = None

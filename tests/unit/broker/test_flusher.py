@@ -135,6 +135,26 @@ def test_the_only_log_of_a_flush_is_synced_by_itself_and_what_that_takes_is_lear
 
 
 @pytest.mark.parametrize("file_system", [None, FakeFileSystem()])
+def test_a_flush_tells_when_it_was_done_with_a_log(file_system: FakeFileSystem | None):
+    """Whoever looks meanwhile sees that it does not hang."""
+    clock, seen = ManualClock(), []
+    begin = clock.monotonic()
+
+    class SlowTicket(FakeTicket):
+        only_data = False
+
+        def run(self, *, synced: FileSystem | None = None) -> None:
+            seen.append(runner.stepped_s - begin)
+            clock.advance(10)
+            super().run(synced=synced)
+
+    runner = FlushRunner(clock)
+    runner.run([SlowTicket(file_system=file_system) for _ in range(4)])
+    assert seen == [0, 10, 20, 30]
+    assert runner.stepped_s - begin == 40
+
+
+@pytest.mark.parametrize("file_system", [None, FakeFileSystem()])
 def test_the_only_log_of_a_flush_fails_alone(file_system: FakeFileSystem | None):
     """The journal is checked then: it may be damaged for the logs to come."""
     error = OSError(5, "disk")

@@ -20,6 +20,7 @@ from support.store import (
 )
 
 from vq.errors import CorruptData, InvalidState
+from vq.store import archive_writer
 from vq.store.archive import ArchiveFiles, Stub
 from vq.store.archive_writer import STEP_BYTES, ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.block import Block
@@ -55,6 +56,29 @@ def run(steps: ArchiveWriter | BlockWriter) -> None:
 
 
 PAYLOADS = [b"%d" % n * 300 for n in range(10)]
+
+
+def test_no_step_compresses_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others get the processor between steps; the zip is the same."""
+    zips, steps = [], []
+    for piece_bytes in (1 << 20, 500):
+        monkeypatch.setattr(archive_writer, "PIECE_BYTES", piece_bytes)
+        disk = memory_disk()
+        _, block = closed_block(disk, *PAYLOADS)
+        writer = ArchiveWriter(disk, block.path, block.start_offset, block.end_offset)
+        steps.append(0)
+        while not writer.done:
+            writer.step()
+            steps[-1] += 1
+        writer.place()
+        writer.close()
+        zips.append(disk.read_bytes(ArchiveFiles.of(block.path).zip))
+    with zipfile.ZipFile(io.BytesIO(zips[0])) as one, zipfile.ZipFile(io.BytesIO(zips[1])) as two:
+        assert one.namelist() == two.namelist()
+        assert [one.read(name) for name in one.namelist()] == [
+            two.read(name) for name in two.namelist()
+        ]
+    assert steps[1] - steps[0] == -(-block.length // 500) - 1
 
 
 def test_a_zip_has_the_bytes_of_the_block_in_chunks_of_whole_batches() -> None:

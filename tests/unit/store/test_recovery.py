@@ -528,7 +528,7 @@ def test_a_checkpoint_of_a_block_that_was_lost_again() -> None:
     disk = closed(8)
     log = open_log(disk, config=NO_CHECKPOINT)
     disk.fail("allocate")
-    log._allocation_failed = lambda error: error  # type: ignore[method-assign]
+    log._tail._allocation_failed = lambda error: error  # type: ignore[method-assign]
     with pytest.raises(OSError, match="told to fail"):
         append(log, bytes(400))
     log.seal()

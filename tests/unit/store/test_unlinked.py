@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class SlowClose:
 def slow_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowClose]:
     """Descriptors that take long to close, on any thread but the test's."""
     slow = SlowClose()
-    module = type("os", (), {"close": staticmethod(slow)})
+    module = type("os", (), {"close": staticmethod(slow), "fstat": os.fstat})
     monkeypatch.setattr(unlinked, "os", module)
     yield slow
     slow.go_on()
@@ -104,3 +105,37 @@ def test_a_large_file_goes_without_a_descriptor_to_be_had(
     monkeypatch.setattr(os, "open", refuse)
     disk.unlink_large(tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_space_that_comes_back_in_a_moment_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_close: SlowClose
+) -> None:
+    """Else retention, which looks right after it has deleted, deletes messages for it once more."""
+    disk = RealDisk()
+    found = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    free, total = disk.free_space(tmp_path)
+    size = 0
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x" * 100_000)
+        fd = os.open(tmp_path / name, os.O_RDONLY)
+        os.fsync(fd)  # its blocks are not allocated before
+        os.close(fd)
+        size += (tmp_path / name).stat().st_blocks * 512
+        disk.unlink_large(tmp_path / name)
+    assert size >= 200_000
+    assert disk.free_space(tmp_path) == (min(free + size, total), total)
+    (tmp_path / "c").write_bytes(b"x" * 100_000)
+    os.link(tmp_path / "c", tmp_path / "d")
+    disk.unlink_large(tmp_path / "c")  # it has another name
+    assert disk.free_space(tmp_path) == (min(free + size, total), total)
+    slow_close.go_on()
+    slow_close.wait_for(3)
+    until_equal(lambda: disk.free_space(tmp_path), (free, total))
+
+
+def until_equal(call: Callable[[], object], wanted: object) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while call() != wanted and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert call() == wanted

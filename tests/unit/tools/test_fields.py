@@ -11,7 +11,6 @@ MOST = 14
 LARGER = {
     "broker/node.py BrokerNode": 16,  # most are parts that ``_build`` makes once
     "client/consumer/delivery.py ThreadDelivery": 17,  # told beside the class
-    "coordination/memory.py MemoryCoordinator": 17,  # five of them are faults that a test injects
 }
 
 

@@ -79,7 +79,7 @@ async def test_a_call_applied_in_the_next_session_leaves_no_owner_behind(
     await share(first, second)
     held = dict.fromkeys(first.held, "a") | dict.fromkeys(second.held, "b")
     await until_true(lambda: gives(group.owners(), held))
-    second.coordinator.outlive_request = 0
+    second.coordinator.faults.clear()
 
 
 @pytest.mark.parametrize("skip", range(24))
@@ -97,7 +97,7 @@ async def test_a_member_that_ends_takes_back_a_claim_of_either_session(
     with contextlib.suppress(CoordinationError):
         await second.member.start()
     await until(lambda: SessionState.LOST in states or len(second.held) == 2)
-    second.coordinator.outlive_request = 0
+    second.coordinator.faults.clear()
     await second.member.close(1.0)
     await until(lambda: first.held == ALL)
     await until_true(lambda: gives(group.owners(), dict.fromkeys(ALL, "a")))
@@ -110,7 +110,7 @@ async def test_a_claim_whose_session_ends_is_not_had(group: Group) -> None:
     assert isinstance(coordinator, MemoryCoordinator)
     outcomes = set()
     for skip in range(16):
-        coordinator.outlive_request = skip + 1
+        coordinator.faults.outlive_request = skip + 1
         session = coordinator.session_id
         try:
             claim = await claims.claim(coordinator, "g", "a", P0)
@@ -119,9 +119,9 @@ async def test_a_claim_whose_session_ends_is_not_had(group: Group) -> None:
         else:
             outcomes.add(type(claim))
             assert coordinator.session_id == session
-            coordinator.outlive_request = 0
+            coordinator.faults.clear()
             assert await claims.still_ours(coordinator, claim)
-        coordinator.outlive_request = 0
+        coordinator.faults.clear()
     assert {SessionExpired, claims.Claim} <= outcomes
 
 

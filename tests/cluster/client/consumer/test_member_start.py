@@ -90,7 +90,7 @@ async def test_a_start_that_failed_without_zookeeper_leaves_no_member(
     if not starting.done() or starting.exception() is None:
         starting.cancel()
         await asyncio.wait([starting])
-    coordinator.lose_request = coordinator.lose_reply = 0
+    coordinator.faults.clear()
     await consumer.member.close(1.0)
     group.cluster.ensemble.reconnect(coordinator)
     await until(lambda: coordinator.state is SessionState.CONNECTED)
