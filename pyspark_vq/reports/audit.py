@@ -35,6 +35,7 @@ from pyspark_vq.reports.audit_splits import Layout, splits_of
 from pyspark_vq.reports.contents import Checked, Finding, Split, check_split
 from pyspark_vq.reports.outputs import snapshot_name, write_snapshot
 from pyspark_vq.reports.progress import Progress
+from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import ContentCheck, HeldPartition, VerifiedArchive
 from vq.errors import UnknownTopic, VqError
 
@@ -44,6 +45,8 @@ __all__ = ["FINDINGS", "Audit", "Wanted", "audit", "write_csv", "write_history"]
 FINDINGS_MAX: Final = 1_000
 #: Messages of one row of offsets and ids.
 _IDS: Final = 65_536
+#: Stored bytes with one message id, at a guess. It is no matter if there are some times as many.
+_ID_BYTES: Final = 1_000
 #: Message ids that are there twice and are looked up.
 DUPLICATES_MAX: Final = 1_000
 FINDINGS: Final = ("kind", "topic", "partition", "start", "end", "node", "detail")
@@ -155,7 +158,8 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
                 _unpacked(row["checked"])
                 for row in rows.where("checked is not null").select("checked").toLocalIterator()
             ]
-        with progress.step("message ids", context):
+        size = sum(each.end - each.start for each in layout.splits)
+        with progress.step("message ids", context), fitting_shuffles(spark, size // _ID_BYTES):
             twice, many = duplicates(rows)
     with progress.step("archives"):
         archives, unverified = verifying.result()

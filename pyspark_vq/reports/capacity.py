@@ -27,6 +27,7 @@ from pyspark_vq.reports.outputs import (
     write_snapshot,
 )
 from pyspark_vq.reports.progress import Progress
+from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq import TopicSettings
 
 __all__ = ["HISTORY", "Capacity", "Wanted", "measure", "write_csv", "write_history"]
@@ -150,6 +151,7 @@ def _measure(
     with progress.step("blocks", context):
         blocks = _keep(kept, read_blocks(spark, wanted.connect, cluster))
         errors = _errors(blocks)
+        kept.enter_context(fitting_shuffles(spark, blocks.count()))
     silent_nodes, silent_groups = silent(cluster, errors)
     one = growth.chosen(blocks)
     held = _keep(kept, growth.partitions(blocks, now_ms=now_ms))

@@ -23,6 +23,7 @@ from pyspark_vq.reports import lag_reading, lag_rules, outputs
 from pyspark_vq.reports.lag_reading import Load, Reading
 from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.progress import Progress
+from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import GroupContract, GroupView, LagThresholds, TopicState
 from vq.admin.lag_rules import VERDICTS
 
@@ -178,6 +179,7 @@ def _read(
         contracts, topics = admin.read_contracts(), admin.read_topic_states()
         views = admin.list_broker_groups()
         pairs, problems = pairs_of(contracts, topics)
+    kept.enter_context(fitting_shuffles(spark, sum(pair[3] for pair in pairs)))
     read_topics = sorted({(pair[1], pair[3]) for pair in pairs})
     frames = {
         "pairs": _frame(spark, lag_reading.PAIRS, pairs).repartition(load.zookeeper_tasks),
