@@ -246,9 +246,12 @@ class HandOver:
         return behind
 
     async def _until_stored(self, heir: str) -> None:
-        """Return when the successor has stored everything, and every PUT is answered."""
+        """Return when the successor has stored everything, and every PUT is answered.
+
+        Those are not waited for whose flush hangs: this node cannot tell what comes of them.
+        """
         left = list(self._channels())
-        while left := [each for each in left if each.acks.waiting or _missing(each, heir)]:  # noqa: ASYNC110
+        while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
     async def _offer(self, epoch: int, heir: str, incarnation: int, *, resigns: bool) -> None:
@@ -325,6 +328,11 @@ class HandOver:
                 return
             except CoordinationError as error:
                 logger.debug("offer cannot be withdrawn yet", error=error)
+
+
+def _is_answering(channel: Channel) -> bool:
+    """Whether PUTs wait for an answer that may come."""
+    return bool(channel.acks.waiting) and not channel.place.silent
 
 
 def _missing(channel: Channel, node: str) -> int:

@@ -10,7 +10,7 @@ import click
 
 from vq.cli.broker_groups import drain, remove, undrain
 from vq.cli.errors import exit_code_of
-from vq.cli.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options, directory
 from vq.cli.settings import Sources, build
 from vq.devtools.processes import die_with
 from vq.errors import VqError
@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 @click.option(
     "--data",
     multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=directory,
     help="Directory of the logs; given several times: one on each disk, the main one first.",
 )
 @click.option(

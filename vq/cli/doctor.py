@@ -12,7 +12,7 @@ from vq.admin.checks import Finding, Level
 from vq.admin.doctor import check_cluster, check_machine, port_error
 from vq.broker.config import BrokerConfig
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, command_options, directory
 from vq.cli.settings import build, is_given
 from vq.devtools.processes import ask_status
 from vq.devtools.zookeeper import MissingPart, find_jars, find_java
@@ -24,7 +24,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=directory,
     help="Data directory of a broker here.  [that of the settings, else .]",
 )
 @click.option("--local", is_flag=True, help="Only this machine, not the cluster.")

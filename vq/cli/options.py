@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -72,6 +73,11 @@ class Seconds(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+def directory(path: str | Path) -> Path:
+    """Return a directory, and do not look at it: on a mount that hangs, that would never end."""
+    return Path(path)
 
 
 def size_of(text: str) -> int:

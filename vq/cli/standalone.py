@@ -20,7 +20,7 @@ from typing import Protocol
 import click
 
 from vq.backoff import Backoff
-from vq.cli.options import Invocation, WholeNumber, command_options
+from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
@@ -192,7 +192,7 @@ class StandaloneCluster:
 )
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=directory,
     default=Path("vq-data"),
     show_default=True,
     help="Where everything is kept; used again next time.",

@@ -25,8 +25,10 @@ ANSWER_S: Final = 20.0
 #: A place that could not be reached is left alone for so long: one that hangs costs ``ANSWER_S``
 #: each time.
 AWAY_S: Final = 300.0
-#: Parts that are read at a time. A range reads one part, and one ahead.
+#: Parts that are read of one place at a time. A range reads one part, and one ahead.
 _THREADS_MAX: Final = 8
+#: Places with threads of their own, of those that were read last.
+_PLACES_MAX: Final = 16
 #: Zips whose directories are kept: some kilobytes each, of those that tasks read at this moment.
 _OPEN_MAX: Final = 8
 #: Places and zips of which is remembered that a warning told them.
@@ -42,7 +44,8 @@ class Zips:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._calls = BlockingCalls(_THREADS_MAX, "vq-archive")
+        # By place: calls that hang in one take threads for good, and not those of another one.
+        self._calls: OrderedDict[str, BlockingCalls] = OrderedDict()
         self._open: OrderedDict[WantedBlock, ZippedBlock] = OrderedDict()
         self._away: dict[str, float] = {}  # by place: until when it is left alone
         self._told: OrderedDict[str, None] = OrderedDict()  # places and URLs
@@ -66,7 +69,7 @@ class Zips:
 
         bound_s = min(timeout_s, ANSWER_S)
         try:
-            block, part = await self._calls.run(read, bound_s)
+            block, part = await self._calls_of(place).run(read, bound_s)
         except TimeoutError:
             self._leave(place, f"no answer within {bound_s:g} s")
         except Unreachable as error:
@@ -84,7 +87,15 @@ class Zips:
 
     def close(self) -> None:
         """End the threads, each after its call."""
-        self._calls.close()
+        for each in self._calls.values():
+            each.close()
+
+    def _calls_of(self, place: str) -> BlockingCalls:
+        calls = self._calls.pop(place, None) or BlockingCalls(_THREADS_MAX, "vq-archive")
+        self._calls[place] = calls
+        if len(self._calls) > _PLACES_MAX:
+            self._calls.popitem(last=False)[1].close()
+        return calls
 
     def _leave(self, place: str, why: object) -> None:
         self._away[place] = self._clock.monotonic() + AWAY_S

@@ -550,12 +550,14 @@ def _ours(available: int, free: int, total: int) -> tuple[int, int]:
     Args:
         available: Free for us. More than ``total``: a negative number, as on an overdrawn quota,
             that lost its sign.
-        free: Free for root.
-        total: All that there is.
+        free: Free for root. Likewise.
+        total: All that there is. Where nothing is in use and we can have nothing, all counts as in
+            use: a total of 0 would mean that there is no bound.
     """
     available = 0 if available > total else available
-    in_use = total - min(max(free, available), total)
-    return available, in_use + available
+    free = 0 if free > total else free
+    in_use = total - max(free, available)
+    return available, in_use + available or total
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -19,6 +19,7 @@ from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
 from vq.broker.channel import Channel
+from vq.broker.disk_looks import FLUSH_SILENT_S
 from vq.broker.insync_set import LAG_MAX_S
 from vq.broker.mastership import Mastership
 from vq.broker.node import BrokerNode
@@ -32,6 +33,7 @@ from vq.errors import (
     PartitionFailed,
     PartitionQuarantined,
     StorageFailed,
+    VqError,
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -145,6 +147,28 @@ async def test_a_master_whose_directory_is_gone_keeps_no_message_and_hands_over(
     await group.until_told("n1", True)
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
     client.close()
+
+
+async def test_a_master_whose_flush_hangs_hands_over_without_an_answer_to_its_puts(
+    group: Group,
+) -> None:
+    """They are with the successor, and nobody can tell when their flush ends here."""
+    await group.begin("n1", "n2")
+    client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
+    flusher = group.cluster.flushers["b1"]
+    flusher.held = True
+    waiting = asyncio.ensure_future(client.put("t", 0, [message(b"y")]))
+    most_s = FLUSH_SILENT_S + HAND_OVER_AFTER_S + WAIT_S
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=most_s)
+    with pytest.raises((VqError, TimeoutError)):
+        await waiting
+    ends = [each._partitions.channels["t", 0].log.end_offset for each in group.nodes.values()]
+    assert ends[0] == ends[1]
+    other = await Client.connect(group.cluster.network, group.nodes["n2"].address)
+    await other.put("t", 0, [message(b"z")])
+    flusher.release()
+    client.close()
+    other.close()
 
 
 async def test_a_copy_whose_directory_is_gone_is_in_sync_no_more(group: Group) -> None:

@@ -1,13 +1,18 @@
 """The doctor's own look at the port of a broker; the others are ``vq.admin``'s."""
 
+import os
 import socket
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.hosts import HOSTS
 
+from vq.admin import doctor as machine
 from vq.admin.checks import Level
 from vq.cli import doctor
+from vq.cli.errors import CommandFailed
 from vq.model import Address
 
 
@@ -27,3 +32,25 @@ def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
 def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:
     found = doctor._port(Address("no-such-host.invalid", 8123))
     assert found.level is Level.WARN
+
+
+def test_a_data_directory_that_hangs_is_left_to_the_check_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up after some seconds; the command looks at nothing by itself."""
+    stat, free = os.stat, threading.Event()
+    here, touched = threading.get_ident(), []
+
+    def hang(path: Any, *args: Any, **more: Any) -> os.stat_result:
+        if str(path) == str(tmp_path):
+            touched.append(threading.get_ident())
+            assert threading.get_ident() != here
+            free.wait(30)
+        return stat(path, *args, **more)
+
+    monkeypatch.setattr(machine, "ANSWER_S", 0.01)
+    monkeypatch.setattr(os, "stat", hang)
+    with pytest.raises(CommandFailed):
+        doctor.doctor.main(["--data", str(tmp_path), "--local"], standalone_mode=False)
+    free.set()
+    assert touched

@@ -182,6 +182,21 @@ def test_a_negative_number_without_its_sign_is_no_free_space(
     assert RealDisk().free_files(tmp_path) == (0, 50)
 
 
+@pytest.mark.parametrize("free", [100, 2**64 - 10])
+def test_a_file_system_of_which_we_can_have_nothing_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """All of it is kept for others; or free space for root lost its sign, too."""
+    odd = SimpleNamespace(
+        f_bavail=0, f_bfree=free, f_blocks=100, f_frsize=4_096, f_favail=0, f_ffree=free, f_files=50
+    )
+    monkeypatch.setattr(os, "statvfs", lambda path: odd)
+    assert RealDisk().free_space(tmp_path) == (0, 409_600)
+    assert RealDisk().free_files(tmp_path) == (0, 50)
+    odd.f_files = 0  # it has no bound for files
+    assert RealDisk().free_files(tmp_path) == (0, 0)
+
+
 def test_what_only_root_can_have_counts_neither_as_free_nor_as_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,52 @@
+"""Archives that a client reads by itself: what one place does to another."""
+
+import asyncio
+import logging
+
+import pytest
+from support.archive_places import URL, Failing
+
+from vq.client import zips
+from vq.client.zips import Zips
+from vq.clock import SystemClock
+from vq.store.zipped_block import WantedBlock
+
+
+def wanted(place: str) -> WantedBlock:
+    url = f"{place}/c/b1/n1/t.0/0/0.zip"
+    return WantedBlock(url, 100_000, "t", 0, "id", 0, 1_000)
+
+
+async def test_a_place_that_hangs_takes_no_thread_from_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many calls hang in it; the other one is told by its own error."""
+    Failing.reset()
+    Failing.asked = lambda _: None
+    Failing.free.clear()
+    found = Zips(SystemClock())
+    try:
+        monkeypatch.setattr(zips, "ANSWER_S", 0.05)
+        hanging = (found.read(wanted(URL), 0, 10, 30.0) for _ in range(zips._THREADS_MAX + 1))
+        assert await asyncio.gather(*hanging) == [None] * (zips._THREADS_MAX + 1)
+        monkeypatch.setattr(zips, "ANSWER_S", 30.0)
+        assert await found.read(wanted("memory://other"), 0, 10, 30.0) is None
+    finally:
+        Failing.free.set()
+        found.close()
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == 2
+    assert "no answer within" in told[0]
+    assert "memory://other" in told[1]
+    assert "no answer within" not in told[1]
+
+
+async def test_the_threads_of_places_that_were_read_long_ago_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zips, "_PLACES_MAX", 2)
+    found = Zips(SystemClock())
+    for number in range(4):
+        await found.read(wanted(f"memory://{number}"), 0, 10, 30.0)
+    assert list(found._calls) == ["memory://2", "memory://3"]
+    found.close()
