@@ -678,9 +678,11 @@ class BrokerNode:
         except TimeoutError:
             self.hangs = True
             logger.warning("broker did not stop in time", timeout_s=self.config.stop_timeout_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._coordinator.close()
+            # Tasks first: without a session, each would log that it failed.
+            for close in (self._tasks.close, self._coordinator.close):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await close()
             return False
         logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True

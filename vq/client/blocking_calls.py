@@ -6,6 +6,7 @@ that hangs does not keep the process from ending, as those of ``concurrent.futur
 
 import asyncio
 import contextlib
+import errno
 import queue
 import threading
 from collections.abc import Callable
@@ -40,6 +41,7 @@ class BlockingCalls:
 
         Raises:
             TimeoutError: It takes longer, or no thread gets free in that time.
+            OSError: The process may have no more threads.
         """
         async with asyncio.timeout(timeout_s):
             await self._free.acquire()
@@ -65,14 +67,21 @@ class BlockingCalls:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(end, result, error)
 
+        if self._running >= self._threads:
+            self._add_thread()
         self._running += 1
-        if self._running > self._threads:
-            self._threads += 1
+        self._queue.put((call, tell))
+        return future
+
+    def _add_thread(self) -> None:
+        try:
             threading.Thread(
                 target=_work, args=(self._queue,), name=self._name, daemon=True
             ).start()
-        self._queue.put((call, tell))
-        return future
+        except RuntimeError as error:  # the process may have no more
+            self._free.release()
+            raise OSError(errno.EAGAIN, str(error)) from error
+        self._threads += 1
 
     def close(self) -> None:
         """End the threads, each after its call."""

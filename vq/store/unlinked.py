@@ -5,6 +5,7 @@ block of 128 MiB, so no thread that others wait for should do it. In here: the d
 still open, and the thread that closes them. Not in here: which files go (``ticket``).
 """
 
+import contextlib
 import os
 import threading
 from collections import Counter, deque
@@ -42,8 +43,7 @@ class UnlinkedFiles:
 
     def close(self, fd: int) -> None:
         """Have a descriptor closed soon; at once where too many wait, or no thread is to be had."""
-        stat = os.fstat(fd)
-        file = _File(fd, stat.st_dev, 0 if stat.st_nlink else stat.st_blocks * _BLOCK_BYTES)
+        file = _file(fd)
         with self._lock:
             if len(self._waiting) < FILES_MAX and (self._closing or self._start()):
                 self._waiting.append(file)
@@ -70,6 +70,15 @@ class UnlinkedFiles:
                     self._closing = False
                     return
                 file = self._waiting.popleft()
-            os.close(file.fd)
+            with contextlib.suppress(OSError):  # it is closed all the same
+                os.close(file.fd)
             with self._lock:
                 self._coming[file.device] -= file.size
+
+
+def _file(fd: int) -> _File:
+    try:
+        stat = os.fstat(fd)
+    except OSError:  # nothing is known of its space
+        return _File(fd, 0, 0)
+    return _File(fd, stat.st_dev, 0 if stat.st_nlink else stat.st_blocks * _BLOCK_BYTES)

@@ -39,6 +39,26 @@ async def test_a_call_that_hangs_is_given_up_and_others_go_on() -> None:
     calls.close()
 
 
+async def test_without_a_thread_to_be_had_a_call_fails_as_one_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever can go on without the call does so; later ones find a thread."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = BlockingCalls(2, "test-none")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await calls.run(lambda: 1, WAIT_S)
+    assert await asyncio.gather(*(calls.run(lambda n=n: n, WAIT_S) for n in range(5))) == [
+        *range(5)
+    ]
+    calls.close()
+
+
 def test_a_call_that_hangs_does_not_keep_the_process_from_ending() -> None:
     program = """
 import asyncio, contextlib, threading

@@ -139,3 +139,28 @@ def until_equal(call: Callable[[], object], wanted: object) -> None:
     while call() != wanted and time.monotonic() < deadline:
         time.sleep(0.001)
     assert call() == wanted
+
+
+def test_an_error_of_one_file_keeps_no_other_one_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system in a network may refuse to close, and to tell a size."""
+    (tmp_path / "a").write_bytes(b"x")
+    fds = [os.open(tmp_path / "a", os.O_RDONLY) for _ in range(3)]
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        os.close(fd)
+        closed.append(fd)
+        raise OSError(5, "Input/output error")
+
+    def fstat(fd: int) -> os.stat_result:
+        raise OSError(116, "Stale file handle")
+
+    module = type("os", (), {"close": staticmethod(close), "fstat": staticmethod(fstat)})
+    monkeypatch.setattr(unlinked, "os", module)
+    files = UnlinkedFiles()
+    for number, fd in enumerate(fds, start=1):
+        files.close(fd)
+        until_equal(lambda number=number: len(closed), number)  # type: ignore[misc]
+    assert closed == fds
