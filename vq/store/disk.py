@@ -173,7 +173,10 @@ class Disk(Protocol):
         ...
 
     def unlink_large(self, path: Path) -> None:
-        """Remove a file that may be large: the name at once, its space soon, on another thread."""
+        """Remove a file that may be large: the name at once, its space soon, on another thread.
+
+        The space of a file of less than ``unlinked.SMALL_BYTES`` is back at once.
+        """
         ...
 
     def rmtree(self, path: Path) -> None:

@@ -15,14 +15,16 @@ __all__ = ["UnlinkedFiles"]
 
 #: So many wait at once. Retention hands in a few at a time, and waits longer than they take.
 FILES_MAX: Final = 32
-
+#: A file that takes less space is closed at once: that takes a millisecond at most, and whoever
+#: deletes it because the disk is full finds its space right away.
+SMALL_BYTES: Final = 4 << 20
 
 #: What ``st_blocks`` counts.
 _BLOCK_BYTES: Final = 512
 
 
 class _File(NamedTuple):
-    """A file to be closed, and the space that comes back with it."""
+    """A file to be closed, and the space that comes back with it; 0: none, or not known."""
 
     fd: int
     device: int
@@ -42,10 +44,14 @@ class UnlinkedFiles:
         self._closing = False
 
     def close(self, fd: int) -> None:
-        """Have a descriptor closed soon; at once where too many wait, or no thread is to be had."""
+        """Have a descriptor closed soon; at once where little space comes back with it.
+
+        Also at once where too many wait, or no thread is to be had.
+        """
         file = _file(fd)
+        small = 0 < file.size < SMALL_BYTES
         with self._lock:
-            if len(self._waiting) < FILES_MAX and (self._closing or self._start()):
+            if not small and len(self._waiting) < FILES_MAX and (self._closing or self._start()):
                 self._waiting.append(file)
                 self._coming[file.device] += file.size
                 return

@@ -46,6 +46,7 @@ def slow_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowClose]:
     slow = SlowClose()
     module = type("os", (), {"close": staticmethod(slow), "fstat": os.fstat})
     monkeypatch.setattr(unlinked, "os", module)
+    monkeypatch.setattr(unlinked, "SMALL_BYTES", 0)
     yield slow
     slow.go_on()
 
@@ -62,6 +63,19 @@ def test_a_large_file_loses_its_name_before_its_space_is_back(
     assert not slow_close.closed
     slow_close.go_on()
     slow_close.wait_for(2)
+
+
+def test_the_space_of_a_small_file_is_back_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_close: SlowClose
+) -> None:
+    """Who deletes small blocks of a full disk can append right away."""
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    size = (tmp_path / "a").stat().st_blocks * 512
+    assert size >= 100_000
+    disk = RealDisk()
+    monkeypatch.setattr(unlinked, "SMALL_BYTES", size + 1)
+    disk.unlink_large(tmp_path / "a")
+    assert len(slow_close.closed) == 1
 
 
 def test_a_file_is_closed_by_the_caller_when_too_many_wait(
