@@ -1,11 +1,13 @@
 """The entry point of the installed command."""
 
+import subprocess
 import sys
 from typing import Any
 
 import pytest
 
 from vq.cli import entry, signals
+from vq.version import __version__
 
 
 class Interrupted:
@@ -26,3 +28,11 @@ def test_ctrl_c_while_the_command_is_imported_shows_no_traceback(
         entry.main()
     assert ended.value.code == signals.exit_code() == 130
     assert capsys.readouterr().err == ""
+
+
+def test_the_package_runs_as_the_command() -> None:
+    """``python -m vq``, where the command's directory is not on PATH."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "vq", "--version"], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == f"vq, version {__version__}\n"
