@@ -121,12 +121,15 @@ def unsafe(
     answers = {node: facts.raw for node, facts in sorted(nodes.items()) if facts.raw is not None}
     master = answers.get(state.master)
     leads = master is not None and master["master"]
-    if not leads and (master is not None or state.master not in nodes):
+    others = sorted(set(nodes) - set(state.insync))
+    without = not leads and (master is not None or state.master not in nodes)
+    if without:
         names = [each if each in nodes else f"{each} (not registered)" for each in state.insync]
-        found.add(
-            UnsafeKind.NO_MASTER,
-            f"no node leads it. In sync: {', '.join(names)}. `vq broker` of one of them starts it",
-        )
+        text = f"no node leads it. In sync: {', '.join(names)}. "
+        text += "`vq broker` of one of them starts it"
+        if others:  # they have nobody to copy from, so no lag of theirs falls
+            text += f". {', '.join(others)} cannot lead: not in sync"
+        found.add(UnsafeKind.NO_MASTER, text)
     for node in state.insync:
         if node not in nodes and leads:
             found.add(
@@ -143,8 +146,8 @@ def unsafe(
             )
     # A group without partitions has nothing to copy: its nodes join with the first one.
     empty = master is not None and leads and not master["partitions"]
-    for node in sorted(set(nodes) - set(state.insync)):
-        if not empty:
+    for node in others:
+        if not (empty or without):
             found.add(UnsafeKind.NOT_IN_SYNC, _behind_text(nodes[node]), node)
     alone = len(state.insync) == 1 and state.insync[0] in nodes and len(nodes) > 1
     if alone and not empty:

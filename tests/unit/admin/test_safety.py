@@ -109,6 +109,14 @@ KINDS = UnsafeKind
         ),
         (
             state("n1"),
+            {"n2": node(lag=2048)},
+            {
+                KINDS.NO_MASTER: "b1: no node leads it. In sync: n1 (not registered). `vq broker` "
+                "of one of them starts it. n2 cannot lead: not in sync"
+            },
+        ),
+        (
+            state("n1"),
             {"n1": node(topic(min_insync=2), topic("u"), master=True)},
             {
                 KINDS.MIN_INSYNC: "b1: 1 node(s) in sync; topics that need more refuse messages: "
