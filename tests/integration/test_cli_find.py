@@ -70,6 +70,8 @@ def test_people_read_messages_and_what_was_searched(cluster: ProcessCluster) -> 
     assert sorted(ended.stdout.split()) == sorted(b"k%d=%d" % (n, n) for n in range(20))
     ended = cluster.vq("message", "find", "shown", "--id", "123456789012345")
     assert b"another range of times may have it" in ended.stderr
+    ended = cluster.vq("message", "find", "shown", "--key", "5")
+    assert b"searched the text '5': for an integer key, add --key-type int" in ended.stderr
 
 
 def test_a_search_goes_on_as_it_told(cluster: ProcessCluster) -> None:

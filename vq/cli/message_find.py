@@ -183,6 +183,10 @@ def find(
         _print(invocation, found.messages, form)
         for line in _report(topic, found, is_by_id=message_id is not None):
             invocation.output.remark(line)
+        if not found.messages and isinstance(wanted_key, str) and wanted_key.isdecimal():
+            invocation.output.remark(
+                f"searched the text {wanted_key!r}: for an integer key, add --key-type int"
+            )
     lost = [gap for _, gap in found.gaps if gap.kind is not GapKind.DELETED]
     if lost:
         raise CommandFailed(
