@@ -213,13 +213,22 @@ _UNSAFE_REMEDIES: Final = {
 }
 
 
+def no_brokers(*, is_first: bool) -> Finding:
+    """Judge a cluster without brokers; ``is_first``: the first one is being set up."""
+    detail = "none has ever registered in this cluster"
+    if is_first:
+        return warn("brokers", detail, "start this one: vq broker --config FILE")
+    remedy = "start one: vq broker --config FILE; or name another --cluster or --zookeeper"
+    return fail("brokers", detail, remedy)
+
+
 def brokers(
     groups: Mapping[str, bool],
     answers: Sequence[BrokerAnswer],
     unsafe: Sequence[Unsafe] = (),
     causes: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """Judge the cluster.
+    """Judge the brokers of a cluster that has some.
 
     Args:
         groups: Whether each has a master.
@@ -227,9 +236,6 @@ def brokers(
         unsafe: What is unsafe in the groups; remarks are left out.
         causes: Why nothing is known of a group's nodes, by group.
     """
-    if not groups:
-        remedy = "start one: vq broker --config FILE; or name another --cluster or --zookeeper"
-        return [fail("brokers", "none has ever registered in this cluster", remedy)]
     told = {each.group for each in unsafe if each.kind is UnsafeKind.NO_MASTER}
     findings = [
         fail(

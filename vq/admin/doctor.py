@@ -105,33 +105,17 @@ def _sync_times(place: Path) -> list[float]:
     return times
 
 
-def port_error(address: Address) -> str | None:
-    """Return why no server can listen at ``address`` now; None when one can."""
-    try:
-        _bind_once(address)
-    except OSError as refused:
-        return refused.strerror or str(refused)
-    return None
-
-
-def _bind_once(address: Address) -> None:
-    """Bind the address and release it, in each address family of its host.
-
-    Raises:
-        OSError: It cannot be bound.
-    """
-    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, kind, protocol, _, place in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            probe.bind(place)
-
-
 # The cluster ----------------------------------------------------------------------------------
-async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
-    """Look at ZooKeeper and every registered broker."""
+async def check_cluster(
+    config: MessageFactoryConfig, *, is_broker_here: bool = False
+) -> list[Finding]:
+    """Look at ZooKeeper and every registered broker.
+
+    Args:
+        config: Where the cluster is.
+        is_broker_here: The settings are those of a broker, which may be the cluster's first: that
+            none has registered is a warning then.
+    """
     servers = [part.strip() for part in config.zookeeper.split(",")]
     versions = await asyncio.gather(
         *(asyncio.to_thread(server_version, server) for server in servers)
@@ -143,7 +127,8 @@ async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
     try:
         async with cluster_client(config, must_exist=False) as cluster:
             session = checks.zookeeper_session(await _latencies(cluster), None)
-            return [found, session, *await check_brokers(cluster)]
+            brokers = await check_brokers(cluster, is_broker_here=is_broker_here)
+            return [found, session, *brokers]
     except VqError as error:
         return [found, checks.zookeeper_session((), str(error))]
 
@@ -175,7 +160,9 @@ async def _latencies(cluster: ClusterClient) -> list[float]:
     return times
 
 
-async def check_brokers(cluster: ClusterClient) -> Sequence[Finding]:
+async def check_brokers(
+    cluster: ClusterClient, *, is_broker_here: bool = False
+) -> Sequence[Finding]:
     """Look at every registered broker, at the groups without a master, and at what is unsafe."""
     status = await cluster_status(cluster)
     answers = await gather_all(
@@ -185,8 +172,10 @@ async def check_brokers(cluster: ClusterClient) -> Sequence[Finding]:
     )
     groups = {report.group.group: report.group.alive for report in status.brokers}
     causes = {each.group.group: each.error for each in status.brokers if not each.name}
+    if not groups:
+        return [checks.no_brokers(is_first=is_broker_here)]
     found = checks.brokers(groups, answers, status.unsafe, causes)
-    return [*found, *checks.archive(await archive_facts(cluster))] if groups else found
+    return [*found, *checks.archive(await archive_facts(cluster))]
 
 
 async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) -> BrokerAnswer:

@@ -9,7 +9,7 @@ import click
 
 from vq.admin import checks
 from vq.admin.checks import Finding, Level
-from vq.admin.doctor import check_cluster, check_machine, port_error
+from vq.admin.doctor import check_cluster, check_machine
 from vq.broker.config import BrokerConfig
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, directory
@@ -17,6 +17,7 @@ from vq.cli.settings import build, is_given
 from vq.devtools.processes import ask_status
 from vq.devtools.zookeeper import MissingPart, find_jars, find_java
 from vq.model import Address
+from vq.remoting.ports import port_error
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
@@ -42,7 +43,10 @@ def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
         _port(Address(config.host, config.port)),
     ]
     if not local:
-        findings += asyncio.run(check_cluster(invocation.client_config()))
+        is_broker_here = is_given("broker", "group", invocation.sources)
+        findings += asyncio.run(
+            check_cluster(invocation.client_config(), is_broker_here=is_broker_here)
+        )
     _print(invocation, findings)
     failed = sum(finding.level is Level.FAIL for finding in findings)
     if failed:

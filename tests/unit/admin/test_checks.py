@@ -61,7 +61,8 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
         checks.broker_port("127.0.0.1:8123", "in use", None),
         checks.zookeeper_servers({"a:1": None}),
         checks.zookeeper_session([], "no session"),
-        *checks.brokers({}, []),
+        checks.no_brokers(is_first=False),
+        checks.no_brokers(is_first=True),
         *checks.brokers({"b1": False}, [BrokerAnswer("b2/n1", "h:1", error="TimedOut: 5 s")]),
     ]
     assert all(finding.remedy for finding in findings)

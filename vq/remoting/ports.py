@@ -1,0 +1,52 @@
+"""Ports of this machine: one that is free, and why one cannot be listened on. Blocking."""
+
+import socket
+from typing import Final
+
+from vq.model import Address
+
+#: What listens here is reached from this machine alone.
+LOOPBACK: Final = "127.0.0.1"
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """Return a TCP port of ``host`` that was free a moment ago.
+
+    Raises:
+        OSError: The host is no address of this machine.
+    """
+    family, kind, protocol, _, place = _places(Address(host, 0))[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.bind(place)
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_error(address: Address) -> str | None:
+    """Return why no server can listen at ``address`` now; None when one can."""
+    try:
+        _bind_once(address)
+    except OSError as refused:
+        return refused.strerror or str(refused)
+    return None
+
+
+def _bind_once(address: Address) -> None:
+    """Bind the address and release it, in each address family of its host.
+
+    Raises:
+        OSError: It cannot be bound.
+    """
+    for family, kind, protocol, _, place in _places(address):
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(place)
+
+
+def _places(
+    address: Address,
+) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[object, ...]]]:
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(found)
