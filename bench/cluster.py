@@ -18,8 +18,9 @@ from vq.cli.workload import WorkFailed
 from vq.coordination import registry, topics
 from vq.coordination.values.brokers import GroupState
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import FlushMode
+from vq.remoting.ports import free_port
 
 CLUSTER = "bench"
 GROUP = "b1"

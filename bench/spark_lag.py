@@ -30,8 +30,9 @@ from pyspark_vq.reports.progress import Progress
 from pyspark_vq.session import session
 from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.remoting.ports import free_port
 
 CLUSTER: Final = "bench"
 TOPICS: Final = 10

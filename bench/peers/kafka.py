@@ -30,7 +30,7 @@ from bench.peers.peer import (
     need_client,
 )
 from vq.cli.workload import Outcomes, Ready, contents
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _COUNT: Final = 500_000  # fewer are over before the measure has begun
 _WARM: Final = 100_000  # the server compiles itself meanwhile

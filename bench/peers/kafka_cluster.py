@@ -21,7 +21,7 @@ from bench.peers.cluster import NODES, STRUCK, ClusterPeer, Nodes
 from bench.peers.peer import FSYNC, PAGE_CACHE, Missing, Server
 from bench.peers.steady import Done, Progress, send_steadily
 from vq.cli.workload import Ready
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _TAKE: Final = 10_000
 _WAIT_S: Final = 60.0

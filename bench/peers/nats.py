@@ -25,7 +25,7 @@ from bench.peers.peer import (
     program_of,
 )
 from vq.cli.workload import Ready, contents
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _IN_FLIGHT: Final = 500
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.peers.peer import FSYNC, PROGRESS_EVERY, Peer, Server, Values, find_program, need_client
 from vq.cli.workload import Ready, WorkFailed, contents
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _SERVER_PLACES: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
 _IN_FLIGHT: Final = 500

@@ -21,7 +21,7 @@ from bench.peers.cluster import NODES, STRUCK, ClusterPeer, Nodes
 from bench.peers.peer import FSYNC, Missing, Server, find_program
 from bench.peers.steady import Progress, publish_steadily
 from vq.cli.workload import Ready
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _KIND: Final = "quorum"
 _WAIT_S: Final = 60.0

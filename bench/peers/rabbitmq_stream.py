@@ -10,7 +10,7 @@ from typing import Any, Final
 from bench.peers import rabbitmq
 from bench.peers.peer import PAGE_CACHE, PROGRESS_EVERY, Peer, Values, check_received, need_client
 from vq.cli.workload import Ready, WorkFailed, contents
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 _BATCH: Final = 1_000
 _BATCHES_IN_FLIGHT: Final = 8

@@ -31,8 +31,8 @@ from support.zookeeper import admin
 
 from vq.coordination.registry import REGISTER_TIMEOUT_S
 from vq.devtools.processes import BrokerSpec
-from vq.devtools.zookeeper import free_port
 from vq.model import Address
+from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow
 

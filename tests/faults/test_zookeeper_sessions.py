@@ -31,9 +31,10 @@ from vq.coordination.routes import RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.values.consumers import CommittedOffset
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
+from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow
 until = partial(waiting.until, timeout_s=PROCESSES_WAIT_S)

@@ -10,13 +10,13 @@ import pytest
 from support.threads import in_thread
 from support.waiting import WAIT_S
 
-from vq.devtools.zookeeper import free_port
 from vq.errors import ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.connection import Opened, Request, ServerConnection, ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.remoting.ports import free_port
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 

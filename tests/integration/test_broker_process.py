@@ -16,12 +16,12 @@ from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import free_port
 from vq.errors import FrameTooLarge, OutcomeUnknown, UnknownTopic
 from vq.model import Address
 from vq.remoting.format import MAGIC_VERSION, PREFIX
 from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error
+from vq.remoting.ports import free_port
 from vq.store.record import decode_records
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}

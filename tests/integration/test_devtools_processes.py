@@ -14,7 +14,7 @@ from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import ChildEnded
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +107,21 @@ def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
     assert findings["zookeeper"]["detail"] == f"{address} refused the connection"
     assert "vq standalone" in findings["zookeeper"]["remedy"]
     assert findings["data directory"]["level"] == "ok"
+
+
+def test_the_doctor_lets_the_first_broker_of_a_cluster_be_set_up(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """Checking a broker's file before its first start warns; a mistyped cluster still fails."""
+    (tmp_path / "vq.toml").write_text(
+        f'[broker]\ndata = "{tmp_path / "data"}"\ngroup = "b1"\nnode = "n1"\nport = 0\n'
+    )
+    first = processes.vq("doctor", "--config", str(tmp_path / "vq.toml"), "--json")
+    assert first.returncode == 0, first.stdout
+    (found,) = (each for each in json.loads(first.stdout) if each["check"] == "brokers")
+    assert found["level"] == "warn"
+    assert found["remedy"] == "start this one: vq broker --config FILE"
+    assert processes.vq("doctor").returncode == 1
 
 
 def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_path: Path) -> None:
@@ -268,6 +283,50 @@ def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path:
     assert running.returncode == 2
     assert out == b""
     assert f"--zookeeper-port {first} is also the port of broker b1" in said.decode()
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_listens_on_the_address_of_its_choice_alone(
+    tmp_path: Path, zookeeper: ZooKeeperService
+) -> None:
+    """Brokers, metrics and ZooKeeper; clients are told that address. (``zookeeper``: see above.)"""
+    with start_standalone(tmp_path, "--host", "127.0.0.2", "--brokers", "1") as running:
+        assert running.stdout is not None
+        told = json.loads(running.stdout.readline())
+        (broker,) = told["brokers"]
+        addresses = [told["zookeeper"], broker["address"], broker["metrics"].split("/")[2]]
+        cluster = ProcessCluster(tmp_path, told["zookeeper"])
+        try:
+            assert {each.rpartition(":")[0] for each in addresses} == {"127.0.0.2"}
+            for each in addresses:
+                here, port = each.rpartition(":")[::2]
+                socket.create_connection((here, int(port)), timeout=10).close()
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.1", int(port)), timeout=10)
+            assert cluster.vq("topic", "create", "t", "--cluster", "default").returncode == 0
+            sent = cluster.vq("produce", "t", "--cluster", "default", stdin=b"hello\n")
+            assert sent.returncode == 0, sent.stderr
+        finally:
+            running.send_signal(signal.SIGTERM)
+            running.communicate(timeout=PROCESSES_WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "said"),
+    [
+        ("0.0.0.0", 2, "--host 0.0.0.0 is every address of this machine"),
+        ("::", 2, "--host :: is every address of this machine"),
+        ("not a host", 2, "'not a host' is not the name of a host"),
+        ("192.0.2.1", 1, "nothing can listen on --host 192.0.2.1"),
+    ],
+)
+def test_standalone_refuses_an_address_that_is_none_of_this_machine(
+    tmp_path: Path, host: str, code: int, said: str
+) -> None:
+    with start_standalone(tmp_path, "--host", host) as running:
+        out, told = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert (running.returncode, out) == (code, b"")
+    assert said in told.decode()
     assert not (tmp_path / "data").exists()
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.cluster import ProcessCluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))

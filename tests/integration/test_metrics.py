@@ -11,7 +11,7 @@ from support.cluster import ProcessCluster
 from support.http import samples
 from support.waiting import PROCESSES_WAIT_S, block_until
 
-from vq.devtools.zookeeper import free_port
+from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow
 

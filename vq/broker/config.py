@@ -256,19 +256,20 @@ def _check_reachable(host: str, advertised: Address | None) -> None:
 
     A client that connects to ``0.0.0.0`` reaches its own machine.
     """
-    if advertised is not None and _is_every_address(advertised.host):
+    if advertised is not None and is_every_address(advertised.host):
         raise InvalidArgument(
             f"advertised = {str(advertised)!r} names no machine; give the host name or address "
             "that clients connect to"
         )
-    if advertised is None and _is_every_address(host):
+    if advertised is None and is_every_address(host):
         raise InvalidArgument(
             f"host = {host!r} listens on every address and names none that clients could connect "
             "to; give the one to connect to, too: `--advertised HOST:PORT`"
         )
 
 
-def _is_every_address(host: str) -> bool:
+def is_every_address(host: str) -> bool:
+    """Return whether a server that listens there listens on all addresses of its machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

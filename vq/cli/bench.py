@@ -21,9 +21,10 @@ from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups, topics
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode, TopicSettings
+from vq.remoting.ports import free_port
 
 PARTS = ("async", "sync", "consume", "latency")
 _COLUMNS = ("benchmark", "messages", "per_second", "mb_per_s", "p50_ms", "p99_ms", "max_ms")

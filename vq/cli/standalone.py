@@ -9,7 +9,6 @@
 import contextlib
 import fcntl
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,15 +19,16 @@ from typing import Protocol
 import click
 
 from vq.backoff import Backoff
+from vq.broker.config import is_every_address
 from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
-from vq.model import Address
+from vq.model import Address, check_host
+from vq.remoting.ports import LOOPBACK, free_port, port_error
 from vq.store.directory import unusable
 from vq.store.disk import RealDisk
 
-_HOST = "127.0.0.1"
 _TICK_S = 0.2
 BROKERS_MAX = 64
 _METRICS_ABOVE = 100
@@ -198,6 +198,13 @@ class StandaloneCluster:
     help="Where everything is kept; used again next time.",
 )
 @click.option(
+    "--host",
+    default=LOOPBACK,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of this machine where all of it listens, and which clients are told.",
+)
+@click.option(
     "--port",
     type=WholeNumber(0, 65535),
     metavar="N",
@@ -219,20 +226,23 @@ def standalone(
     brokers: int,
     replicas: int,
     data: Path,
+    host: str,
     port: int,
     zookeeper_port: int,
 ) -> None:
     """Run ZooKeeper and brokers here, for development.
 
     Runs until ctrl-C and takes everything down with it. A broker that ends by itself, or
-    ZooKeeper, is started again. Everything listens on 127.0.0.1 only. Not for production: there,
-    ZooKeeper is an ensemble of its own and `vq broker` runs on each machine.
+    ZooKeeper, is started again. Everything listens on 127.0.0.1, unless --host names another
+    address: whoever reaches that one can read, send and delete everything. Not for production:
+    there, ZooKeeper is an ensemble of its own and `vq broker` runs on each machine.
     """
     if "zookeeper" in invocation.sources.flags:
         raise InvalidArgument("standalone starts its own ZooKeeper: give --zookeeper-port instead")
     cluster_name = invocation.client_config().cluster
     names = [(f"b{b + 1}", _node(n + 1)) for n in range(replicas) for b in range(brokers)]
-    ports = _broker_ports(len(names), port)
+    _check_host(host)
+    ports = _broker_ports(len(names), Address(host, port))
     if zookeeper_port in ports:
         raise InvalidArgument(
             f"--zookeeper-port {zookeeper_port} is also the port of broker "
@@ -240,16 +250,20 @@ def standalone(
             f"{ports[-1]}, choose another for one of them with --zookeeper-port or --port"
         )
     if zookeeper_port:
-        _check_free(zookeeper_port, "ZooKeeper", "--zookeeper-port")
+        _check_free(Address(host, zookeeper_port), "ZooKeeper", "--zookeeper-port")
     with _stop_signals() as stop, _exclusive(data):
         invocation.output.remark(f"starting ZooKeeper and {len(names)} broker(s) in {data} ...")
-        zookeeper = EmbeddedZooKeeper(data / "zookeeper", port=zookeeper_port)
+        zookeeper = EmbeddedZooKeeper(data / "zookeeper", port=zookeeper_port, host=host)
         zookeeper.start()
         cluster = StandaloneCluster(
             zookeeper,
             [
-                BrokerChild(_spec(data, *name, address, metrics, zookeeper.hosts, cluster_name))
-                for name, address, metrics in zip(names, ports, _metrics_ports(ports), strict=True)
+                BrokerChild(
+                    _spec(data, *name, Address(host, each), metrics, zookeeper.hosts, cluster_name)
+                )
+                for name, each, metrics in zip(
+                    names, ports, _metrics_ports(host, ports), strict=True
+                )
             ],
         )
         try:
@@ -268,14 +282,20 @@ def _node(number: int) -> str:
 
 
 def _spec(
-    data: Path, group: str, node: str, port: int, metrics_port: int, zookeeper: str, cluster: str
+    data: Path,
+    group: str,
+    node: str,
+    address: Address,
+    metrics_port: int,
+    zookeeper: str,
+    cluster: str,
 ) -> BrokerSpec:
     directory = group if node == _node(1) else f"{group}-{node}"
     return BrokerSpec(
         data=(data / directory).absolute(),
         group=group,
         node=node,
-        address=Address(_HOST, port),
+        address=address,
         zookeeper=zookeeper,
         cluster=cluster,
         metrics_port=metrics_port,
@@ -291,7 +311,7 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
             "address": str(child.spec.address),
             "pid": child.pid,
             "log": str(child.spec.log),
-            "metrics": f"http://{_HOST}:{child.spec.metrics_port}/metrics",
+            "metrics": f"http://{child.spec.metrics}/metrics",
         }
         for child in cluster.brokers
     ]
@@ -376,43 +396,55 @@ def _exclusive(data: Path) -> Iterator[None]:
         yield
 
 
-def _broker_ports(count: int, first: int) -> list[int]:
-    if first == 0:
-        return [free_port() for _ in range(count)]
-    if first + count - 1 > 65535:
-        raise InvalidArgument(f"--port {first} leaves no room for {count} brokers below 65536")
-    ports = list(range(first, first + count))
+def _check_host(host: str) -> None:
+    """Return if clients can be told this address.
+
+    Raises:
+        InvalidArgument: It is no name of a host, or means every address of a machine.
+        PortTaken: It is not an address of this machine.
+    """
+    if is_every_address(check_host(host)):
+        raise InvalidArgument(
+            f"--host {host} is every address of this machine, and clients are told one: name it"
+        )
+    error = port_error(Address(host, 0))
+    if error is not None:
+        raise PortTaken(
+            f"nothing can listen on --host {host} ({error}); give an address of this machine"
+        )
+
+
+def _broker_ports(count: int, first: Address) -> list[int]:
+    if first.port == 0:
+        return [free_port(first.host) for _ in range(count)]
+    if first.port + count - 1 > 65535:
+        raise InvalidArgument(f"--port {first.port} leaves no room for {count} brokers below 65536")
+    ports = list(range(first.port, first.port + count))
     for port in ports:
-        _check_free(port, "a broker", "--port")
+        _check_free(Address(first.host, port), "a broker", "--port")
     return ports
 
 
-def _metrics_ports(ports: list[int]) -> list[int]:
+def _metrics_ports(host: str, ports: list[int]) -> list[int]:
     """Return a port for the metrics of each broker: a hundred above its own, or any free one.
 
     The usual 8124 is that of the second broker here.
     """
     wanted = [port + _METRICS_ABOVE for port in ports]
-    return [port if port not in ports and _is_free(port) else free_port() for port in wanted]
+    return [
+        port if port not in ports and _is_free(Address(host, port)) else free_port(host)
+        for port in wanted
+    ]
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except (OSError, OverflowError):
-            return False
-    return True
+def _is_free(address: Address) -> bool:
+    return address.port <= 65535 and port_error(address) is None
 
 
-def _check_free(port: int, who: str, flag: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            raise PortTaken(
-                f"port {port} for {who} cannot be used on {_HOST} ({error.strerror}); "
-                f"choose another with {flag}, 0 takes a free one"
-            ) from error
+def _check_free(address: Address, who: str, flag: str) -> None:
+    error = port_error(address)
+    if error is not None:
+        raise PortTaken(
+            f"port {address.port} for {who} cannot be used on {address.host} ({error}); "
+            f"choose another with {flag}, 0 takes a free one"
+        )

@@ -43,7 +43,7 @@ class ChildEnded(ChildFailed):
 class BrokerSpec:
     """What one broker child is told; ``data`` also names its log, ``<data>.log``.
 
-    ``metrics_port`` is 0 for none.
+    ``metrics_port`` is 0 for none; metrics are served where the broker listens.
     """
 
     data: Path
@@ -61,6 +61,11 @@ class BrokerSpec:
         return f"{self.group}/{self.node}"
 
     @property
+    def metrics(self) -> Address:
+        """Where metrics are served."""
+        return Address(self.address.host, self.metrics_port)
+
+    @property
     def log(self) -> Path:
         """Where the child's output goes."""
         return self.data.with_name(self.data.name + ".log")
@@ -73,7 +78,8 @@ class BrokerSpec:
             "node": self.node,
             "host": self.address.host,
             "port": self.address.port,
-            "metrics-port": self.metrics_port,
+            "metrics-host": self.metrics.host,
+            "metrics-port": self.metrics.port,
             "zookeeper": self.zookeeper,
             "cluster": self.cluster,
             "die-with": os.getpid(),

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,8 @@ from typing import Final, Self
 from vq.coordination.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
+from vq.model import Address
+from vq.remoting.ports import LOOPBACK, free_port, port_error
 
 logger = get_logger(__name__)
 
@@ -119,22 +120,16 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     )
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class EmbeddedZooKeeper:
-    """One real ZooKeeper server, or an ensemble, on the loopback address.
+    """One real ZooKeeper server, or an ensemble.
 
     The servers die with this process. Reusing a directory keeps its data and ports.
 
     Args:
         directory: Where everything is kept; made if missing.
         port: Client port of the first server; the others follow it. 0 picks free ones.
+        host: The address where clients connect; what the servers of an ensemble say to each other
+            stays on the loopback address.
         servers: How many, 1 to 7.
         tick_ms: ZooKeeper's tick; session time-outs of 2 ticks to 60 s are granted.
         java: The Java to use; found by ``find_java`` if None.
@@ -148,6 +143,7 @@ class EmbeddedZooKeeper:
         directory: Path,
         *,
         port: int = 0,
+        host: str = LOOPBACK,
         servers: int = 1,
         tick_ms: int = 500,
         java: Path | None = None,
@@ -169,13 +165,13 @@ class EmbeddedZooKeeper:
         self._memory_mb = memory_mb
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
-        self._servers = [_Server(directory / f"server-{n}", n) for n in range(1, servers + 1)]
+        self._servers = [_Server(directory / f"server-{n}", n, host) for n in range(1, servers + 1)]
         self._served = False
 
     @property
     def hosts(self) -> str:
-        """The connection string, ``127.0.0.1:port[,…]``. Valid once started."""
-        return ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+        """The connection string, ``host:port[,…]``. Valid once started."""
+        return ",".join(str(server.address) for server in self._servers)
 
     @property
     def port(self) -> int:
@@ -306,7 +302,7 @@ class EmbeddedZooKeeper:
             if fresh_ports or not server.port:
                 fixed = self._port + number if self._port else 0
                 kept = 0 if fresh_ports else server.configured_port()
-                server.port = fixed or kept or free_port()
+                server.port = fixed or kept or free_port(server.host)
                 server.quorum_port, server.election_port = free_port(), free_port()
         ensemble = self._servers if len(self._servers) > 1 else []
         for server in self._servers:
@@ -338,7 +334,7 @@ class EmbeddedZooKeeper:
 
     def _check_ports(self) -> None:
         for server in self._servers:
-            if not server.running and not _is_free(server.port):
+            if not server.running and port_error(server.address) is not None:
                 raise CoordinationError(
                     f"port {server.port} for ZooKeeper is taken by another process; stop that one "
                     "or choose another port"
@@ -348,9 +344,10 @@ class EmbeddedZooKeeper:
 class _Server:
     """One server process and its directory."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, host: str) -> None:
         self.directory = directory
         self.number = number
+        self.host = host
         self.port = 0
         self.quorum_port = 0
         self.election_port = 0
@@ -361,6 +358,11 @@ class _Server:
     def running(self) -> bool:
         return self.process is not None and not self._ended.is_set()
 
+    @property
+    def address(self) -> Address:
+        """Where clients connect; its port is 0 before it is configured."""
+        return Address(self.host, self.port)
+
     def configured_port(self) -> int:
         """Return the port of an earlier run, if it is free now, else 0."""
         try:
@@ -369,7 +371,7 @@ class _Server:
             return 0
         match = re.search(r"^clientPort=(\d+)$", text, re.MULTILINE)
         port = int(match[1]) if match else 0
-        return port if _is_free(port) else 0
+        return port if port_error(Address(self.host, port)) is None else 0
 
     def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]", *, purge: bool) -> None:
         data = self.directory / "data"
@@ -381,7 +383,7 @@ class _Server:
             # beyond Latin-1 as they are, and Java reads names of files as its locale has it.
             "dataDir=./data",
             f"clientPort={self.port}",
-            "clientPortAddress=127.0.0.1",
+            f"clientPortAddress={self.host}",
             "4lw.commands.whitelist=*",
             "maxClientCnxns=4096",
             f"minSessionTimeout={2 * tick_ms}",
@@ -392,7 +394,7 @@ class _Server:
             "syncLimit=10",
         ]
         lines += [
-            f"server.{s.number}=127.0.0.1:{s.quorum_port}:{s.election_port}" for s in ensemble
+            f"server.{s.number}={LOOPBACK}:{s.quorum_port}:{s.election_port}" for s in ensemble
         ]
         (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
@@ -465,7 +467,7 @@ class _Server:
         """Return ``leader``, ``follower`` or ``standalone``, "" when it does not serve."""
         if not self.running:
             return ""
-        match = re.search(r"^Mode: (\w+)", four_letter_word("127.0.0.1", self.port, "srvr"), re.M)
+        match = re.search(r"^Mode: (\w+)", four_letter_word(self.host, self.port, "srvr"), re.M)
         return match[1] if match else ""
 
     def log_tail(self, lines: int = 12) -> str:
@@ -474,17 +476,6 @@ class _Server:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
-
-
-def _is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` of the loopback address now."""
-    try:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-    except OSError:
-        return False
-    return True
 
 
 def _java_candidates(env: Mapping[str, str]) -> Iterable[Path]:

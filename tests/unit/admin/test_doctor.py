@@ -13,8 +13,8 @@ from support.waiting import until_true
 from vq.admin import doctor
 from vq.admin.checks import Level
 from vq.broker.config import BrokerConfig
-from vq.devtools.zookeeper import free_port
 from vq.model import Address
+from vq.remoting.ports import free_port
 
 
 @pytest.mark.parametrize("host", HOSTS)
