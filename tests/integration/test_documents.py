@@ -80,14 +80,24 @@ def test_no_two_how_tos_create_the_same_topic() -> None:
     assert {topic: names for topic, names in creators.items() if len(names) > 1} == {}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Relative links between files of the project; anchors must be headings."""
-    for target, anchor in _LINK.findall(document.read_text()):
-        path = (document.parent / target).resolve()
-        assert path.exists(), f"{target} does not exist"
-        if anchor and path.suffix == ".md":
-            assert anchor[1:] in anchors(path), f"{target} has no heading {anchor}"
+    links = [
+        (document, target, anchor)
+        for document in DOCUMENTS
+        for target, anchor in _LINK.findall(document.read_text())
+    ]
+    assert [f"{each[0]}: {wrong}" for each in links if (wrong := dead(*each))] == []
+
+
+def dead(document: Path, target: str, anchor: str) -> str:
+    """What is wrong with a link; "" if it leads somewhere."""
+    path = (document.parent / target).resolve()
+    if not path.exists():
+        return f"{target} does not exist"
+    if anchor and path.suffix == ".md" and anchor[1:] not in anchors(path):
+        return f"{target} has no heading {anchor}"
+    return ""
 
 
 def anchors(path: Path) -> set[str]:

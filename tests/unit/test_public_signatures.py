@@ -93,12 +93,12 @@ def test_type_checkers_know_the_texts_that_a_setting_takes(settings: Any) -> Non
             assert getattr(given, name) is each
 
 
-@pytest.mark.parametrize("cls", public_classes(), ids=public_classes().get)
-def test_a_public_signature_has_only_public_names(cls: type) -> None:
+def test_a_public_signature_has_only_public_names() -> None:
     """A program with type checks must be able to write down what it is given and what it gives."""
     known = {*public_classes(), *error_classes()}
     hidden = {
-        f"{name}: {found.__module__}.{found.__qualname__}"
+        f"{cls.__qualname__}.{name}: {found.__module__}.{found.__qualname__}"
+        for cls in public_classes()
         for name, member in members_of(cls)
         for hint in typing.get_type_hints(member).values()
         for found in classes_in(hint)

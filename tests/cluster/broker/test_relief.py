@@ -450,6 +450,10 @@ async def test_a_copy_goes_on_between_refusing_messages_and_the_last_mark(node_p
     pair = node_pair
     disk = Disk(pair.nodes["n2"], pair.disk("n2"))
     disk.fill(0.93)
+    node = pair.nodes["n2"]
+    assert isinstance(node._disks.main.place.refusal, DiskFull)
+    end = pair.log("n2").end_offset
     await pair.put(5)
     await until(pair.same)
+    assert pair.log("n2").end_offset > end
     assert pair.nodes["n1"]._context.role.named == 2

@@ -21,62 +21,126 @@ from vq.errors import InternalError
 from vq.model import PartitionPlacement, PartitionState, Span, TopicSettings
 from vq.store.log import LogState
 
-#: The next state by state and event, "-" where the event must not happen. Written by hand, so that
-#: a change of the table is a change of this picture, too. Columns: placed to write, read only, not
-#: writable, deleted, to read, elsewhere; seal, short, damage found; SEAL, ADOPT, move over,
-#: unsealed, put aside; fail, open failed, close.
-PICTURE = """
-             wr ro nw dl rd el  sf sh dm  se ad mo us pa  fa of cl
-opening      wr ro nw dl rd el  -  -  -   -  -  op -  -   fa un cl
-writes       wr ro nw dl rd el  us up qu  se -  wr -  op  fa un cl
-read_only    wr ro nw dl rd el  us up qu  se -  ro -  op  fa un cl
-not_writable wr ro nw dl rd el  us up qu  se -  nw -  op  fa un cl
-deleted      wr ro nw dl rd el  dl dl qu  -  -  dl -  op  fa un cl
-reads        wr ro nw dl rd el  rd -  qu  -  -  rd -  rd  fa un cl
-elsewhere    wr ro nw dl rd el  el -  qu  -  pr el -  -   fa un cl
-prepared     wr ro nw dl rd pr  pr -  pr  -  pr el -  pr  fa un cl
-unprepared   wr ro nw dl rd el  -  -  -   -  -  up -  op  fa un cl
-sealed       se se se se rd el  se se qu  se -  op -  se  fa un cl
-unsealing    wr ro nw dl rd el  -  -  -   se -  us op op  fa un cl
-quarantined  qu qu qu qu qu qu  -  -  qu  -  pr qu -  op  fa un cl
-failed       fa fa fa fa fa fa  fa fa fa  -  -  fa -  -   fa fa cl
-unreadable   un un un un un un  un un un  -  -  un -  -   un un cl
-closed       cl cl cl cl cl cl  cl cl cl  -  -  cl -  -   cl cl cl
-"""
-SHORT = {
-    "op": State.OPENING,
-    "wr": State.WRITES,
-    "ro": State.READ_ONLY,
-    "nw": State.NOT_WRITABLE,
-    "dl": State.DELETED,
-    "rd": State.READS,
-    "el": State.ELSEWHERE,
-    "pr": State.PREPARED,
-    "up": State.UNPREPARED,
-    "se": State.SEALED,
-    "us": State.UNSEALING,
-    "qu": State.QUARANTINED,
-    "fa": State.FAILED,
-    "un": State.UNREADABLE,
-    "cl": State.CLOSED,
+#: What ZooKeeper says of a partition, as this group sees it.
+PLACED = [event for event in Event if event.startswith("placed_")]
+#: What an open log says of itself.
+LOGS = [Event.SEAL_FOUND, Event.SHORT_FOUND, Event.DAMAGE_FOUND]
+#: Errors of the disk, and the end of the topic or the node.
+ENDS = {
+    Event.FAIL: State.FAILED,
+    Event.OPEN_FAILED: State.UNREADABLE,
+    Event.CLOSE: State.CLOSED,
 }
-ROWS = {row.split()[0]: row.split()[1:] for row in PICTURE.strip().splitlines()[1:]}
+ENDED = [*ENDS.values()]
+LIVE = [state for state in State if state not in ENDED]
+#: The states in which the placement gives the appends to this group, by what it says.
+OWN = {
+    Event.PLACED_TO_WRITE: State.WRITES,
+    Event.PLACED_READ_ONLY: State.READ_ONLY,
+    Event.PLACED_NOT_WRITABLE: State.NOT_WRITABLE,
+}
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
-def test_every_event_in_every_state_leads_on_or_raises(state: State, event: Event) -> None:
-    wanted = ROWS[state][list(Event).index(event)]
-    if wanted == "-":
+def reached(start: State, *, without: tuple[Event, ...] = ()) -> set[State]:
+    """Every state that some events lead to from ``start``, none of them in ``without``."""
+    found, new = {start}, [start]
+    while new:
+        for event, following in TRANSITIONS[new.pop()].items():
+            if event not in without and following not in found:
+                found.add(following)
+                new.append(following)
+    return found
+
+
+def test_an_event_leads_on_where_the_table_has_it_and_is_a_bug_elsewhere() -> None:
+    for state, event in itertools.product(State, Event):
+        if event in TRANSITIONS[state]:
+            assert next_state(state, event) is TRANSITIONS[state][event]
+            continue
         with pytest.raises(InternalError, match=f"{state} cannot take the event {event}"):
             next_state(state, event)
-    else:
-        assert next_state(state, event) is SHORT[wanted]
 
 
-def test_the_tables_and_the_picture_have_every_state_and_event() -> None:
-    assert list(TRANSITIONS) == list(RULES) == list(ROWS) == list(State)
+def test_every_state_is_reached_and_every_event_used() -> None:
+    assert set(TRANSITIONS) == reached(State.OPENING) == set(RULES) == set(State)
+    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
     assert list(EVENTS) == list(Event)
-    assert all(len(row) == len(Event) for row in ROWS.values())
+
+
+def test_an_error_of_the_disk_ends_every_state_that_lives() -> None:
+    for state, (event, end) in itertools.product(LIVE, ENDS.items()):
+        assert next_state(state, event) is end
+
+
+def test_only_a_closed_topic_or_node_ends_what_ended() -> None:
+    """The first I/O error is the last: no placement and no log makes it take messages again."""
+    for state in ENDED:
+        assert reached(state) == {state, State.CLOSED}, state
+
+
+def test_the_placement_says_what_a_partition_with_a_sound_log_does() -> None:
+    """But for a move that is on, and what is damaged or prepared: see below."""
+    wanted = OWN | {
+        Event.PLACED_DELETED: State.DELETED,
+        Event.PLACED_TO_READ: State.READS,
+        Event.PLACED_ELSEWHERE: State.ELSEWHERE,
+    }
+    exempt = {State.SEALED, State.QUARANTINED, State.PREPARED}
+    for state in set(LIVE) - exempt:
+        assert {event: next_state(state, event) for event in PLACED} == wanted, state
+    assert [next_state(State.PREPARED, event) for event in PLACED] == [
+        State.PREPARED if event is Event.PLACED_ELSEWHERE else wanted[event] for event in PLACED
+    ]
+
+
+def test_messages_are_taken_only_after_the_placement_says_so() -> None:
+    """A log that is opened, unsealed or put in the place of another one takes none by itself."""
+    for state in set(LIVE) - {State.WRITES}:
+        assert State.WRITES not in reached(state, without=(Event.PLACED_TO_WRITE,)), state
+
+
+def test_a_log_that_is_not_whole_and_open_takes_no_messages() -> None:
+    special = [State.UNSEALING, State.UNPREPARED, State.QUARANTINED]
+    for state, (event, then) in itertools.product(OWN.values(), zip(LOGS, special, strict=True)):
+        assert next_state(state, event) is then
+        assert not RULES[then].append
+
+
+def test_a_move_is_ended_by_its_end_alone() -> None:
+    """Its source counts on the end of the log, so settings that change meanwhile do not matter."""
+    for state in (*OWN.values(), State.UNSEALING):
+        assert next_state(state, Event.SEAL) is State.SEALED
+    stays = {event for event, then in TRANSITIONS[State.SEALED].items() if then is State.SEALED}
+    assert stays == {
+        *OWN,
+        Event.PLACED_DELETED,
+        Event.SEAL_FOUND,
+        Event.SHORT_FOUND,
+        Event.SEAL,
+        Event.PUT_ASIDE,
+    }
+    assert next_state(State.SEALED, Event.MOVE_OVER) is State.OPENING
+    for state in set(LIVE) - {State.SEALED, State.PREPARED}:
+        assert next_state(state, Event.MOVE_OVER) is state  # a version that changed, and no move
+
+
+def test_damage_inside_a_log_ends_with_another_log_alone() -> None:
+    """Neither the placement nor the end of a move makes it serve."""
+    sources = {state for state in State if Event.DAMAGE_FOUND in TRANSITIONS[state]}
+    for state in sources - {State.PREPARED} - set(ENDED):
+        assert next_state(state, Event.DAMAGE_FOUND) is State.QUARANTINED
+    another = (Event.PUT_ASIDE, Event.ADOPT)
+    assert reached(State.QUARANTINED, without=another) == {State.QUARANTINED, *ENDED}
+    assert next_state(State.QUARANTINED, Event.PUT_ASIDE) is State.OPENING
+
+
+def test_a_group_without_a_range_prepares_for_a_move_and_gives_it_up_when_it_ends() -> None:
+    assert {s for s in State if TRANSITIONS[s].get(Event.ADOPT) is State.PREPARED} == {
+        State.ELSEWHERE,
+        State.PREPARED,
+        State.QUARANTINED,
+    }
+    assert next_state(State.PREPARED, Event.MOVE_OVER) is State.ELSEWHERE
 
 
 def test_a_placement_and_a_log_are_looked_at_in_every_state() -> None:
@@ -108,11 +172,6 @@ def test_requests_are_allowed_where_their_events_are() -> None:
         State.UNREADABLE,
         State.CLOSED,
     }
-
-
-def test_only_a_closed_topic_or_node_ends_what_ended() -> None:
-    for state in (State.FAILED, State.UNREADABLE, State.CLOSED):
-        assert set(TRANSITIONS[state].values()) == {state, State.CLOSED}
 
 
 def test_a_state_that_refuses_says_why_and_tells_a_known_word() -> None:

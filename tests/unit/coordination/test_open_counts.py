@@ -163,6 +163,7 @@ async def do(client: MemoryCoordinator, step: str) -> None:
         await topics.change_placement(client, view, move(placement, 10, target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_counts_survive_a_fault_at_every_call(fault: str) -> None:
     """Whichever call is struck, nothing is counted twice or left counted."""

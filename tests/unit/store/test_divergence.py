@@ -157,9 +157,12 @@ def test_a_log_with_a_damaged_batch_before_the_cut_is_left_alone() -> None:
 
 def test_a_log_of_another_topic_is_left_alone() -> None:
     disk = memory_disk()
-    fill(disk)
+    starts = fill(disk)
+    before = len(disk.operations)
     with pytest.raises(CorruptData, match="of topic id t1, not t2"):
-        cut_back(DIRECTORY, 0, topic_id="t2", disk=disk)
+        cut_back(DIRECTORY, starts[1], topic_id="t2", disk=disk)
+    assert len(disk.operations) == before
+    assert diverged(DIRECTORY, disk) == []
 
 
 def test_two_cuts_at_one_place_keep_both() -> None:

@@ -49,16 +49,24 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mutant", mutants.load(), ids=lambda mutant: mutant.name)
-def test_an_entry_of_the_catalogue_fits_the_code(mutant: mutants.Mutant) -> None:
+def test_every_entry_of_the_catalogue_fits_the_code() -> None:
+    assert {each.name: wrong for each in mutants.load() if (wrong := misfit(each))} == {}
+
+
+def misfit(mutant: mutants.Mutant) -> str:
+    """What keeps an entry from being a bug of today's code; "" if nothing does."""
     text = (ROOT / mutant.file).read_text()
-    assert text.count(mutant.find) == 1
-    changed = text.replace(mutant.find, mutant.replace)
+    if text.count(mutant.find) != 1:
+        return f"{mutant.file} has the text {text.count(mutant.find)} times"
     if mutant.file.endswith(".py"):
-        compile(changed, mutant.file, "exec")
-    assert mutant.breaks.endswith(".")
-    assert [test for test in mutant.tests if not (ROOT / test.partition("::")[0]).exists()] == []
-    assert mutant.tests
+        try:
+            compile(text.replace(mutant.find, mutant.replace), mutant.file, "exec")
+        except SyntaxError as error:
+            return f"it does not compile: {error}"
+    if not mutant.breaks.endswith("."):
+        return "what it breaks is no sentence"
+    missing = [test for test in mutant.tests if not (ROOT / test.partition("::")[0]).exists()]
+    return f"no such tests: {missing}" if missing or not mutant.tests else ""
 
 
 def test_there_are_enough_of_them() -> None:

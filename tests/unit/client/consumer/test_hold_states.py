@@ -43,18 +43,16 @@ def drawn() -> str:
     return "\n".join([*lines, "```"])
 
 
-@pytest.mark.parametrize(
-    ("state", "event"), list(product(State, Event)), ids=lambda value: value.name
-)
-def test_every_event_in_every_state_leads_on_or_is_impossible(state: State, event: Event) -> None:
-    if event in TABLE[state]:
-        assert after(state, event, P0) is TABLE[state][event]
-        return
-    with pytest.raises(ImpossibleEvent) as caught:
-        after(state, event, P0)
-    assert (caught.value.state, caught.value.event, caught.value.partition) == (state, event, P0)
-    for name in (state.value, event.value, "orders-0"):
-        assert name in str(caught.value)
+def test_an_event_leads_on_where_the_table_has_it_and_is_a_bug_elsewhere() -> None:
+    for state, event in product(State, Event):
+        if event in TABLE[state]:
+            assert after(state, event, P0) is TABLE[state][event]
+            continue
+        with pytest.raises(ImpossibleEvent) as caught:
+            after(state, event, P0)
+        told = caught.value
+        assert (told.state, told.event, told.partition) == (state, event, P0)
+        assert all(name in str(told) for name in (state.value, event.value, "orders-0"))
 
 
 def test_every_state_is_reached_and_every_event_used() -> None:

@@ -225,8 +225,13 @@ def test_what_is_not_plain_is_left_to_the_producer(bench: Bench, message: Any) -
 
 
 def test_a_received_message_is_plain(bench: Bench) -> None:
-    """Its place is not where it goes."""
-    assert bench.append(Message("t", b"x", None, None, None, 3, 88, 120, 7)) is not None
+    """Its place is not where it goes: it is sent as the same content, unplaced, would be."""
+    received = bench.append(Message("t", b"x", None, None, None, 3, 88, 120, 7))
+    written = bench.append(Message("t", b"x"))
+    assert received is not None
+    assert written is not None
+    assert fields(received) == fields(written)
+    assert bench.items == [received, written]
 
 
 @pytest.mark.parametrize("field", ["appended", "plain_bytes_max"])
