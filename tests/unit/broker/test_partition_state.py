@@ -120,6 +120,8 @@ def test_a_move_is_ended_by_its_end_alone() -> None:
         Event.PUT_ASIDE,
     }
     assert next_state(State.SEALED, Event.MOVE_OVER) is State.OPENING
+    assert next_state(State.SEALED, Event.PLACED_TO_READ) is State.READS
+    assert next_state(State.SEALED, Event.PLACED_ELSEWHERE) is State.ELSEWHERE
     for state in set(LIVE) - {State.SEALED, State.PREPARED}:
         assert next_state(state, Event.MOVE_OVER) is state  # a version that changed, and no move
 
@@ -132,6 +134,25 @@ def test_damage_inside_a_log_ends_with_another_log_alone() -> None:
     another = (Event.PUT_ASIDE, Event.ADOPT)
     assert reached(State.QUARANTINED, without=another) == {State.QUARANTINED, *ENDED}
     assert next_state(State.QUARANTINED, Event.PUT_ASIDE) is State.OPENING
+
+
+def test_a_log_that_changes_is_looked_at_anew_where_it_is_to_take_appends() -> None:
+    """Elsewhere it says nothing new."""
+    assert {s: row[Event.UNSEALED] for s, row in TRANSITIONS.items() if Event.UNSEALED in row} == {
+        State.UNSEALING: State.OPENING
+    }
+    aside = {s: row[Event.PUT_ASIDE] for s, row in TRANSITIONS.items() if Event.PUT_ASIDE in row}
+    quiet = {State.READS, State.PREPARED, State.SEALED}
+    assert {state for state, then in aside.items() if then is state} == quiet
+    assert {state for state, then in aside.items() if then is State.OPENING} == {
+        *OWN.values(),
+        State.DELETED,
+        State.UNPREPARED,
+        State.UNSEALING,
+        State.QUARANTINED,
+    }
+    for state, event in itertools.product(set(LIVE) - {*OWN.values()}, LOGS[:2]):
+        assert TRANSITIONS[state].get(event, state) is state
 
 
 def test_a_group_without_a_range_prepares_for_a_move_and_gives_it_up_when_it_ends() -> None:
