@@ -11,6 +11,8 @@ OpenTelemetry's semantic conventions for messaging; names that begin with ``vq.`
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from vq.extras import install_command
+
 try:
     from opentelemetry import trace
     from opentelemetry.context import Context
@@ -18,7 +20,7 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"vq.opentelemetry needs the package {missing.name}: pip install 'vq[opentelemetry]'",
+        f"vq.opentelemetry needs the package {missing.name}: {install_command('opentelemetry')}",
         name=missing.name,
     ) from missing
 

@@ -15,6 +15,9 @@ import pytest
 from support.documents import ROOT, Block, Machine, blocks_of, missing_line, unexpected_line
 from support.zookeeper import ZooKeeperService
 
+import vq
+from vq.cli.main import COMMANDS
+
 README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -24,6 +27,13 @@ BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 BACK_UP = ROOT / "docs" / "howto" / "back-up.md"
 HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+#: Those that tell what vq is today: not decisions, changes, formats, nor what code writes.
+PAGES = [
+    path
+    for path in DOCUMENTS
+    if {"decisions", "reference"}.isdisjoint(path.parts)
+    and path.stem not in {"CHANGELOG", "formats", "protocol", "coordination"}
+]
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _CREATES = re.compile(r'topic create ([\w-]+)|(?:create_topic|publish)\("([\w-]+)"')
 _HEADING = re.compile(r"^(#+) ", re.MULTILINE)
@@ -67,6 +77,66 @@ def machine(
 @pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
 def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> None:
     run(document, machine, tmp_path / "reader")
+
+
+def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
+    """It is on no index; whoever asked one for ``vq`` would install a package of somebody else."""
+    code = [*(ROOT / "vq").rglob("*.py"), *(ROOT / "pyspark_vq").rglob("*.py")]
+    found = {
+        str(path.relative_to(ROOT)): command.strip()
+        for path in [*PAGES, *code]
+        for command in re.findall(r"pip install ([^`#\n]*)", path.read_text())
+        if re.search(r"(?<![\w./])vq(\[[a-z,]+\])?['\"]?(?= *(['\"]|$))", command)
+    }
+    assert found == {}
+
+
+#: What the documents call missing, by a word of the sentence, and a proof that it is.
+ABSENT = {
+    "transaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
+    "beginTransaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
+    "tx.select": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
+    "dead letter": lambda: "max_attempts" not in FIELDS,
+    "dead-letter": lambda: "max_attempts" not in FIELDS,
+    "delayed": lambda: not {"deliver_at", "delay_s"} & {*vq.Message._fields},
+    "broadcasting": lambda: "model" not in FIELDS,
+    "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
+    "console": lambda: "console" not in COMMANDS,
+    "gateway": lambda: "gateway" not in COMMANDS,
+    "TLS": lambda: not any("tls" in name for name in CONFIG),
+    "authentication": lambda: not {"user", "password", "token"} & CONFIG,
+    "compact": lambda: "compact" not in vq.TopicSettings.__dataclass_fields__,
+    "index": lambda: (ROOT / "docs" / "howto" / "install.md").is_file(),
+}
+FIELDS = {*vq.ConsumerConfig.__dataclass_fields__}
+CONFIG = {*vq.MessageFactoryConfig.__dataclass_fields__}
+_MISSING = re.compile(r"\bnot yet\b|does not (?:exist|have) yet|There is no [^.]* yet")
+
+
+def told_missing(document: Path) -> Iterator[str]:
+    """The lines that say that vq lacks something; of a list, each of its entries."""
+    lines = document.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("#") or not _MISSING.search(line):
+            continue
+        if not line.endswith(":"):
+            yield line
+            continue
+        for entry in lines[number + 2 :]:
+            if not entry.startswith(("- ", "  ")):
+                break
+            if entry.startswith("- "):
+                yield entry
+
+
+def test_what_is_said_to_be_missing_is_missing() -> None:
+    """A sentence with "not yet" has a proof here, so that nobody forgets to take it away."""
+    found = [(path.name, line) for path in PAGES for line in told_missing(path)]
+    assert len(found) > 8
+    proofs = {line: [name for name in ABSENT if name.lower() in line.lower()] for _, line in found}
+    assert [each for each in found if not proofs[each[1]]] == []
+    wrong = [(line, name) for line, names in proofs.items() for name in names if not ABSENT[name]()]
+    assert wrong == []
 
 
 def test_no_two_how_tos_create_the_same_topic() -> None:

@@ -72,6 +72,24 @@ def test_a_wheel_of_the_sdist_runs_without_the_checkout(
     assert "standalone" in run(python, vq, "--help", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("form", ["checkout", pytest.param("wheel", marks=pytest.mark.long)])
+def test_the_how_to_installs_vq_with_an_extra_into_a_fresh_environment(
+    release: ModuleType, source: Path, tmp_path: Path, form: str
+) -> None:
+    """With pip alone, and the packages of vq from the index that it is set to."""
+    wanted = f"{source}[archive]"
+    if form == "wheel":
+        wheel = release.build("wheel", source, tmp_path / "out", {"VQ_PURE": "1"})
+        wanted = f"vq[archive] @ file://{wheel}"
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
+    done = subprocess.run(pip, env={**os.environ, "VQ_PURE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert release.__version__ in run(python, "-m", "vq", "--version", cwd=tmp_path)
+    run(python, "-c", "import fsspec, vq", cwd=tmp_path)
+
+
 def test_the_sdist_has_what_its_tests_need_and_nothing_that_git_ignores(source: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=TOOLS.parent, capture_output=True, text=True, check=False

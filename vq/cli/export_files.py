@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, Protocol, Self
 
 from vq.cli.text import as_json_line
 from vq.errors import Busy, InvalidArgument, VqError
+from vq.extras import install_command
 from vq.limits import MIB
 from vq.model import Message, time_ms_of
 
@@ -45,7 +46,7 @@ def check_place(path: Path, topic: str) -> None:
 class NotInstalled(VqError):
     """A package that is needed for this is not installed."""
 
-    hint = "install it: pip install 'vq[parquet]'"
+    hint = f"install it: {install_command('parquet')}"
 
 
 def format_of(path: Path, wanted: str | None) -> str:

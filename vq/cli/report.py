@@ -25,6 +25,7 @@ import click
 from vq.admin.lag_rules import LagThresholds
 from vq.cli.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
 from vq.errors import VqError
+from vq.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +48,9 @@ _YEAR_S: Final = 366 * 86_400.0
 class SparkMissing(VqError):
     """Spark is not installed here."""
 
-    hint = "pip install 'vq[spark]'; Spark also needs Java 17 or later: pip install 'vq[java]'"
+    hint = (
+        f"{install_command('spark')}; Spark also needs Java 17 or later: {install_command('java')}"
+    )
 
 
 class SparkFailed(VqError):

