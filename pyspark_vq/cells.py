@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["NUMBER_END", "fitting", "moment", "number", "text"]
+__all__ = ["NUMBER_END", "fitting", "moment", "number", "text", "twice"]
 
 #: Numbers lie in [-NUMBER_END, NUMBER_END).
 NUMBER_END: Final = 1 << 63
@@ -56,3 +56,9 @@ def fitting(row: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
     if wrong:
         cells[-1] = "; ".join([cells[-1], *wrong] if cells[-1] else wrong)
     return tuple(cells)
+
+
+def twice(names: Sequence[str]) -> str:
+    """Return what is wrong with a schema that has a column more than once."""
+    doubled = next(each for each in names if names.count(each) > 1)
+    return f"the schema names column {doubled!r} more than once; copy it with select instead"

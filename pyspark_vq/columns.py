@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_vq.cells import twice
 from vq.columns import KEY_TYPES, Headers, Table, Texts
 from vq.errors import InvalidArgument
 
@@ -68,6 +69,8 @@ def checked(schema: StructType) -> StructType:
             raise InvalidArgument(f"column {field.name} may be null; leave NOT NULL out")
     if not schema.fields:
         raise InvalidArgument("the schema has no column; name one, such as offset LONG")
+    if len(set(schema.fieldNames())) < len(schema.fields):
+        raise InvalidArgument(twice(schema.fieldNames()))
     return schema
 
 

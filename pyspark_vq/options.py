@@ -263,6 +263,7 @@ class ReadOptions:
         topics: Their names; none: see ``topic_pattern``.
         topic_pattern: A regular expression for the whole name.
         starting: Where reading begins.
+        joining: Where a topic begins that a running stream, or its restart, finds later.
         ending: Where a batch query ends.
         min_partitions: Ranges are split until there are at least so many; None: one range a task.
         bytes_per_trigger: A micro-batch has about so many bytes at most; None: no bound.
@@ -280,6 +281,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     topic_pattern: str | None
     starting: Places
+    joining: Places
     ending: Places
     min_partitions: int | None
     bytes_per_trigger: int | None
@@ -323,8 +325,11 @@ class ReadOptions:
             topics=given.names("topics"),
             topic_pattern=_pattern(given.text("topicPattern")),
             starting=Places.parsed(
-                "startingOffsets", given.text("startingOffsets"), LATEST if stream else EARLIEST
+                "startingOffsets",
+                starting := given.text("startingOffsets"),
+                LATEST if stream else EARLIEST,
             ),
+            joining=Places.parsed("startingOffsets", starting, EARLIEST),
             ending=Places.parsed("endingOffsets", ending := given.text("endingOffsets"), LATEST),
             min_partitions=given.whole("minPartitions", 1, MIN_PARTITIONS_MAX),
             bytes_per_trigger=given.size(

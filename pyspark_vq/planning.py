@@ -12,7 +12,13 @@ from pyspark_vq.options import Place, Places, ReadOptions
 from pyspark_vq.ranges import Range
 from vq import Admin
 from vq.admin import PartitionEnds
-from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
+from vq.errors import (
+    InvalidArgument,
+    NotMaster,
+    OffsetOutOfRange,
+    PermissionRefused,
+    VqError,
+)
 
 __all__ = [
     "TopicNow",
@@ -21,6 +27,7 @@ __all__ = [
     "names_now",
     "names_to_begin",
     "offsets_of",
+    "takes",
     "topic_now",
 ]
 
@@ -43,12 +50,23 @@ class TopicNow:
     ends: Mapping[int, PartitionEnds | None]
 
 
-def names_now(admin: Admin, options: ReadOptions) -> list[str]:
-    """Return the names of a query's topics, sorted; none if no topic has a name of the pattern."""
+def takes(options: ReadOptions, name: str) -> bool:
+    """Return whether a query is to read the topic of a name."""
     if options.topic_pattern is None:
-        return sorted(options.topics)
-    pattern = re.compile(options.topic_pattern)
-    return sorted(each.name for each in admin.list_topics() if pattern.fullmatch(each.name))
+        return name in options.topics
+    return re.fullmatch(options.topic_pattern, name) is not None
+
+
+def names_now(admin: Admin, options: ReadOptions) -> tuple[list[str], dict[str, VqError]]:
+    """Return the names of a query's topics, sorted; none if no topic has a name of the pattern.
+
+    Beside them, by name, why topics with a name of the pattern cannot be read in ZooKeeper.
+    """
+    if options.topic_pattern is None:
+        return sorted(options.topics), {}
+    found, unreadable = admin.readable_topics()
+    names = sorted(each.name for each in found if takes(options, each.name))
+    return names, {name: error for name, error in unreadable.items() if takes(options, name)}
 
 
 def names_to_begin(admin: Admin, options: ReadOptions) -> list[str]:
@@ -57,8 +75,17 @@ def names_to_begin(admin: Admin, options: ReadOptions) -> list[str]:
     Raises:
         InvalidArgument: No topic has a name of the pattern; or an option names the places of a
             topic that is not read.
+        VqError: One with a name of the pattern cannot be read in ZooKeeper, and data loss fails the
+            query.
     """
-    names = names_now(admin, options)
+    names, unreadable = names_now(admin, options)
+    for name, error in unreadable.items():
+        if options.fail_on_data_loss:
+            raise type(error)(
+                f"topicPattern = {options.topic_pattern!r} takes topic {name!r}, and its messages "
+                f"would be missing: {error}; repair it, or failOnDataLoss=false to leave it out"
+            ) from error
+        logger.warning("topic %r is left out: %s", name, error)
     if not names:
         raise InvalidArgument(
             f"no topic has a name like topicPattern = {options.topic_pattern!r}; "
@@ -82,8 +109,13 @@ def topic_now(admin: Admin, name: str) -> TopicNow:
 
     Raises:
         UnknownTopic: There is none of this name.
+        PermissionRefused: It is not readable.
     """
     topic = admin.get_topic(name)
+    if not topic.settings.readable:  # brokers would refuse, and seem to be silent
+        raise PermissionRefused(
+            f"topic {name!r} is not readable; `vq topic alter {name} --readable yes` opens it"
+        )
     return TopicNow(name, topic.id, admin.bounds(topic))
 
 

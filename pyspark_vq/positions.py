@@ -4,14 +4,15 @@ Pure: what brokers say comes in as values.
 
 In Spark's checkpoint a place is ``{"v": 1, "topics": {"orders": {"id": "3f…", "at": [0, 1024]}}}``:
 for each topic its id, and for each of its partitions, in order, the offset where the next
-micro-batch begins. A partition that is not in it begins at 0.
+micro-batch begins.
 
-The end of the first micro-batch also has ``"from"``: where that begins, in the form of ``topics``.
-Spark keeps only ends, and asks a query that failed in its first micro-batch for its beginning anew,
-which is another one by then.
+The end of a micro-batch in which topics or partitions are read for the first time also has
+``"from"``: where those topics begin, in the form of ``topics``. Spark keeps only ends. It does not
+know where a topic begins that joins, and it asks a query that failed in its first micro-batch for
+its beginning anew, which is another one by then.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +20,15 @@ from pyspark_vq.planning import TopicNow
 from pyspark_vq.ranges import Range, shares
 from vq.errors import InvalidArgument
 
-__all__ = ["Positions", "TopicPositions", "available", "capped", "limited", "ranges_between"]
+__all__ = [
+    "Positions",
+    "TopicPositions",
+    "available",
+    "capped",
+    "joined",
+    "limited",
+    "ranges_between",
+]
 
 _VERSION: Final = 1
 
@@ -37,7 +46,7 @@ class TopicPositions:
     at: tuple[int, ...]
 
     def of(self, partition: int) -> int:
-        """Return the place in a partition; the topic may have got it later."""
+        """Return the place in a partition; 0: none is known."""
         return self.at[partition] if partition < len(self.at) else 0
 
 
@@ -47,14 +56,15 @@ class Positions:
 
     topics: Mapping[str, TopicPositions]
 
-    def encode(self) -> dict[str, Any]:
-        """Return what Spark keeps; equal places give equal JSON."""
-        topics = {name: {"id": each.id, "at": list(each.at)} for name, each in self._sorted()}
-        return {"v": _VERSION, "topics": topics}
+    def encode(self, joining: "Positions | None" = None) -> dict[str, Any]:
+        """Return what Spark keeps; equal places give equal JSON.
 
-    def encode_first(self, begin: "Positions") -> dict[str, Any]:
-        """Return the same for the end of the first micro-batch, which begins at ``begin``."""
-        return {**self.encode(), "from": begin.encode()["topics"]}
+        Args:
+            joining: Where topics begin of which something is read for the first time.
+        """
+        topics = {name: {"id": each.id, "at": list(each.at)} for name, each in self._sorted()}
+        begins = {"from": joining.encode()["topics"]} if joining and joining.topics else {}
+        return {"v": _VERSION, "topics": topics, **begins}
 
     def _sorted(self) -> list[tuple[str, TopicPositions]]:
         return sorted(self.topics.items())
@@ -79,9 +89,17 @@ class Positions:
         return cls._of(document["topics"])
 
     @classmethod
-    def begin_of(cls, end: Mapping[str, Any]) -> "Positions | None":
-        """Return where the micro-batch begins that ends there, if it is the first one."""
-        return cls._of(end["from"]) if "from" in end else None
+    def begin_of(cls, start: Mapping[str, Any], end: Mapping[str, Any]) -> "Positions":
+        """Return where a micro-batch begins: what joins in it has its place in the end."""
+        return cls.decode(start).with_(cls._of(end.get("from", {})))
+
+    def with_(self, others: "Positions") -> "Positions":
+        """Return these places, and those of other topics instead of their own."""
+        return Positions({**self.topics, **others.topics})
+
+    def only(self, takes: Callable[[str], bool]) -> "Positions":
+        """Return the places in the topics whose names are taken."""
+        return Positions({name: each for name, each in self.topics.items() if takes(name)})
 
     @classmethod
     def _of(cls, topics: Mapping[str, Any]) -> "Positions":
@@ -90,32 +108,63 @@ class Positions:
         )
 
 
-def available(start: Positions, now: Iterable[TopicNow]) -> tuple[Positions, list[str]]:
+def joined(
+    start: Positions, now: Iterable[TopicNow], first: Mapping[str, Mapping[int, int]]
+) -> tuple[Positions, list[str]]:
+    """Return where topics begin of which something is read for the first time, and what was lost.
+
+    A new partition begins with what is there. It and those behind it wait while its broker is
+    silent. A topic that was deleted and made again is another one, and the old one is lost.
+
+    Args:
+        start: The places so far.
+        now: The topics that are there.
+        first: By name, where the partitions of a topic begin that is new to the query. One that is
+            in neither waits.
+    """
+    topics, losses = dict[str, TopicPositions](), list[str]()
+    for found in now:
+        before = start.topics.get(found.name)
+        begins = {number: ends.earliest for number, ends in found.ends.items() if ends is not None}
+        if before is None:
+            if found.name not in first:
+                continue
+            begins = dict(first[found.name])
+        elif before.id != found.id:
+            losses.append(
+                f"topic {found.name!r} was deleted and created again: its id was {before.id} and "
+                f"is {found.id}"
+            )
+            before = None
+        at = list(before.at if before is not None else ())
+        while len(at) in begins:
+            at.append(begins[len(at)])
+        if before is None or len(at) > len(before.at):
+            topics[found.name] = TopicPositions(found.id, tuple(at))
+    return Positions(topics), losses
+
+
+def available(
+    start: Positions, now: Iterable[TopicNow], waiting: Collection[str] = ()
+) -> tuple[Positions, list[str]]:
     """Return how far the stream can read now, and what was lost.
 
-    A partition whose broker is silent, and a topic that is gone, stay where they are. A topic that
-    was deleted and made again is read from its beginning.
+    A partition whose broker is silent, and a topic that is gone, stay where they are.
+
+    Args:
+        start: Where the micro-batch begins; see ``joined``.
+        now: The topics that are there.
+        waiting: Topics that are not among these and are no loss.
     """
     topics = dict(start.topics)
     seen = {each.name: each for each in now}
-    gone = sorted(start.topics.keys() - seen.keys())
+    gone = sorted(start.topics.keys() - seen.keys() - {*waiting})
     losses = [f"topic {name!r} was deleted" for name in gone]
-    for name, found in seen.items():
-        before = start.topics.get(name)
-        if before is not None and before.id != found.id:
-            losses.append(
-                f"topic {name!r} was deleted and created again: its id was {before.id} and is "
-                f"{found.id}"
-            )
-            before = None
-        before = before or TopicPositions(found.id, ())
-        topics[name] = TopicPositions(
-            found.id,
-            tuple(
-                _end(found, number, before.of(number), losses)
-                for number in range(max(len(found.ends), len(before.at)))
-            ),
-        )
+    for name, before in start.topics.items():
+        found = seen.get(name)
+        if found is not None and found.id == before.id:
+            at = tuple(_end(found, n, place, losses) for n, place in enumerate(before.at))
+            topics[name] = TopicPositions(found.id, at)
     return Positions(topics), losses
 
 

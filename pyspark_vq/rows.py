@@ -1,6 +1,7 @@
 """The columns that are written: which there may be, and messages from Arrow batches. Pure."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from vq.errors import InvalidArgument
 
 __all__ = ["check_columns", "messages_of"]
 
+#: An integer key as the source gives it; Python's own ``int`` takes " 1 " and "1_0", too.
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]*")
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _TEXT_OR_BYTES: Final = (BinaryType, StringType)
 #: By column: the types it may have, as classes and in words.
@@ -91,9 +94,11 @@ def messages_of(batch: pa.RecordBatch, names: list[str], topic: str | None) -> I
         topic: The topic of rows without one.
 
     Raises:
-        InvalidArgument: A value, topic or partition is null where it must not be.
+        InvalidArgument: A value, topic or partition is null where it must not be, a text is no
+            UTF-8, or a key is none of its type.
     """
     columns = dict(zip(names, batch.columns, strict=True))
+    _check_texts(columns)
     values = columns["value"]
     _check_no_null("value", values, "a message has a content, perhaps an empty one")
     if not pa.types.is_binary(values.type) and not pa.types.is_large_binary(values.type):
@@ -108,6 +113,28 @@ def messages_of(batch: pa.RecordBatch, names: list[str], topic: str | None) -> I
         _headers(columns.get("headers")),
         _partitions(columns.get("partition")),
     )
+
+
+def _check_texts(columns: Mapping[str, pa.Array]) -> None:
+    """Return if texts are UTF-8, which Spark's may not be: a cast from binary checks nothing."""
+    for name, column in columns.items():
+        parts = {name: column}
+        if pa.types.is_map(column.type):
+            parts = {f"{name}, a name": column.keys, f"{name}, a text": column.items}
+        for what, part in parts.items():
+            if name == "value" or not _is_string(part.type):
+                continue
+            try:
+                part.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise InvalidArgument(
+                    f"column {what}: {error}; a string is UTF-8, so leave such a column binary or "
+                    "decode it"
+                ) from error
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _topics(column: pa.Array | None, topic: str | None) -> Any:
@@ -140,6 +167,8 @@ def _typed(key: bytes | None, kind: str | None) -> Any:
         if kind == "text":
             return key.decode()
         if kind == "int":
+            if _INTEGER.fullmatch(key) is None:
+                raise ValueError("not as the source writes it")
             return int(key)
     except ValueError as error:
         raise InvalidArgument(f"key {key!r:.60} is none of key_type {kind!r}") from error

@@ -1,5 +1,8 @@
 """``format("vq")``: what Spark makes a reader or a writer of."""
 
+from typing import Final
+
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -11,8 +14,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_vq.errors import untraced
 from pyspark_vq.options import ReadOptions
+from vq.errors import InvalidState
 
 __all__ = ["VqSource"]
+
+#: The first Spark whose streams of Python have read limits.
+STREAMS_FROM: Final = "4.2"
 
 
 class VqSource(DataSource):
@@ -38,8 +45,18 @@ class VqSource(DataSource):
 
     @untraced
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        from pyspark_vq.stream import StreamReader
+        """Return the reader of a stream.
+
+        Raises:
+            InvalidState: This Spark cannot bound what a Python source reads at a time.
+        """
+        try:
+            from pyspark_vq.stream import StreamReader
+        except ModuleNotFoundError as error:
+            raise InvalidState(
+                f"streams of vq need Spark {STREAMS_FROM} or later; this is {pyspark.__version__}. "
+                "Batch queries run on 4.1, too"
+            ) from error
 
         return StreamReader(ReadOptions.parsed(self.options, stream=True), schema)
 

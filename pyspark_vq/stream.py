@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from pyspark_vq.planning import (
     names_now,
     names_to_begin,
     offsets_of,
+    takes,
     topic_now,
 )
 from pyspark_vq.positions import (
@@ -35,6 +36,7 @@ from pyspark_vq.positions import (
     TopicPositions,
     available,
     capped,
+    joined,
     limited,
     moved,
     ranges_between,
@@ -42,7 +44,7 @@ from pyspark_vq.positions import (
 from pyspark_vq.ranges import split
 from pyspark_vq.reader import DataLost, Split, read_split, selected
 from vq import Admin
-from vq.errors import CoordinationError, UnknownTopic, VqError
+from vq.errors import CoordinationError, NotMaster, UnknownTopic, VqError
 
 __all__ = ["StreamReader"]
 
@@ -68,15 +70,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _admin(self) -> Admin:
         return factory_of(self._options.connect).admin
 
-    def _now(self) -> list[TopicNow]:
-        """Return the topics that are there."""
+    def _now(self) -> tuple[list[TopicNow], dict[str, VqError]]:
+        """Return the topics that are there, and why others cannot be read."""
         admin, found = self._admin, []
-        for name in names_now(admin, self._options):
+        names, unreadable = names_now(admin, self._options)
+        for name in names:
             try:
                 found.append(topic_now(admin, name))
             except UnknownTopic:  # the caller knows whether it was there before
                 continue
-        return found
+        return found, unreadable
 
     # Places -------------------------------------------------------------------------------------
     @untraced
@@ -117,28 +120,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = Positions.decode(start)
         time.sleep(max(0.0, self._not_before - time.monotonic()))
-        end = self._end_of_next(begin, limit)
+        end, joining = self._end_of_next(begin, limit)
         # Spark asks when the micro-batch that ends here is done, and calls ``commit`` with it only
         # once it has another one: of a stream that waits, the group would lag for ever.
         self._progress.note(begin, at_once=end == begin)
         self._not_before = time.monotonic() + IDLE_PAUSE_S if end == begin else 0.0
         if end == begin:
             return start  # Spark compares the two
-        return end.encode_first(begin) if begin == self._initial else end.encode()
+        return end.encode(begin.with_(joining) if begin == self._initial else joining)
 
-    def _end_of_next(self, begin: Positions, limit: ReadLimit) -> Positions:
+    def _end_of_next(self, start: Positions, limit: ReadLimit) -> tuple[Positions, Positions]:
+        """Return where the next micro-batch ends, and where topics begin that join in it."""
         try:
-            now = self._now()
+            now, unreadable = self._now()
+            waiting = self._waiting(start, now, unreadable)
         except CoordinationError as error:
             if self._seen is None or self._stop_at is not None:
                 raise  # it begins, or would end before its end
             logger.warning("ZooKeeper does not tell the topics, so the query waits: %s", error)
-            return begin
+            return start, Positions({})
         if self._stop_at is not None:  # a silent partition would not be read, without a word
             admin, wait_s = self._admin, self._options.timeout_s
             now = [replace(each, ends=known_ends(admin, each, wait_s)) for each in now]
-        end, losses = available(begin, now)
-        self._tell(losses)
+        kept = start.only(lambda name: takes(self._options, name))
+        for name in sorted(start.topics.keys() - kept.topics.keys()):
+            self._warn(f"topic {name!r} is not among the query's topics any more")
+        joining, losses = joined(kept, now, self._first(kept, now))
+        begin = kept.with_(joining)
+        end, more = available(begin, now, waiting)
+        self._tell([*losses, *more])
         self._seen = end
         if self._stop_at is not None:
             end = capped(end, self._stop_at, begin)
@@ -146,7 +156,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end, places = limited(begin, end, now, limit.max_bytes)
             stay = {name: begin.of(name, end.topics[name].id) for name in places}
             end = moved(end, self._aligned(places, stay))
-        return end
+        return end, joining
+
+    def _waiting(
+        self, start: Positions, now: Sequence[TopicNow], unreadable: Mapping[str, VqError]
+    ) -> set[str]:
+        """Return which of the query's topics are not there now, and may come again."""
+        gone = start.topics.keys() - {each.name for each in now}
+        found = set()
+        for name in sorted(gone & unreadable.keys()):
+            found.add(name)
+            self._warn(f"topic {name!r} cannot be read in ZooKeeper: {unreadable[name]}")
+        left = sorted(name for name in gone - found if takes(self._options, name))
+        kept = {each.name: each.id for each in self._admin.deleted_topics()} if left else {}
+        for name in left:
+            if kept.get(name) == start.topics[name].id:
+                found.add(name)
+                self._warn(f"topic {name!r} is deleted and can be brought back")
+        return found
+
+    def _first(self, start: Positions, now: Sequence[TopicNow]) -> dict[str, dict[int, int]]:
+        """Return where topics begin that are new to the query; one waits while a broker does."""
+        found, options = {}, self._options
+        for topic in now:
+            ends = {number: each for number, each in topic.ends.items() if each is not None}
+            if topic.name in start.topics or len(ends) < len(topic.ends):
+                continue
+            try:
+                found[topic.name] = offsets_of(
+                    self._admin, topic, ends, "startingOffsets", options.joining, options
+                )
+            except NotMaster as error:
+                logger.warning("topic %r joins later: %s", topic.name, error)
+        return found
+
+    def _warn(self, text: str) -> None:
+        """Have in the log, once, what is no loss."""
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning("%s; the query goes on without it", text)
 
     def _tell(self, losses: Sequence[str]) -> None:
         """Raise what was lost, or have it in the log once."""
@@ -197,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotMaster: A broker is silent, so this is not known.
         """
         options, admin, topics = self._options, self._admin, {}
-        for topic in self._now():
+        for topic in self._now()[0]:
             ends = known_ends(admin, topic, options.timeout_s)
             latest = tuple(ends[number].latest for number in sorted(ends))
             topics[topic.name] = TopicPositions(topic.id, latest)
@@ -208,9 +256,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch: the same for the same places.
 
-        Of the first one, its end says where it begins: ``start`` is new after a restart.
+        Its end says where topics begin that it reads first: of the first micro-batch, ``start`` is
+        new after a restart.
         """
-        begin = Positions.begin_of(end) or Positions.decode(start)
+        begin = Positions.begin_of(start, end)
         ranges = ranges_between(begin, Positions.decode(end))
         wanted = selected(EVERYTHING, self._options)
         return [Split(each, wanted) for each in split(ranges, self._options.min_partitions)]

@@ -113,6 +113,11 @@ def topic_row(
     )
 
 
+def topic_error_row(name: str, error: str) -> Row:
+    """Return the row of a topic that cannot be read in ZooKeeper."""
+    return (name, None, "unreadable", *(None,) * 9, error)
+
+
 def deleted_topic_row(found: DeletedTopic) -> Row:
     """Return the row of a topic that is deleted and can be brought back."""
     deletion = found.deletion

@@ -18,7 +18,7 @@ from pyspark_vq.errors import untraced
 from pyspark_vq.options import Connect, Given
 from pyspark_vq.table_rows import Row
 from vq import Admin
-from vq.errors import UnknownTopic, VqError
+from vq.errors import InvalidArgument, UnknownTopic, VqError
 
 __all__ = ["TABLES"]
 
@@ -36,17 +36,23 @@ class _Part(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads a table: the names on the driver, all else in tasks."""
+    """Reads a table: the names on the driver, all else in tasks.
+
+    Raises:
+        InvalidArgument: The schema has another column than the table, or one twice.
+    """
 
     def __init__(
         self,
         connect: Connect,
         schema: StructType,
+        columns: str,
         names: Callable[[Admin], Sequence[str]] | None,
         rows: Callable[[Admin, Sequence[str]], Iterator[Row]],
     ) -> None:
         self._connect = connect
-        self._columns = schema.fieldNames()
+        self._columns = _columns(schema, columns)
+        self._all = list(_kinds(columns))
         self._names = names
         self._rows = rows
 
@@ -63,8 +69,46 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Return the rows of one task."""
         assert isinstance(partition, _Part)
+        wanted = [self._all.index(name) for name in self._columns]
         for row in self._rows(factory_of(self._connect).admin, partition.names):
-            yield cells.fitting(row, self._columns)
+            whole = cells.fitting(row, self._all)
+            yield tuple(whole[number] for number in wanted)
+
+
+def _kinds(columns: str) -> dict[str, str]:
+    """Return the type of each column in a schema as text; its parser is in Java, and not here."""
+    found, depth, begin = {}, 0, 0
+    for number, letter in enumerate(columns + ","):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "," and not depth:
+            name, kind = columns[begin:number].split()
+            found[name.strip("`")] = kind
+            begin = number + 1
+    return found
+
+
+def _columns(schema: StructType, columns: str) -> list[str]:
+    """Return the columns that a query wants of a table.
+
+    Raises:
+        InvalidArgument: One is unknown, has another type, or is there twice.
+    """
+    known = _kinds(columns)
+    for field in schema.fields:
+        kind, given = known.get(field.name), field.dataType.simpleString()
+        if kind is None:
+            raise InvalidArgument(
+                f"there is no column {field.name!r}; known: {', '.join(known)}. Leave the schema "
+                "out to have them all"
+            )
+        if given != kind:
+            raise InvalidArgument(
+                f"column {field.name} is {kind}, not {given}; read it as it is and cast it"
+            )
+    names: list[str] = schema.fieldNames()
+    if len(set(names)) < len(names):
+        raise InvalidArgument(cells.twice(names))
+    return names
 
 
 class _Table(DataSource):
@@ -96,7 +140,7 @@ class LagTable(_Table):
     @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), schema, _groups, _lags)
+        return _Reader(self._connect(), schema, self.columns, _groups, _lags)
 
 
 class TopicsTable(_Table):
@@ -112,7 +156,7 @@ class TopicsTable(_Table):
     @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), schema, _topic_names, _topics)
+        return _Reader(self._connect(), schema, self.columns, _topic_names, _topics)
 
 
 class BrokersTable(_Table):
@@ -128,7 +172,7 @@ class BrokersTable(_Table):
     @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), schema, None, _brokers)
+        return _Reader(self._connect(), schema, self.columns, None, _brokers)
 
 
 class AuditTable(_Table):
@@ -144,14 +188,15 @@ class AuditTable(_Table):
     @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader."""
-        return _Reader(self._connect(), schema, None, _audit)
+        return _Reader(self._connect(), schema, self.columns, None, _audit)
 
 
 TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)
 
 
 def _groups(admin: Admin) -> list[str]:
-    return [each.group for each in admin.list_groups()]
+    found, unreadable = admin.readable_groups()
+    return [*(each.group for each in found), *unreadable]  # reading those says why
 
 
 def _lags(admin: Admin, groups: Sequence[str]) -> Iterator[Row]:
@@ -165,16 +210,19 @@ def _lags(admin: Admin, groups: Sequence[str]) -> Iterator[Row]:
 
 
 def _topic_names(admin: Admin) -> list[str]:
-    return [each.name for each in admin.list_topics()] + [
-        each.name for each in admin.deleted_topics()
-    ]
+    found, unreadable = admin.readable_topics()
+    deleted = [each.name for each in admin.deleted_topics()]
+    return [*(each.name for each in found), *unreadable, *deleted]
 
 
 def _topics(admin: Admin, names: Sequence[str]) -> Iterator[Row]:
-    summaries = {each.name: each for each in admin.list_topics()}
+    found, unreadable = admin.readable_topics()
+    summaries = {each.name: each for each in found}
     deleted = {each.name: each for each in admin.deleted_topics()}
     for name in names:
-        if name in deleted:
+        if name in unreadable:
+            yield table_rows.topic_error_row(name, str(unreadable[name]))
+        elif name in deleted:
             yield table_rows.deleted_topic_row(deleted[name])
         elif name in summaries:
             try:

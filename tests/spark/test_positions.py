@@ -13,6 +13,7 @@ from pyspark_vq.positions import (
     TopicPositions,
     available,
     capped,
+    joined,
     limited,
     ranges_between,
 )
@@ -98,14 +99,38 @@ def test_places_come_back_and_are_small() -> None:
         Positions.decode({"v": 2})
 
 
-def test_a_partition_that_came_later_begins_at_0() -> None:
-    end, losses = available(at(5), now((0, 9), (0, 4)))
-    assert (end, losses) == (at(9, 4), [])
-    assert ranges_between(at(5), end) == [Range("t", 0, 5, 9, "i"), Range("t", 1, 0, 4, "i")]
+def test_a_partition_that_came_later_begins_with_what_is_there() -> None:
+    """Nothing of it was to be read before, so nothing of it is lost."""
+    found = now((0, 9), (3, 7), None, (0, 1))
+    joining, losses = joined(at(5), found, {})
+    assert (joining, losses) == (at(5, 3), []), "a silent one waits, with those behind it"
+    end, losses = available(joining, found)
+    assert (end, losses) == (at(9, 7), [])
+    assert ranges_between(joining, end) == [Range("t", 0, 5, 9, "i"), Range("t", 1, 3, 7, "i")]
+    assert joined(end, found[:1], {}) == (Positions({}), [])
+
+
+def test_a_topic_that_joins_begins_where_it_is_told_to_or_waits() -> None:
+    found = now((3, 9), (0, 4))
+    assert joined(Positions({}), found, {"t": {0: 7, 1: 4}}) == (at(7, 4), [])
+    assert joined(Positions({}), found, {}) == (Positions({}), [])
+
+
+def test_where_topics_begin_that_join_comes_back_with_the_end() -> None:
+    """Spark keeps nothing else of it."""
+    other = at(4, topic="u")
+    end = at(9).with_(at(8, topic="u"))
+    assert Positions.begin_of(at(5).encode(), end.encode(other)) == at(5).with_(other)
+    assert Positions.begin_of(at(5).encode(), end.encode()) == at(5)
+    assert "from" not in end.encode(Positions({}))
 
 
 def test_a_partition_whose_broker_is_silent_stays_where_it_is() -> None:
-    assert available(at(5), now(None, (0, 4), None)) == (at(5, 4, 0), [])
+    assert available(at(5, 1, 0), now(None, (0, 4), None)) == (at(5, 4, 0), [])
+
+
+def test_a_topic_that_may_come_again_is_not_lost() -> None:
+    assert available(at(5), [], waiting={"t"}) == (at(5), [])
 
 
 def test_a_new_master_that_may_not_tell_the_end_yet_loses_nothing() -> None:
@@ -122,10 +147,13 @@ def test_losses_are_told() -> None:
 
 
 def test_another_topic_of_the_name_is_read_from_its_beginning() -> None:
-    end, losses = available(at(5), now((0, 3), id="j"))
-    assert end == at(3, id="j")
+    found = now((1, 3), id="j")
+    joining, losses = joined(at(5), found, {})
     assert "was deleted and created again" in losses[0]
-    assert ranges_between(at(5), end) == [Range("t", 0, 0, 3, "j")]
+    begin = at(5).with_(joining)
+    end, losses = available(begin, found)
+    assert (end, losses) == (at(3, id="j"), [])
+    assert ranges_between(begin, end) == [Range("t", 0, 1, 3, "j")]
 
 
 def test_a_query_that_ends_by_itself_does_not_go_beyond_its_end() -> None:

@@ -58,6 +58,12 @@ def schema(text: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 
 
+def no_text(*parts: bytes) -> pa.Array:
+    """A column of strings as Spark makes it of a cast from binary."""
+    column = pa.array(parts, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(column), column.buffers())
+
+
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
@@ -129,6 +135,26 @@ def test_columns_become_messages() -> None:
         (
             {"value": pa.array(["a"]), "key": pa.array([b"x"]), "key_type": pa.array(["long"])},
             "key_type 'long' is none of text, bytes and int",
+        ),
+        *(
+            (
+                {"value": pa.array(["a"]), "key": pa.array([key]), "key_type": pa.array(["int"])},
+                f"key {key!r} is none of key_type 'int'",
+            )
+            for key in (b" 1 ", b"1_0", b"+1", b"007", b"-0", b"", b"\xd9\xa3")
+        ),
+        (
+            {"value": pa.array(["a"] * 2), "tag": no_text(b"ok", b"\xff")},
+            "column tag: Invalid UTF8",
+        ),
+        ({"value": pa.array(["a"]), "key": no_text(b"\xff")}, "column key: Invalid UTF8"),
+        ({"value": pa.array(["a"]), "topic": no_text(b"\xff")}, "column topic: Invalid UTF8"),
+        (
+            {
+                "value": pa.array(["a"]),
+                "headers": pa.MapArray.from_arrays([0, 1], pa.array(["name"]), no_text(b"\xff")),
+            },
+            "column headers, a text: Invalid UTF8",
         ),
     ],
 )

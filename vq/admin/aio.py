@@ -70,6 +70,7 @@ from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.values.audit import UncleanElection
 from vq.coordination.values.cluster import ClusterSettings
+from vq.errors import VqError
 from vq.model import (
     Address,
     GroupView,
@@ -111,6 +112,11 @@ class Admin:
     async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return await topics.list_topics(self._client)
+
+    async def readable_topics(self) -> tuple[list[TopicSummary], dict[str, VqError]]:
+        """Return all topics, and why others cannot be read; see ``vq.Admin.readable_topics``."""
+        found, unreadable = await topics.readable_topics(self._client)
+        return found, dict(unreadable)
 
     async def get_topic(self, topic: str) -> Topic:
         """Return a topic as ZooKeeper knows it; see ``vq.Admin.get_topic``."""
@@ -198,6 +204,10 @@ class Admin:
     async def list_groups(self) -> list[GroupSummary]:
         """Return all consumer groups, sorted by name."""
         return await groups.list_groups(self._client)
+
+    async def readable_groups(self) -> tuple[list[GroupSummary], dict[str, VqError]]:
+        """Return all groups, and why others cannot be read; see ``vq.Admin.readable_groups``."""
+        return await groups.readable_groups(self._client)
 
     async def describe_group(self, group: str, *, count: bool = True) -> GroupDescription:
         """Return a consumer group with its lag; see ``vq.Admin.describe_group``."""

@@ -43,6 +43,7 @@ from vq.client.config import ReadFrom
 from vq.client.runtime import LoopThread
 from vq.coordination.values.audit import UncleanElection
 from vq.coordination.values.cluster import ClusterSettings
+from vq.errors import VqError
 from vq.model import (
     Address,
     GroupView,
@@ -88,8 +89,15 @@ class Admin:
         return self._run(self._admin.create_topic(topic, settings, if_not_exists=if_not_exists))
 
     def list_topics(self) -> list[TopicSummary]:
-        """Return all topics, sorted by name."""
+        """Return all topics, sorted by name; without those that cannot be read in ZooKeeper."""
         return self._run(self._admin.list_topics())
+
+    def readable_topics(self) -> tuple[list[TopicSummary], dict[str, VqError]]:
+        """Return all topics, sorted by name, and by name the errors of those that cannot be read.
+
+        For programs to which a topic that is missing in the list would mean that there is none.
+        """
+        return self._run(self._admin.readable_topics())
 
     def get_topic(self, topic: str) -> Topic:
         """Return a topic as ZooKeeper knows it; asks no broker.
@@ -276,8 +284,12 @@ class Admin:
 
     # Consumer groups
     def list_groups(self) -> list[GroupSummary]:
-        """Return all consumer groups, sorted by name."""
+        """Return all consumer groups, sorted by name; without those that cannot be read."""
         return self._run(self._admin.list_groups())
+
+    def readable_groups(self) -> tuple[list[GroupSummary], dict[str, VqError]]:
+        """Return all groups, sorted by name, and why others cannot be read, by name."""
+        return self._run(self._admin.readable_groups())
 
     def describe_group(self, group: str, *, count: bool = True) -> GroupDescription:
         """Return a consumer group with its members, and its lag in every partition.
