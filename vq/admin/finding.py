@@ -256,6 +256,8 @@ class _Finder:
 
     async def _search_gap(self, work: Work, gap: SearchGap, end: int) -> None:
         """Search a range again that was damaged; what it turns out to be replaces the gap."""
+        damaged = self._reader.damaged(work.partition)
+        damaged.note(gap.start)
         again = Work(work.partition, gap.start, gap.start)
         try:
             await self._search_to(again, end)
@@ -263,6 +265,9 @@ class _Finder:
             raise
         except VqError:
             return  # it is still a gap
+        if any(each.kind is GapKind.DAMAGED for each in again.gaps):
+            damaged.note(gap.start)
+            await damaged.report(again.gaps[0].start)
         again.add_gap(again.position, end, gap.kind, gap.reason)  # a limit came before
         work.gaps = [*(each for each in work.gaps if each is not gap), *again.gaps]
         work.read_bytes += again.read_bytes
