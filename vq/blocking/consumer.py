@@ -165,7 +165,9 @@ class MessageConsumer:
         """Return the offset where the messages of a time begin, or an end of what can be read.
 
         With a time it is the first batch that the broker stored at that time or later, by
-        ``append_time``; the end of the partition if none is that young. Needs no group.
+        ``append_time``; the end of the partition if none is that young. No message stored at that
+        time or later lies before it. Those of the same millisecond may be earlier: append times
+        are whole milliseconds, rounded down. Needs no group.
 
         Args:
             topic: Its name.
