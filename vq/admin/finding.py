@@ -24,7 +24,6 @@ from vq.admin.searched import (
 from vq.admin.stored import COUNT_MAX
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
-from vq.client.consumer.filters import tags_of
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
@@ -52,6 +51,7 @@ from vq.model import (
     Span,
     TopicPartition,
     check_timeout,
+    tags_of,
     time_ms_of,
 )
 from vq.remoting.format import Command, KeyKind
@@ -156,7 +156,7 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
         else:
             request.key_kind, request.key = KeyKind.INTEGER, key.to_bytes(8, "big", signed=True)
     if tag is not None:
-        request.tags.extend(tags_of(tag))
+        request.tags.extend(tags_of(tag, "tag"))
     return request
 
 

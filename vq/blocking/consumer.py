@@ -104,7 +104,8 @@ class MessageConsumer:
                 consumed when it returns; ``config.on_listener_error`` says what happens when it
                 raises. None: call ``get_many``.
             message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
-                of them.
+                of them. ``"*"`` or None: all messages. There are no patterns: a tag with one of
+                ``, && * >`` stands between double quotes.
 
         Returns:
             This consumer.
