@@ -12,14 +12,20 @@ from typing import Final, TypeVar
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
-from vq.client.consumer.damage import Damaged
+from vq.client.consumer.damage import Damaged, report_damage
 from vq.client.consumer.decode import decode_messages
 from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
-from vq.errors import CorruptData, InvalidArgument, OffsetNotBoundary, PartitionQuarantined
+from vq.errors import (
+    CorruptData,
+    InvalidArgument,
+    OffsetNotBoundary,
+    PartitionQuarantined,
+    VqError,
+)
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
@@ -36,6 +42,8 @@ _OFFSET_MAX: Final = (1 << 64) - 1
 _GUESS_BYTES: Final = 256
 _WINDOW_BYTES_MIN: Final = 64 * limits.KIB
 _WINDOW_GROWTH: Final = 4
+#: So many damaged messages in a row are looked past.
+_DAMAGED_MAX: Final = 100
 
 T = TypeVar("T")
 
@@ -318,6 +326,39 @@ class Source:
                 return
             start = following
 
+    async def past_damage(self, offset: int) -> int:
+        """Return where the first message begins that can be read behind damage at ``offset``.
+
+        That is ``offset`` if the message there can be read, or none is there.
+
+        Raises:
+            CorruptData: Too much is damaged there.
+            PartitionQuarantined: Nothing is served behind it.
+        """
+        for _ in range(_DAMAGED_MAX):
+            try:
+                await self._read(offset, None, RANGE_BYTES, _check_first)
+            except (CorruptData, PartitionQuarantined) as error:
+                offset = await self._behind(int(error.details.get("offset", offset)), error)
+            else:
+                return offset
+        raise CorruptData(
+            f"{self.partition}: more than {_DAMAGED_MAX} messages before offset {offset} cannot be "
+            "read; give an offset behind them",
+            details={"offset": offset},
+        )
+
+    async def _behind(self, offset: int, damage: VqError) -> int:
+        """Return where a record begins behind a damaged one."""
+        try:
+            return await self.boundary(offset + 1)
+        except VqError:  # the damage hides where records begin; its broker knows its end
+            address, _ = self._cluster.master_at(self.partition, offset)
+            end = await report_damage(self._cluster, address, self.partition, offset)
+            if end is None:
+                raise damage from None
+            return await self.boundary(end)
+
     async def back(self, end: int, count: int, earliest: int) -> int:
         """Return the offset ``count`` messages before ``end``, at least ``earliest``.
 
@@ -342,6 +383,22 @@ class Source:
                 return records[count - 1].next_offset
             count -= len(records)
         return latest
+
+
+def _check_first(found: StoredRange) -> None:
+    """Check that the first message of a range can be read.
+
+    Raises:
+        CorruptData: It cannot.
+    """
+    messages: list[Message] = []
+    try:
+        decode_messages(
+            found.data, found.offset, TopicPartition(found.topic, found.partition), messages
+        )
+    except CorruptData:
+        if not messages:
+            raise
 
 
 def _records_of(found: StoredRange) -> tuple[list[Record], int]:

@@ -24,7 +24,7 @@ from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
-from vq.errors import VqError
+from vq.errors import CorruptData, PartitionQuarantined, VqError
 
 _COLUMNS = (
     "topic",
@@ -174,6 +174,12 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
             f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
             f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
         )
+        if _is_damage(progress.stopped):
+            found.append(
+                f"{partition}: `vq topic describe {progress.topic}` shows what cannot be read; `vq "
+                f"group reset {group} --topic {progress.topic} --partition {progress.partition} "
+                "--past-damage` plans to skip it"
+            )
     if progress.beyond_end:
         found.append(
             f"{partition}: the committed offset {progress.committed} lies beyond the end "
@@ -186,6 +192,11 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
             f"{progress.committed}, and the partition starts at {progress.start}"
         )
     return found
+
+
+def _is_damage(stopped: str) -> bool:
+    """Whether what a member publishes is an error of bytes that cannot be read."""
+    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
 
 
 def _row(progress: GroupProgress) -> dict[str, Any]:

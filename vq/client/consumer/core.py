@@ -331,7 +331,9 @@ class ConsumerCore:
     def _fetch_again(self, reading: Reading, offset: int) -> None:
         if reading.is_current:
             self._troubles.bad_reads += 1
-            reading.fetcher.fetch_again(offset)
+            error = reading.delivery.error
+            bad = offset if error is None else error.details.get("offset", offset)
+            reading.fetcher.fetch_again(offset, int(bad))
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""

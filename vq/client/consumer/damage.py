@@ -94,12 +94,15 @@ class Damaged:
             return
         try:
             address = self._given_by or self._cluster.master_at(self._partition, offset)[0]
-            on_disk = await report_damage(self._cluster, address, self._partition, offset)
+            end = await report_damage(self._cluster, address, self._partition, offset)
         except VqError as error:
             logger.info("damage cannot be reported", partition=self._partition, error=error)
         else:
             logger.debug(
-                "damage was reported", partition=self._partition, offset=offset, on_disk=on_disk
+                "damage was reported",
+                partition=self._partition,
+                offset=offset,
+                on_disk=end is not None,
             )
 
     async def again(self, at: int, error: VqError) -> None:
@@ -123,13 +126,14 @@ class Damaged:
 
 async def report_damage(
     cluster: ClusterClient, address: Address, partition: TopicPartition, offset: int
-) -> bool:
+) -> int | None:
     """Report to a broker that the bytes it sent for ``offset`` fail a check.
 
     The broker checks them on its disk, and shows the result to operators.
 
         Returns:
-            Whether the damage is on the broker's disk; otherwise the bytes changed on their way.
+            Where the damage ends that the broker has at that offset; None: it has none, so the
+            bytes changed on their way.
 
         Raises:
             Busy: It had many reports lately; try again later.
@@ -139,4 +143,4 @@ async def report_damage(
     request = VerifyRequest(topic=partition.topic, partition=partition.partition, offset=offset)
     response, _ = await cluster.request(address, Command.VERIFY, request)
     assert isinstance(response, VerifyResponse)
-    return any(each.start <= offset < each.end for each in response.damage)
+    return next((each.end for each in response.damage if each.start <= offset < each.end), None)

@@ -111,10 +111,12 @@ class _Again:
 
     Attributes:
         task: Reads them; None when nothing is read again.
+        bad: Where they are.
         space: The buffer space that the task waits for.
     """
 
     task: "asyncio.Task[None] | None" = None
+    bad: int = 0
     space: "asyncio.Future[None] | None" = None
 
 
@@ -231,8 +233,10 @@ class PartitionFetcher:
         if self._again.task is not None:
             self._again.task.cancel()
 
-    def fetch_again(self, offset: int) -> None:
+    def fetch_again(self, offset: int, bad: int | None = None) -> None:
         """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
+
+        ``bad``: where the record begins that failed a check, if that is known.
 
         For bytes that failed a check: they may have been damaged on the way, by this connection or
         by what lies between, or on the broker's disk, where they may be put right. Another node of
@@ -241,6 +245,7 @@ class PartitionFetcher:
         if self._stopped:
             return
         self._damaged.note(offset)
+        self._again.bad = offset if bad is None else bad
         self.position = offset
         self._masters.last = 0
         self.validate = True
@@ -266,7 +271,7 @@ class PartitionFetcher:
         self._again.space = None
         address = None
         try:
-            await self._damaged.report(self.position)
+            await self._damaged.report(self._again.bad)
             address, epoch = self._damaged.node(self.position)
             request = GetRequest(
                 topic=self.partition.topic,
