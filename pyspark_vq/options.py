@@ -16,6 +16,7 @@ from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from pyspark_vq.installed import HERE, Installed
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
+from vq.model import TAG_SEPARATOR, tags_of
 
 __all__ = ["Connect", "Given", "Place", "Places", "ReadOptions"]
 
@@ -390,7 +391,6 @@ def _tags(text: str | None) -> tuple[str, ...]:
     """Return the tags of an expression ``a || b``, as of a consumer's filter."""
     if text is None:
         return ()
-    tags = tuple(dict.fromkeys(each.strip() for each in text.split("||")))
-    if not all(tags) or len(tags) > TAGS_MAX:
+    if not all(each.strip() for each in text.split(TAG_SEPARATOR)):
         raise InvalidArgument(f"tag = {text!r} is no list of 1 to {TAGS_MAX} tags like a || b")
-    return tags
+    return tuple(dict.fromkeys(tags_of(text, "tag")))

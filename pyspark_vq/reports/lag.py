@@ -217,6 +217,12 @@ def _read(
     return _Read(whole, frames["brokers"], len(contracts), silent)
 
 
+_NOT_SUBSCRIBED: Final = (
+    "no member of the group subscribes to the topic; if that stays so, `vq group forget {group} "
+    "--topic {topic}` has the group forget it"
+)
+
+
 def pairs_of(
     contracts: Sequence[GroupContract], topics: Sequence[TopicState]
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
@@ -233,6 +239,8 @@ def pairs_of(
         for topic in sorted(each.topics):
             state = states.get(topic)
             problem = _problem(topic, state)
+            if problem is None and topic in each.unsubscribed:
+                problem = "not_subscribed", _NOT_SUBSCRIBED.format(group=each.group, topic=topic)
             if problem is not None:
                 problems.append((each.group, topic, each.members, *problem))
             elif state is not None:

@@ -20,6 +20,7 @@ from vq.admin.lag_rules import VERDICTS
 CAUSES: Final[Mapping[str, str]] = {
     "group_unreadable": "the group cannot be read in ZooKeeper",
     "no_topics": "the group reads no topic",
+    "not_subscribed": "no member subscribes to the topic",
     "topic_deleted": "the topic was deleted",
     "topic_not_ready": "the topic is not ready",
     "topic_unreadable": "the topic cannot be read in ZooKeeper",

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         GroupMember,
         GroupProgress,
         GroupSummary,
+        TopicForgetting,
     )
     from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag, why_stopped
     from vq.admin.offsets import PartitionEnds
@@ -127,6 +128,7 @@ _HOMES = {
         "GroupMember",
         "GroupProgress",
         "GroupSummary",
+        "TopicForgetting",
     ),
     "vq.admin.lag_rules": ("LagFacts", "LagThresholds", "LagVerdict", "judge_lag", "why_stopped"),
     "vq.admin.offsets": ("PartitionEnds",),
@@ -235,6 +237,7 @@ __all__ = [
     "TopicDescription",
     "TopicDrain",
     "TopicExists",
+    "TopicForgetting",
     "TopicOrigin",
     "TopicState",
     "TopicSummary",

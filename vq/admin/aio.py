@@ -53,7 +53,12 @@ from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.finding import LIMIT, TIMEOUT_S
-from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
+from vq.admin.groups import (
+    GroupDeletion,
+    GroupDescription,
+    GroupSummary,
+    TopicForgetting,
+)
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
@@ -244,6 +249,14 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Delete a consumer group without live members; see ``vq.Admin.delete_group``."""
         await groups.delete_group(self._client, group)
+
+    async def plan_forget_topic(self, group: str, topic: str) -> TopicForgetting:
+        """Return what a group would forget; see ``vq.Admin.plan_forget_topic``."""
+        return await groups.plan_forget_topic(self._client, group, topic)
+
+    async def forget_topic(self, group: str, topic: str) -> None:
+        """Have a group forget a topic; see ``vq.Admin.forget_topic``."""
+        await groups.forget_topic(self._client, group, topic)
 
     async def commit_progress(
         self,

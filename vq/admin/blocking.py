@@ -26,7 +26,12 @@ from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
 from vq.admin.finding import LIMIT, TIMEOUT_S
-from vq.admin.groups import GroupDeletion, GroupDescription, GroupSummary
+from vq.admin.groups import (
+    GroupDeletion,
+    GroupDescription,
+    GroupSummary,
+    TopicForgetting,
+)
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.removing import Removal
@@ -363,6 +368,29 @@ class Admin:
             InvalidState: It has members; nothing was deleted.
         """
         self._run(self._admin.delete_group(group))
+
+    def plan_forget_topic(self, group: str, topic: str) -> TopicForgetting:
+        """Return what a consumer group would forget with a topic; changes nothing.
+
+        Raises:
+            UnknownGroup: There is no such group.
+            InvalidArgument: It does not read the topic.
+        """
+        return self._run(self._admin.plan_forget_topic(group, topic))
+
+    def forget_topic(self, group: str, topic: str) -> None:
+        """Have a group forget a topic that none of its members subscribes to any more.
+
+        Its progress there is deleted, and what it keeps from being deleted
+        (``retention_policy = keep``) may go. A member that subscribes to the topic later begins
+        where its setting ``start_position`` says.
+
+        Raises:
+            UnknownGroup: There is no such group.
+            InvalidArgument: It does not read the topic.
+            InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile.
+        """
+        self._run(self._admin.forget_topic(group, topic))
 
     def commit_progress(
         self,

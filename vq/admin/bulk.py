@@ -56,6 +56,7 @@ class GroupContract:
         model: ``clustering``: each message goes to one member.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         error: Why it cannot be read; "" when it can.
+        unsubscribed: Topics that none of its members subscribes to; none without members.
     """
 
     group: str
@@ -64,6 +65,7 @@ class GroupContract:
     model: str = "clustering"
     start: str = "earliest"
     error: str = ""
+    unsubscribed: tuple[str, ...] = ()
 
 
 async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
@@ -71,26 +73,49 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
-    counts = await gather_all(_member_count(coordinator, name) for name in names)
+    members_of = await gather_all(_member_names(coordinator, name) for name in names)
+    paths = [
+        [] if isinstance(members, str) else [Member.path(name, each) for each in members]
+        for name, members in zip(names, members_of, strict=True)
+    ]
+    values = await read_nodes(coordinator, [path for each in paths for path in each])
+    by_path = dict(zip([path for each in paths for path in each], values, strict=True))
     found = []
-    for name, node, members in zip(names, nodes, counts, strict=True):
+    for name, node, members, own in zip(names, nodes, members_of, paths, strict=True):
         if not is_valid_name(name):
             error = f"{shown(name)} is no name that a consumer group can have"
             found.append(GroupContract(group=name, error=error))
         elif node is not None:  # else it was deleted meanwhile
-            found.append(_contract(name, node, members))
+            count = members if isinstance(members, str) else len(members)
+            read = _subscribed({path: by_path[path] for path in own})
+            found.append(_contract(name, node, count, read))
     return found
 
 
-async def _member_count(coordinator: Coordinator, group: str) -> int | str:
-    """Return how many members a group has, or why that is not known."""
+async def _member_names(coordinator: Coordinator, group: str) -> list[str] | str:
+    """Return the members of a group, or why they are not known."""
     try:
-        return len(await children_or_none(coordinator, Member.parent(group)))
+        return await children_or_none(coordinator, Member.parent(group))
     except NotAllowed as error:
         return str(error)
 
 
-def _contract(name: str, node: Node | NotAllowed, members: int | str) -> GroupContract:
+def _subscribed(members: Mapping[str, Node | NotAllowed | None]) -> set[str] | None:
+    """Return the topics that members subscribe to; None: not all are known, or there is none."""
+    read: set[str] = set()
+    for path, node in members.items():
+        if not isinstance(node, Node):
+            return None
+        try:
+            read.update(Member.decode(path, node.data).topics)
+        except (Unreadable, InvalidArgument):
+            return None
+    return read if members else None
+
+
+def _contract(
+    name: str, node: Node | NotAllowed, members: int | str, read: set[str] | None
+) -> GroupContract:
     if isinstance(members, str):
         return GroupContract(group=name, error=members)
     if isinstance(node, NotAllowed):
@@ -107,6 +132,7 @@ def _contract(name: str, node: Node | NotAllowed, members: int | str) -> GroupCo
         members=members,
         model=value.model,
         start=value.start,
+        unsubscribed=() if read is None else tuple(sorted(set(value.topics) - read)),
     )
 
 

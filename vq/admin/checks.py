@@ -282,8 +282,8 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             fail(
                 check,
                 f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
-                "stop the broker and put an intact copy of the file back, or let the groups go "
-                "past the damage: docs/operations.md (Damage in a partition) says how",
+                "stop the broker and put an intact copy of the file back, or have groups skip it "
+                "(`vq group reset GROUP --past-damage`); docs/operations.md says how",
             )
         )
     if answer.problems:

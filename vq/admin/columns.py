@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from vq import limits
-from vq.admin.damaged import Damaged
 from vq.admin.stored import Source
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -114,7 +113,7 @@ async def read_columns(
 async def _decoded(
     ahead: "_Ahead", columns: Collection[str], wanted: Selection
 ) -> AsyncGenerator[StoredColumns, None]:
-    damaged = Damaged(ahead.source)
+    damaged = ahead.damaged
     rest = b""
     while ahead.at - len(rest) < ahead.end:
         try:
@@ -122,7 +121,7 @@ async def _decoded(
         except PartitionQuarantined as error:
             if not damaged.reads:
                 raise
-            await damaged.note(ahead.at, error)
+            await damaged.again(ahead.at, error)
             continue
         data = rest + body if rest else body
         base = answer.offset - len(rest)
@@ -133,14 +132,14 @@ async def _decoded(
                 here = position
                 position, more = decode_columns(data, base, table, wanted, start=here)
                 if position > here:
-                    damaged.reads = ahead.damaged = 0
+                    damaged.over()
                     yield StoredColumns(table, base + here, base + position, answer.high_watermark)
             rest = data[position:]
             _check_end(rest, base + position, answer)
         except CorruptData as error:
-            await damaged.note(base + position, error)
+            await damaged.again(base + position, error)
             rest = b""
-            await ahead.go_to(base + position, damaged.reads)
+            await ahead.go_to(base + position)
             continue
         if rest:
             ahead.need(bytes_needed(rest) - len(rest))
@@ -173,7 +172,7 @@ class _Ahead:
         source: The partition.
         at: The offset behind the answer that ``next`` returned last.
         end: Where the range ends.
-        damaged: How many readings of the place at hand were damaged.
+        damaged: Notes bytes that fail a check.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class _Ahead:
         self.source = source
         self.at = start
         self.end = end
-        self.damaged = 0
+        self.damaged = source.damaged()
         self._size = max_bytes
         self._least = 0
         self._timeout_s = timeout_s
@@ -206,7 +205,7 @@ class _Ahead:
         answer, body = await task
         self.at = answer.offset + len(body)
         self._least = 0
-        if self.at < self.end and not self.damaged:
+        if self.at < self.end and not self.damaged.reads:
             self._begin(self.at)
         return answer, body
 
@@ -215,10 +214,10 @@ class _Ahead:
         if self._task is None:
             self._least = size
 
-    async def go_to(self, offset: int, damaged: int) -> None:
+    async def go_to(self, offset: int) -> None:
         """Go on at an offset whose bytes failed a check."""
         await self.stop()
-        self.at, self.damaged = offset, damaged
+        self.at = offset
 
     async def stop(self) -> None:
         """Give up what was asked for."""
@@ -243,11 +242,13 @@ class _Ahead:
         while True:
             size = min(max(self.end - offset, _FETCH_BYTES_MIN), self._size)
             size = min(max(size, self._least), limits.FETCH_BYTES_MAX)
-            directly = self._zips is not None and not self.damaged and offset >= self._brokers_end
+            directly = (
+                self._zips is not None and not self.damaged.reads and offset >= self._brokers_end
+            )
             request = GetRequest(
                 offset=offset,
                 max_bytes=size,
-                validate=self._is_first or self.damaged > 0,
+                validate=self._is_first or self.damaged.reads > 0,
                 archives=directly,
             )
             late = clock.monotonic() >= deadline

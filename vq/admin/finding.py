@@ -24,7 +24,6 @@ from vq.admin.searched import (
 from vq.admin.stored import COUNT_MAX
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
-from vq.client.consumer.filters import tags_of
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
@@ -52,6 +51,7 @@ from vq.model import (
     Span,
     TopicPartition,
     check_timeout,
+    tags_of,
     time_ms_of,
 )
 from vq.remoting.format import Command, KeyKind
@@ -156,7 +156,7 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
         else:
             request.key_kind, request.key = KeyKind.INTEGER, key.to_bytes(8, "big", signed=True)
     if tag is not None:
-        request.tags.extend(tags_of(tag))
+        request.tags.extend(tags_of(tag, "tag"))
     return request
 
 
@@ -256,6 +256,8 @@ class _Finder:
 
     async def _search_gap(self, work: Work, gap: SearchGap, end: int) -> None:
         """Search a range again that was damaged; what it turns out to be replaces the gap."""
+        damaged = self._reader.damaged(work.partition)
+        damaged.note(gap.start)
         again = Work(work.partition, gap.start, gap.start)
         try:
             await self._search_to(again, end)
@@ -263,6 +265,9 @@ class _Finder:
             raise
         except VqError:
             return  # it is still a gap
+        if any(each.kind is GapKind.DAMAGED for each in again.gaps):
+            damaged.note(gap.start)
+            await damaged.report(again.gaps[0].start)
         again.add_gap(again.position, end, gap.kind, gap.reason)  # a limit came before
         work.gaps = [*(each for each in work.gaps if each is not gap), *again.gaps]
         work.read_bytes += again.read_bytes

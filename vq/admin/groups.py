@@ -6,12 +6,13 @@ Setting where a group goes on is in ``resets``.
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from typing import Final
 
 from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
-from vq.coordination import claims, commits, groups, topics
+from vq.coordination import claims, commits, forgetting, groups, topics
 from vq.coordination.coordinator import Coordinator, Unreadable, parent_of
 from vq.coordination.groups import MemberView, UnknownGroup
 from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
@@ -21,6 +22,8 @@ from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
 
 logger = get_logger(__name__)
+#: The problem of a topic that none of the group's members subscribes to: nothing is expected there.
+NOT_SUBSCRIBED: Final = "not_subscribed"
 
 
 # list -----------------------------------------------------------------------------------------
@@ -34,6 +37,8 @@ class GroupSummary:
         members: How many consumers are alive.
         model: ``clustering``: each message goes to one member.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
+        unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
+            members.
     """
 
     group: str
@@ -41,6 +46,7 @@ class GroupSummary:
     members: int
     model: str
     start: str
+    unsubscribed: tuple[str, ...] = ()
 
 
 async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
@@ -76,7 +82,25 @@ async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
     contract = await groups.read_group(coordinator, name) or ConsumerGroup()
     members = await groups.members(coordinator, name)
     topics_read = tuple(sorted(contract.topics))
-    return GroupSummary(name, topics_read, len(members), contract.model, contract.start)
+    return GroupSummary(
+        name,
+        topics_read,
+        len(members),
+        contract.model,
+        contract.start,
+        unsubscribed_of(contract, members),
+    )
+
+
+def unsubscribed_of(contract: ConsumerGroup, members: Mapping[str, MemberView]) -> tuple[str, ...]:
+    """Return the topics that members read once, and no live one subscribes to.
+
+    None without members: then nobody knows what the next one reads.
+    """
+    if not members:
+        return ()
+    read = {topic for each in members.values() for topic in each.value.topics}
+    return tuple(sorted(set(contract.topics) - read))
 
 
 # describe -------------------------------------------------------------------------------------
@@ -115,6 +139,7 @@ class GroupProgress:
         stopped_since_ms: Since when the owner stands there.
         needs_reset: The group goes on only after a reset.
         other_topic: The offset was committed for another topic of this name.
+        subscribed: A member subscribes to the topic, or the group has no members.
     """
 
     topic: str
@@ -135,6 +160,7 @@ class GroupProgress:
     stopped_since_ms: int | None = None
     needs_reset: bool = False
     other_topic: bool = False
+    subscribed: bool = True
 
     @property
     def beyond_end(self) -> bool:
@@ -175,6 +201,7 @@ class GroupDescription:
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         topics: Each topic it reads, with its filter; "": all messages.
         deleted_topics: Topics of the group that are not there any more.
+        unsubscribed: Topics that none of its members subscribes to; none without members.
         members: The live consumers, sorted by name.
         partitions: The group's progress, by topic and partition.
     """
@@ -186,6 +213,7 @@ class GroupDescription:
     deleted_topics: tuple[str, ...]
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupProgress, ...]
+    unsubscribed: tuple[str, ...] = ()
 
     def verdict_on(
         self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
@@ -198,6 +226,8 @@ class GroupDescription:
             now_s: The present time, in seconds since 1970.
         """
         problem = self.model if self.model == "broadcasting" else None
+        if problem is None and not progress.subscribed:
+            problem = NOT_SUBSCRIBED
         facts = progress.facts(members=len(self.members), problem=problem)
         return judge_lag(facts, thresholds, now_s=now_s)
 
@@ -267,6 +297,7 @@ def description(
         deleted_topics=tuple(sorted(set(contract.topics) - set(nodes.topics))),
         members=tuple(_member(view, told) for view in nodes.members.values()),
         partitions=told,
+        unsubscribed=unsubscribed_of(contract, nodes.members),
     )
 
 
@@ -359,6 +390,7 @@ async def progress(
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
+        subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
     )
 
 
@@ -442,3 +474,58 @@ async def delete_group(cluster: ClusterClient, name: str) -> None:
         raise UnknownGroup(f"there is no consumer group {name!r}")
     with unknown_when_cut(f"deleting group {name}", ResetUnknown):
         await groups.delete_group(cluster.coordinator, name)
+
+
+# forget ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TopicForgetting:
+    """What a group forgets with a topic.
+
+    Attributes:
+        group: Its name.
+        topic: The topic.
+        partitions: In how many partitions it has a committed offset.
+        members: Its live consumers that subscribe to the topic; while there is one, nothing is
+            forgotten.
+    """
+
+    group: str
+    topic: str
+    partitions: int
+    members: tuple[str, ...]
+
+
+async def plan_forget_topic(cluster: ClusterClient, name: str, topic: str) -> TopicForgetting:
+    """Return what a group would forget with a topic; changes nothing.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        InvalidArgument: It does not read the topic.
+    """
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, name)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    numbers = await numbered_children(coordinator, CommittedOffset.parent(name, topic))
+    if topic not in contract.topics and not numbers:
+        raise InvalidArgument(
+            f"group {name!r} does not read topic {topic!r}; it reads "
+            f"{', '.join(sorted(contract.topics)) or 'none'}"
+        )
+    members = await groups.members(coordinator, name)
+    readers = tuple(each for each, view in members.items() if topic in view.value.topics)
+    return TopicForgetting(name, topic, len(numbers), readers)
+
+
+async def forget_topic(cluster: ClusterClient, name: str, topic: str) -> None:
+    """Have a group forget a topic that none of its members subscribes to.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        InvalidArgument: It does not read the topic.
+        InvalidState: A member subscribes to it; or one came meanwhile.
+        ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
+    """
+    await plan_forget_topic(cluster, name, topic)
+    with unknown_when_cut(f"forgetting topic {topic} in group {name}", ResetUnknown):
+        await forgetting.forget_topic(cluster.coordinator, name, topic)

@@ -44,6 +44,11 @@ _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
         "1 if a member consumes the partition, else 0.",
         lambda each: each.owner is not None,
     ),
+    (
+        "vq_group_subscribed",
+        "0 if the group has members and none subscribes to the topic, else 1.",
+        lambda each: each.subscribed,
+    ),
 )
 
 

@@ -40,18 +40,21 @@ class Goal(enum.StrEnum):
     COMMITTED = "committed"  # where it is: a group that was stopped goes on
     TIME = "time"  # the first message stored at or after a time
     OFFSET = "offset"  # the start of a record
+    PAST_DAMAGE = "past-damage"  # behind messages that cannot be read, where it is at them
     SHIFT = "shift"  # so many messages after where it is, or before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A goal with its number. A goal may be its name as text: ``earliest``, ``shift`` …
+    """A goal with its number. A goal may be its name as text: ``earliest``, ``past-damage`` …
 
     TIME takes milliseconds since 1970 UTC, OFFSET an offset. SHIFT takes a number of messages,
     -100,000 to 100,000: negative ones repeat messages. At the ends of what is kept it stops.
     """
 
-    goal: Goal | Literal["earliest", "latest", "committed", "time", "offset", "shift"]
+    goal: (
+        Goal | Literal["earliest", "latest", "committed", "time", "offset", "past-damage", "shift"]
+    )
     value: int = 0
 
     def __post_init__(self) -> None:
@@ -181,7 +184,7 @@ class _Planner:
         elsewhere = "" if before is None else commits.why_of_another(before, view.id)
         if only_stopped and not (elsewhere or _is_stopped(before, ends)):
             return None
-        if elsewhere and self._target.goal in {Goal.COMMITTED, Goal.SHIFT}:
+        if elsewhere and self._target.goal in {Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT}:
             raise InvalidState(
                 f"group {self._group!r} is nowhere in {partition}: {elsewhere}; name another place"
             )
@@ -191,6 +194,8 @@ class _Planner:
         offset = await self._offset(placement, ends, here)
         after = CommittedOffset(offset=offset, time_ms=self._now_ms(), topic_id=view.id)
         old = await self._place(partition, ends, here)
+        if old == offset and self._target.goal is Goal.PAST_DAMAGE:
+            return None
         if old == offset or (here is None and offset < old):  # nothing was handled here before
             return Reset(partition, before, after)
         if old > ends.latest:  # nobody knows what lay between
@@ -226,6 +231,9 @@ class _Planner:
         target = self._target
         if target.goal is Goal.SHIFT:
             return await self._shifted(_partition_of(placement), ends, before)
+        if target.goal is Goal.PAST_DAMAGE:
+            place = min(await self._place(_partition_of(placement), ends, before), ends.latest)
+            return await Source(self._cluster, _partition_of(placement)).past_damage(place)
         if target.goal is Goal.EARLIEST:
             return ends.earliest
         if target.goal is Goal.LATEST:

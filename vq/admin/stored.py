@@ -5,20 +5,27 @@ groups that hold its ranges, one after the other.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
+from vq.client.consumer.damage import Damaged, report_damage
 from vq.client.consumer.decode import decode_messages
 from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.coordination.reading import gather_all
-from vq.errors import InvalidArgument, OffsetNotBoundary
+from vq.errors import (
+    CorruptData,
+    InvalidArgument,
+    OffsetNotBoundary,
+    PartitionQuarantined,
+    VqError,
+)
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
@@ -35,6 +42,10 @@ _OFFSET_MAX: Final = (1 << 64) - 1
 _GUESS_BYTES: Final = 256
 _WINDOW_BYTES_MIN: Final = 64 * limits.KIB
 _WINDOW_GROWTH: Final = 4
+#: So many damaged messages in a row are looked past.
+_DAMAGED_MAX: Final = 100
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +238,7 @@ class Source:
         self.topic_id = topic_id  # offsets mean nothing in another topic
 
     async def get(
-        self, request: GetRequest, wait_s: float = 0.0, *, damaged: int = 0
+        self, request: GetRequest, wait_s: float = 0.0, *, damaged: Damaged | None = None
     ) -> tuple[GetResponse, bytes]:
         """Send a GET to the broker that holds ``request.offset``; follow a partition that moved.
 
@@ -238,7 +249,6 @@ class Source:
         self.topic_id = self.topic_id or self._cluster.routes.topic(self.partition.topic).id
         request.topic, request.partition = self.partition
         request.max_wait_ms = int(wait_s * 1000)
-        request.from_copy = damaged > 0
         offset = request.offset
         answer, body = await self._reader.request(
             self.partition,
@@ -263,16 +273,36 @@ class Source:
             return following
         return offset
 
-    async def report(self, offset: int) -> None:
-        """Tell the master that its bytes fail a check; see ``Reader.report``."""
-        await self._reader.report(self.partition, offset)
+    def damaged(self) -> Damaged:
+        """Return what notes bytes that fail a check, and has them read again."""
+        return self._reader.damaged(self.partition)
 
     async def read(self, start: int, end: int | None, max_bytes: int) -> StoredRange:
         """Return whole records from ``start`` on; see ``read_range``."""
+        return await self._read(start, end, max_bytes, lambda found: found)
+
+    async def _read(
+        self, start: int, end: int | None, max_bytes: int, take: Callable[[StoredRange], T]
+    ) -> T:
+        """Return what ``take`` makes of the whole records from ``start`` on, once it can."""
+        damaged = self.damaged()
+        while True:
+            try:
+                return take(await self._read_once(start, end, max_bytes, damaged))
+            except PartitionQuarantined as error:
+                if not damaged.reads:
+                    raise
+                await damaged.again(start, error)
+            except CorruptData as error:
+                await damaged.again(start, error)
+
+    async def _read_once(
+        self, start: int, end: int | None, max_bytes: int, damaged: Damaged
+    ) -> StoredRange:
         size = max_bytes
         while True:
             request = GetRequest(offset=start, max_bytes=size, validate=True)
-            answer, body = await self.get(request)
+            answer, body = await self.get(request, damaged=damaged)
             ends = boundaries(body, start)
             if len(ends) > 1 or not body or size >= limits.FETCH_BYTES_MAX:
                 break
@@ -283,26 +313,51 @@ class Source:
         latest = answer.high_watermark
         return StoredRange(*self.partition, start, next_offset, latest, data)
 
-    async def read_from_any(self, start: int, end: int, max_bytes: int) -> StoredRange:
-        """Return records from the first one that starts at or behind ``start``."""
-        try:
-            return await self.read(start, end, max_bytes)
-        except OffsetNotBoundary as error:
-            following = error.details.get("next")
-            if not isinstance(following, int):
-                raise
-            return await self.read(following, max(end, following), max_bytes)
-
     async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
         """Yield the messages that start in ``[start, end)``, still compressed, some at a time."""
-        found = await self.read_from_any(start, end, RANGE_BYTES)
-        while found.data:
-            records: list[Record] = []
-            decode_into(found.data, found.offset, records)
-            yield records
-            if found.next_offset >= end:
+        start = await self.boundary(start)
+        end = max(start, end)
+        while True:
+            records, following = await self._read(start, end, RANGE_BYTES, _records_of)
+            if following == start:
                 return
-            found = await self.read(found.next_offset, end, RANGE_BYTES)
+            yield records
+            if following >= end:
+                return
+            start = following
+
+    async def past_damage(self, offset: int) -> int:
+        """Return where the first message begins that can be read behind damage at ``offset``.
+
+        That is ``offset`` if the message there can be read, or none is there.
+
+        Raises:
+            CorruptData: Too much is damaged there.
+            PartitionQuarantined: Nothing is served behind it.
+        """
+        for _ in range(_DAMAGED_MAX):
+            try:
+                await self._read(offset, None, RANGE_BYTES, _check_first)
+            except (CorruptData, PartitionQuarantined) as error:
+                offset = await self._behind(int(error.details.get("offset", offset)), error)
+            else:
+                return offset
+        raise CorruptData(
+            f"{self.partition}: more than {_DAMAGED_MAX} messages before offset {offset} cannot be "
+            "read; give an offset behind them",
+            details={"offset": offset},
+        )
+
+    async def _behind(self, offset: int, damage: VqError) -> int:
+        """Return where a record begins behind a damaged one."""
+        try:
+            return await self.boundary(offset + 1)
+        except VqError:  # the damage hides where records begin; its broker knows its end
+            address, _ = self._cluster.master_at(self.partition, offset)
+            end = await report_damage(self._cluster, address, self.partition, offset)
+            if end is None:
+                raise damage from None
+            return await self.boundary(end)
 
     async def back(self, end: int, count: int, earliest: int) -> int:
         """Return the offset ``count`` messages before ``end``, at least ``earliest``.
@@ -328,3 +383,26 @@ class Source:
                 return records[count - 1].next_offset
             count -= len(records)
         return latest
+
+
+def _check_first(found: StoredRange) -> None:
+    """Check that the first message of a range can be read.
+
+    Raises:
+        CorruptData: It cannot.
+    """
+    messages: list[Message] = []
+    try:
+        decode_messages(
+            found.data, found.offset, TopicPartition(found.topic, found.partition), messages
+        )
+    except CorruptData:
+        if not messages:
+            raise
+
+
+def _records_of(found: StoredRange) -> tuple[list[Record], int]:
+    """Return the messages of a range, verified, and where to read on."""
+    records: list[Record] = []
+    decode_into(found.data, found.offset, records)
+    return records, found.next_offset

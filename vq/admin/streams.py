@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
-from vq.admin.damaged import Damaged
 from vq.admin.offsets import Inspector, PartitionEnds, check_time
 from vq.admin.stored import COUNT_MAX, Source
 from vq.backoff import Backoff
@@ -228,15 +227,15 @@ async def _read(
     """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
     at, decoder = part.end if follow else part.start, Decoder(part.source.partition)
     tries, validate = 0, True
-    damaged, behind = Damaged(part.source), _Behind(part)
+    damaged, behind = part.source.damaged(), _Behind(part)
     while follow or at < part.end:
         request = GetRequest(offset=at, max_bytes=size, tags=tags, validate=validate)
         wait_s = limits.LONG_POLL_S_MAX if follow else 0.0
         try:
-            answer, body = await part.source.get(request, wait_s, damaged=damaged.reads)
+            answer, body = await part.source.get(request, wait_s, damaged=damaged)
         except VqError as error:
             if damaged.reads and isinstance(error, PartitionQuarantined):
-                await damaged.note(at, error)
+                await damaged.again(at, error)
                 continue
             passes = error.retriable or error.refresh_routes or isinstance(error, ConnectionCut)
             if not (follow and passes) or isinstance(error, UnknownTopic):  # deleted meanwhile
@@ -262,12 +261,14 @@ async def _read(
             if wanted:
                 yield wanted
             if found:
-                at, damaged.reads = found[-1].next_offset, 0
+                at = found[-1].next_offset
+                damaged.over()
         if decoder.error is not None:
-            await damaged.note(at, decoder.error)
+            await damaged.again(at, decoder.error)
             decoder, validate = Decoder(part.source.partition), True
             continue
-        at, damaged.reads = chunk.next_offset, 0
+        at = chunk.next_offset
+        damaged.over()
         size = max(size, decoder.rest.missing)
 
 

@@ -9,19 +9,27 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, Messages
+from vq.client.consumer.listening import AsyncListener, Listening, check_listener
 from vq.client.consumer.positions import Moment, Position
 from vq.client.consumer.pull import Pull
-from vq.errors import VqError
+from vq.errors import InvalidArgument, InvalidState, VqError
 from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition
 
 
 class MessageConsumer:
-    """Receives messages by position, or as a member of a group with ``async for``."""
+    """Receives messages by position, or as a member of a group.
 
-    def __init__(self, core: ConsumerCore, inbox: Inbox, cluster: ClusterClient) -> None:
+    A member gives its messages to listeners, or to a task that iterates or calls ``get_many``.
+    """
+
+    def __init__(
+        self, core: ConsumerCore, inbox: Inbox, listening: Listening, cluster: ClusterClient
+    ) -> None:
         self._core = core
         self._check_loop = cluster.check_loop
         self._inbox = inbox
+        self._listening = listening
+        self._is_pulled: bool | None = None  # None: nothing was subscribed
         self._pull = Pull(inbox, self._begin)
         self._started = False
 
@@ -70,14 +78,55 @@ class MessageConsumer:
         return await self._here().reader.get(topic, partition, offset, length, timeout)
 
     def subscribe(
-        self, topic: str, length: int = limits.MIB, message_filter: str | None = None
+        self,
+        topic: str,
+        length: int = limits.MIB,
+        listener: AsyncListener | None = None,
+        message_filter: str | None = None,
+        *,
+        concurrency: int = 1,
     ) -> Self:
-        """Add a topic to consume, before the iteration begins; return this consumer."""
+        """Add a topic to consume, before ``start`` or the iteration; return this consumer.
+
+        All topics of a consumer have listeners, or none has and a task iterates or calls
+        ``get_many``.
+
+        Args:
+            topic: Must exist when the consumer starts.
+            length: Bytes fetched at a time, 1 to 8 MiB.
+            listener: A coroutine function, called once per message on the factory's loop, in order
+                in each partition. A message counts as consumed when it returns. What it raises is a
+                failed try of its message: ``on_listener_error``, ``listener_retries`` and
+                ``listener_backoff_s`` of the settings say what happens then. Call ``start`` after.
+            message_filter: A tag, or several as ``"a || b"``; see ``vq.MessageConsumer.subscribe``.
+            concurrency: So many partitions of the topic are handled at a time, 1 to 1,000. A
+                listener that waits before its next try holds no other partition up.
+
+        Raises:
+            InvalidArgument: An argument is wrong, or some topics have a listener and some none.
+        """
+        if self._is_pulled is not None and self._is_pulled is not (listener is None):
+            raise InvalidArgument(
+                "some topics of this consumer have a listener and some have none; give all of them "
+                "one, or none and iterate or call get_many, or make two consumers"
+            )
+        if listener is not None:
+            check_listener(listener, concurrency)
         self._core.subscribe(topic, length, ignore, message_filter)
+        self._is_pulled = listener is None
+        if listener is not None:
+            self._listening.add(topic, listener, concurrency)
         return self
 
+    def _check_pulled(self) -> None:
+        if self._listening:
+            raise InvalidState(
+                "the topics of this consumer have listeners, which get the messages; subscribe "
+                "without a listener to iterate or to call get_many"
+            )
+
     async def start(self) -> Self:
-        """Join the group; otherwise the iteration does it when it begins."""
+        """Join the group; the iteration and ``get_many`` do it when they begin."""
         await self._here().start()
         self._started = True
         return self
@@ -90,8 +139,10 @@ class MessageConsumer:
         loop, another task that asks for a message gets ``InvalidState``, whichever iterator it
         uses. After a task has ended, another one may go on with its iterator; if the task failed,
         its message is delivered again. If the error was caught outside the loop, a new loop in any
-        task does not deliver that message again: it gets the next one.
-        ``await anext(aiter(consumer))`` counts as a loop that was left at once.
+        task does not deliver that message again: it gets the next one, and the log has a warning,
+        once. Catch errors inside the loop, or give ``subscribe`` a listener, which gets a message
+        again that it has failed for. ``await anext(aiter(consumer))`` counts as a loop that was
+        left at once.
 
         Bound a wait with ``asyncio.timeout``. Before Python 3.12 ``asyncio.wait_for`` asks in a
         task of its own, which is refused while the caller's task has a message.
@@ -101,6 +152,7 @@ class MessageConsumer:
             CoordinationError: The session with ZooKeeper has ended for good, as when it refuses the
                 client; no message follows.
         """
+        self._check_pulled()
         return Messages(self._inbox, self._begin)
 
     async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
@@ -123,6 +175,7 @@ class MessageConsumer:
             CoordinationError: The session with ZooKeeper has ended for good; no message follows.
         """
         self._check_loop()
+        self._check_pulled()
         return await self._pull.get_many(max_messages, timeout)
 
     async def _begin(self) -> None:
@@ -178,19 +231,31 @@ class MessageConsumer:
         return self._core.held()
 
     async def close(self) -> None:
-        """Count the current message as consumed, commit, leave the group. May be called again.
+        """Finish the messages in hand, commit, leave the group. May be called again.
 
-        The current message counts only if the calling task asked for it, or a task that has ended
-        without an error. If another task is handling a message inside its loop, ``close`` waits up
-        to 30 s; a message that is not handled by then is delivered again. Also delivered again is
-        the message of a task that failed, and of another task that left its loop. Inside a loop,
-        call ``close`` in the loop's own task, not in a task that the loop waits for (before Python
-        3.12 ``asyncio.wait_for`` makes one). If an exception leaves ``async with`` of this consumer
-        or its factory, the current message does not count.
+        It waits up to 30 s for listeners that run; one that is not done by then is cancelled, and
+        its message is delivered again.
+
+        Of an iteration the current message counts only if the calling task asked for it, or a task
+        that has ended without an error. If another task is handling a message inside its loop,
+        ``close`` waits up to 30 s; a message that is not handled by then is delivered again. So
+        close before you cancel that task. Also delivered again is the message of a task that
+        failed, and of another task that left its loop. Inside a loop, call ``close`` in the loop's
+        own task, not in a task that the loop waits for (before Python 3.12 ``asyncio.wait_for``
+        makes one). If an exception leaves ``async with`` of this consumer or its factory, the
+        current message does not count.
+
+        Raises:
+            InvalidState: A listener called it, which would wait for itself.
         """
         core = self._here()
+        self._listening.check_outside()
         self._inbox.close()
-        await core.close()
+        try:
+            await core.close()
+        finally:
+            if core.stopped:  # a cancelled close waits on in the background
+                await self._listening.close()
 
     async def __aenter__(self) -> Self:
         self._check_loop()

@@ -14,6 +14,7 @@ from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.inbox import Inbox, InboxDelivery
+from vq.client.consumer.listening import Listening
 from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture
 from vq.client.kinds import settings_of
@@ -72,17 +73,18 @@ class MessageFactory:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
         cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
-        inbox = Inbox(permit)
+        settings = settings_of(ConsumerConfig, config)
+        inbox, listening = Inbox(permit), Listening(permit, settings)
         core = ConsumerCore(
             cluster,
-            settings_of(ConsumerConfig, config),
+            settings,
             make_delivery=lambda partition, position, _listener, hooks: InboxDelivery(
-                partition, position, inbox, hooks
+                partition, position, listening if partition.topic in listening else inbox, hooks
             ),
             permit=permit,
             on_end=inbox.fail,
         )
-        consumer = MessageConsumer(core, inbox, cluster)
+        consumer = MessageConsumer(core, inbox, listening, cluster)
         kept = (each for each in self._consumers if not each._core.stopped)
         self._consumers = [*kept, consumer]
         return consumer

@@ -104,7 +104,8 @@ class MessageConsumer:
                 consumed when it returns; ``config.on_listener_error`` says what happens when it
                 raises. None: call ``get_many``.
             message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
-                of them.
+                of them. ``"*"`` or None: all messages. There are no patterns: a tag with one of
+                ``, && * >`` stands between double quotes.
 
         Returns:
             This consumer.
@@ -165,7 +166,9 @@ class MessageConsumer:
         """Return the offset where the messages of a time begin, or an end of what can be read.
 
         With a time it is the first batch that the broker stored at that time or later, by
-        ``append_time``; the end of the partition if none is that young. Needs no group.
+        ``append_time``; the end of the partition if none is that young. No message stored at that
+        time or later lies before it. Those of the same millisecond may be earlier: append times
+        are whole milliseconds, rounded down. Needs no group.
 
         Args:
             topic: Its name.

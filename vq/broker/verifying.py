@@ -48,6 +48,8 @@ class Known:
     Attributes:
         log: Which; another one in the channel's place knows nothing.
         damage: In rising order. Invariant: at most ``RANGES_MAX`` of them.
+        unreadable: Records that were stored so that no reader can read them: all nodes have the
+            same, so there is nothing to repair. As many at most, those reported first.
         intact_to: Pieces that end at or before this offset were verified in the last pass.
         pass_ended: When that was, on the monotonic clock.
     """
@@ -55,12 +57,27 @@ class Known:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.damage: list[tuple[Damage, int]] = []  # with the wall clock's ms of finding it
+        self.unreadable: list[tuple[Damage, int]] = []
         self.intact_to = 0
         self.pass_ended = 0.0
 
     def find(self, offset: int) -> Damage | None:
         """Return the damage that holds ``offset``, if it is known."""
-        return next((each for each, _ in self.damage if each.start <= offset < each.end), None)
+        return next((each for each, _ in self.ranges if each.start <= offset < each.end), None)
+
+    @property
+    def ranges(self) -> list[tuple[Damage, int]]:
+        """All that readers stop at, in rising order."""
+        return sorted([*self.damage, *self.unreadable]) if self.unreadable else self.damage
+
+    def note_unreadable(self, found: Damage, now_ms: int) -> bool:
+        """Keep a record that cannot be read; whether it was not known."""
+        if len(self.unreadable) >= RANGES_MAX or any(
+            each.start == found.start for each, _ in self.unreadable
+        ):
+            return False
+        self.unreadable.append((found, now_ms))
+        return True
 
     def intact_until(self, piece: Piece) -> int:
         """Return how far ``piece`` was found intact in the last pass; its start where damaged."""
@@ -134,6 +151,7 @@ class Verifier:
         self._reports: dict[tuple[Channel, int], list[Callable[[], None]]] = {}
         self._reporting = False
         self._passing = False
+        self._told: deque[tuple[Channel, int]] = deque(maxlen=RANGES_MAX)  # to be intact here
         self._tokens = float(REPORTS_BURST)
         self._tokens_at = context.clock.monotonic()
 
@@ -184,23 +202,23 @@ class Verifier:
                 reason=each.why,
                 found_ms=found_ms,
             )
-            for known, each, found_ms in islice(self._damage(channel), at_most)
+            for known, each, found_ms in islice(self._ranges(channel), at_most)
         ]
 
     def count_damage(self, channel: Channel) -> int:
         """Return how many ranges ``damage`` has."""
-        return sum(1 for _ in self._damage(channel))
+        return sum(1 for _ in self._ranges(channel))
 
     def any_damage(self) -> bool:
-        """Whether any is known of what is kept."""
-        return any(self.count_damage(each) for each in self._damaged)
+        """Whether any is known that another node may repair."""
+        return any(True for each in self._damaged for _ in self._damage(each))
 
     def damaged_channels(self) -> list[Channel]:
-        """Return the partitions of which damage is known."""
-        return [each for each in self._damaged if self.count_damage(each)]
+        """Return the partitions of which damage is known that another node may repair."""
+        return [each for each in self._damaged if any(True for _ in self._damage(each))]
 
     def known(self, channel: Channel) -> list[tuple[Log, Damage]]:
-        """Return what is damaged of a partition, in rising order, each in its log."""
+        """Return what another node may repair of a partition, in rising order, each in its log."""
         return [(known.log, each) for known, each, _ in self._damage(channel)]
 
     async def look_again(self, channel: Channel, log: Log, start: int, end: int) -> None:
@@ -211,6 +229,12 @@ class Verifier:
         await self._scrub(channel, log, scrub, pieces)
         if not _gone(channel, log) and not scrub.unreachable:
             self._note(channel, log, begin, end, scrub.damage)
+
+    def _ranges(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+        for known in self._of(channel):
+            for each, found_ms in known.ranges:
+                if each.end > known.log.start_offset:
+                    yield known, each, found_ms
 
     def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
         for known in self._of(channel):
@@ -295,7 +319,10 @@ class Verifier:
             await self._scrub(channel, log, scrub, pieces)
             if not _gone(channel, log) and not scrub.unreachable:
                 self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
-                if not self.known_damage(channel, offset):
+                if scrub.unreadable is not None:
+                    self._note_unreadable(channel, log, scrub.unreadable)
+                elif not self.known_damage(channel, offset) and (channel, offset) not in self._told:
+                    self._told.append((channel, offset))
                     logger.warning(
                         "reported damage is not on the disk, check the reader and its network",
                         partition=channel,
@@ -513,6 +540,20 @@ class Verifier:
                 file=each.path,
                 cause=each.why,
                 hint="docs/operations.md says how to restore the file or go past the range",
+            )
+
+    def _note_unreadable(self, channel: Channel, log: Log, found: Damage) -> None:
+        known = self._known.setdefault(log, Known(log))
+        self._damaged[channel] = None
+        if known.note_unreadable(found, self._context.clock.wall_ms()):
+            logger.error(
+                "a record cannot be read and was stored so, its producer is faulty",
+                partition=channel,
+                start=found.start,
+                end=found.end,
+                file=found.path,
+                cause=found.why,
+                hint="`vq group reset GROUP --past-damage` has a group skip it",
             )
 
     def _forget_gone(self) -> None:

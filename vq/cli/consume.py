@@ -22,10 +22,9 @@ from vq.cli.message_format import NAMES, MessageFormat
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
-from vq.client.consumer.filters import tags_of
 from vq.limits import MIB
 from vq.log_lines import Line
-from vq.model import Message
+from vq.model import Message, tags_of
 
 _FETCH_BYTES = 1 * MIB
 _TICK_S = 0.1
@@ -240,7 +239,7 @@ def consume(
         if start == "latest" and not follow:
             raise no_effect("--from latest", "without --follow", "give both")
         begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
-        tags = () if tag is None else tags_of(tag)
+        tags = () if tag is None else tags_of(tag, "tag")
         _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
     if printer.failure is not None:
         raise printer.failure

@@ -13,18 +13,21 @@ from vq.admin.groups import (
     GroupMember,
     GroupProgress,
     GroupSummary,
+    TopicForgetting,
     delete_group,
     describe_group,
+    forget_topic,
     plan_delete_group,
+    plan_forget_topic,
     readable_groups,
 )
 from vq.admin.lag_rules import LagThresholds
-from vq.cli.completion import group_names
+from vq.cli.completion import group_names, topic_names
 from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
-from vq.errors import VqError
+from vq.errors import CorruptData, PartitionQuarantined, VqError
 
 _COLUMNS = (
     "topic",
@@ -66,15 +69,70 @@ def list_(invocation: Invocation) -> None:
 
 def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
     if invocation.output.as_json:
-        rows = [{**asdict(each), "topics": list(each.topics)} for each in found]
+        rows = [
+            {**asdict(each), "topics": list(each.topics), "unsubscribed": list(each.unsubscribed)}
+            for each in found
+        ]
         invocation.output.document(rows)
         return
-    rows = [{**asdict(each), "topics": ",".join(each.topics)} for each in found]
+    rows = [{**asdict(each), "topics": _topics_text(each)} for each in found]
     columns = ("group", "topics", "members", "model", "start")
     invocation.output.table(rows, columns=columns)
     if not rows:
         config = invocation.client_config()
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
+
+
+def _topics_text(found: GroupSummary) -> str:
+    """Return the topics of a group; those that no member subscribes to are marked."""
+    return ",".join(
+        f"{topic} (not subscribed)" if topic in found.unsubscribed else topic
+        for topic in found.topics
+    )
+
+
+# forget ---------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--topic",
+    required=True,
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    help="The topic that the group is to forget.",
+)
+@yes_option
+@command_options
+def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
+    """Have a consumer group forget a topic that none of its members subscribes to any more.
+
+    Until then its lag there grows, and with the retention policy keep the topic keeps what the
+    group has not read. Its progress in the topic is deleted: a member that subscribes to it later
+    begins where its setting start_position says.
+    """
+
+    async def work() -> TopicForgetting:
+        async with cluster_client(invocation.client_config()) as cluster:
+            planned = await plan_forget_topic(cluster, name, topic)
+            if yes:
+                await forget_topic(cluster, name, topic)
+            return planned
+
+    planned = invocation.run(work())
+    output = invocation.output
+    if output.as_json:
+        output.document({"done": yes, **asdict(planned), "members": list(planned.members)})
+    else:
+        output.remark(
+            f"plan: group {name} forgets topic {topic}, with its progress in {planned.partitions} "
+            "partition(s); this cannot be undone"
+        )
+    if planned.members and not yes:
+        output.remark(f"members subscribe to it, stop them first: {', '.join(planned.members[:5])}")
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"group {name} forgot topic {topic}")
 
 
 # delete ---------------------------------------------------------------------------------------
@@ -154,6 +212,12 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")
     output.table(rows, columns=_COLUMNS)
+    for topic in (*found.unsubscribed, *found.deleted_topics):
+        why = "was deleted" if topic in found.deleted_topics else "no member subscribes to it"
+        output.remark(
+            f"{topic}: {why}; if that stays so, `vq group forget {name} --topic {topic}` has the "
+            "group forget it"
+        )
     for each in found.partitions:
         for text in _remarks(name, each):
             output.remark(text)
@@ -174,6 +238,12 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
             f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
             f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
         )
+        if _is_damage(progress.stopped):
+            found.append(
+                f"{partition}: `vq topic describe {progress.topic}` shows what cannot be read; `vq "
+                f"group reset {group} --topic {progress.topic} --partition {progress.partition} "
+                "--past-damage` plans to skip it"
+            )
     if progress.beyond_end:
         found.append(
             f"{partition}: the committed offset {progress.committed} lies beyond the end "
@@ -186,6 +256,11 @@ def _remarks(group: str, progress: GroupProgress) -> list[str]:
             f"{progress.committed}, and the partition starts at {progress.start}"
         )
     return found
+
+
+def _is_damage(stopped: str) -> bool:
+    """Whether what a member publishes is an error of bytes that cannot be read."""
+    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
 
 
 def _row(progress: GroupProgress) -> dict[str, Any]:
@@ -231,6 +306,7 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
             {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
         ],
         "deleted_topics": list(found.deleted_topics),
+        "unsubscribed": list(found.unsubscribed),
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,
         "lag_s": found.lag_s,

@@ -48,6 +48,11 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 )
 @click.option("--to-committed", is_flag=True, help="To where it is: a stopped group goes on.")
 @click.option(
+    "--past-damage",
+    is_flag=True,
+    help="Behind messages that cannot be read, where the group stands at them.",
+)
+@click.option(
     "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
 )
 @click.option(
@@ -127,8 +132,8 @@ def _target(goals: dict[str, Any]) -> Target:
     }
     if len(given) != 1:
         raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-time, --to-committed, --offset and "
-            "--shift"
+            "give one of --to-earliest, --to-latest, --to-time, --to-committed, --past-damage, "
+            "--offset and --shift"
         )
     ((option, value),) = given.items()
     goal = _GOALS[option]
@@ -141,6 +146,7 @@ _GOALS = {
     "to_log_end": Goal.LATEST,
     "to_time": Goal.TIME,
     "to_committed": Goal.COMMITTED,
+    "past_damage": Goal.PAST_DAMAGE,
     "offset": Goal.OFFSET,
     "shift": Goal.SHIFT,
 }

@@ -139,6 +139,7 @@ _PROGRESS: Final = record(
     stopped_since_s=maybe(NUMBER),
     needs_reset=TRUTH,
     other_topic=TRUTH,
+    subscribed=TRUTH,
     beyond_end=TRUTH,
     verdict=TEXT,
     cause=maybe(TEXT),
@@ -418,7 +419,14 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "group list": some(
-        record(group=TEXT, topics=some(TEXT), members=WHOLE, model=TEXT, start=TEXT)
+        record(
+            group=TEXT,
+            topics=some(TEXT),
+            members=WHOLE,
+            model=TEXT,
+            start=TEXT,
+            unsubscribed=some(TEXT),
+        )
     ),
     "group describe": record(
         group=TEXT,
@@ -426,6 +434,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
         deleted_topics=some(TEXT),
+        unsubscribed=some(TEXT),
         lag_bytes=maybe(WHOLE),
         lag_messages=maybe(WHOLE),
         lag_s=maybe(NUMBER),
@@ -442,6 +451,9 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         partitions=some(_PROGRESS),
     ),
     "group reset": record(done=TRUTH, group=TEXT, partitions=some(_RESET)),
+    "group forget": record(
+        done=TRUTH, group=TEXT, topic=TEXT, partitions=WHOLE, members=some(TEXT)
+    ),
     "group delete": record(
         done=TRUTH,
         group=TEXT,

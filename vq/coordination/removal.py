@@ -39,16 +39,16 @@ async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> 
     try:
         for group in await children_or_none(coordinator, CONSUMERS):
             for parent in (Owner.parent, CommittedOffset.parent):
-                await _remove(coordinator, parent(group, name), fence)
+                await remove_below(coordinator, parent(group, name), fence)
             await fence_claims(coordinator, group, name, fence)
-        await _remove(coordinator, Partition.parent(name), fence)
+        await remove_below(coordinator, Partition.parent(name), fence)
         await _remove_last(coordinator, name, fence)
     except NoNode as error:
         if error.path != fence_path:
             raise
 
 
-async def _remove(coordinator: Coordinator, path: str, fence: Check) -> None:
+async def remove_below(coordinator: Coordinator, path: str, fence: Check) -> None:
     """Remove a node and all below it; a missing one is no error.
 
     Raises:
@@ -66,7 +66,7 @@ async def _remove(coordinator: Coordinator, path: str, fence: Check) -> None:
     try:
         await apply_plan(coordinator, plan, what=path)
     except NotEmpty:  # another client created a node below it meanwhile
-        await _remove(coordinator, path, fence)
+        await remove_below(coordinator, path, fence)
 
 
 async def _remove_children(
@@ -77,7 +77,7 @@ async def _remove_children(
         await coordinator.multi([fence, *(Delete(f"{path}/{name}") for name in names)])
     except (NoNode, NotEmpty, ConnectionLost):
         await _check(coordinator, fence)
-        await gather_all(_remove(coordinator, f"{path}/{name}", fence) for name in names)
+        await gather_all(remove_below(coordinator, f"{path}/{name}", fence) for name in names)
 
 
 async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> None:
@@ -93,7 +93,7 @@ async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> Non
     except NotEmpty:  # a node below it that no vq of this version makes
         for each in await children_or_none(coordinator, path):
             if f"{path}/{each}" != fence.path:
-                await _remove(coordinator, f"{path}/{each}", fence)
+                await remove_below(coordinator, f"{path}/{each}", fence)
         await apply_plan(coordinator, plan, what=path)
 
 

@@ -18,6 +18,7 @@ from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, decode_control
 from vq.store.offset_index import OffsetIndex
 from vq.store.scan import LogFacts, next_control, verify
+from vq.store.unreadable import first_unreadable
 
 __all__ = ["Damage", "Piece", "Scrub"]
 
@@ -51,7 +52,7 @@ class Piece(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A range of offsets ``[start, end)`` that holds no intact batch, in the block at ``path``."""
+    """A range of offsets ``[start, end)`` that cannot be read, in the block at ``path``."""
 
     start: int
     end: int
@@ -75,6 +76,7 @@ class Scrub:
         read_bytes: How many bytes were looked at.
         total_bytes: How many there are to look at.
         unreachable: Why some were not: their archive cannot be reached now. "": there were none.
+        unreadable: A record at or behind ``until`` that no reader can read, in an intact batch.
     """
 
     def __init__(self, disk: Disk, pieces: list[Piece], *, until: int | None = None) -> None:
@@ -82,6 +84,7 @@ class Scrub:
         self.damage: list[Damage] = []
         self.read_bytes = 0
         self.unreachable = ""
+        self.unreadable: Damage | None = None
         self.total_bytes = sum(piece.end - piece.start for piece in pieces)
         self._disk = disk
         self._pieces = list(reversed(pieces))
@@ -123,6 +126,8 @@ class Scrub:
         looked_at = self._position - before
         self.read_bytes += looked_at
         past = self._until is not None and self._position > self._until and self._bad is None
+        if past and self._file is not None:
+            self._look_for_unreadable(self._file, piece)
         if past or self._position >= piece.end:
             self._end_piece(piece)
         if past:
@@ -134,6 +139,19 @@ class Scrub:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+    def _look_for_unreadable(self, file: File, piece: Piece) -> None:
+        """Look for a record that a reader stops at; not where batches are damaged."""
+        assert self._until is not None
+        if any(each.end > piece.start for each in self.damage):
+            return
+        try:
+            found = first_unreadable(file, piece.block_start, piece.start, self._until)
+        except (CorruptData, OSError):
+            return
+        if found is not None:
+            start, end, why = found
+            self.unreadable = Damage(start, end, piece.path, f"{why}; it was stored so")
 
     def _verify(self, file: File, piece: Piece) -> None:
         before, begin = self._facts.batches, self._position

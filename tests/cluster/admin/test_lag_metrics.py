@@ -48,7 +48,11 @@ async def test_a_lag_that_is_not_known_is_absent() -> None:
     assert found[f"vq_group_lag_seconds{labels}"] == 7.5
     assert found[f"vq_group_owned{labels}"] == 1
     other = {name for name in found if 'partition="1"' in name}
-    assert {name.partition("{")[0] for name in other} == {"vq_group_stopped", "vq_group_owned"}
+    assert {name.partition("{")[0] for name in other} == {
+        "vq_group_stopped",
+        "vq_group_owned",
+        "vq_group_subscribed",
+    }
     assert found["vq_lag_exporter_look_timestamp_seconds"] == 1
 
 

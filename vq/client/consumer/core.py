@@ -21,7 +21,6 @@ from vq.client.consumer import places
 from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.filters import tags_of
 from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
@@ -36,7 +35,7 @@ from vq.client.loop_calls import call_soon
 from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
-from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name
+from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name, tags_of
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -332,7 +331,9 @@ class ConsumerCore:
     def _fetch_again(self, reading: Reading, offset: int) -> None:
         if reading.is_current:
             self._troubles.bad_reads += 1
-            reading.fetcher.fetch_again(offset)
+            error = reading.delivery.error
+            bad = offset if error is None else error.details.get("offset", offset)
+            reading.fetcher.fetch_again(offset, int(bad))
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""

@@ -88,6 +88,65 @@ def id_at(position: int, messages: Sequence[Message], before: int | None) -> int
     return messages[count - 1].id if count else before
 
 
+class Failures:
+    """What becomes of the messages of one partition whose listener raises."""
+
+    def __init__(self, partition: TopicPartition, config: ConsumerConfig) -> None:
+        self._partition = partition
+        self._config = config
+        self._tries = 0  # how often the message at hand failed
+
+    def over(self) -> None:
+        """Note that a message was handled."""
+        self._tries = 0
+
+    def failed(
+        self, offset: int, error: BaseException, before: VqError | None
+    ) -> tuple[ListenerFailed, float | None]:
+        """Return what to tell, and the pause before the next try; None: skip the message.
+
+        Args:
+            offset: Of the message.
+            error: What the listener raised.
+            before: Why the partition stands still already; None: it does not.
+        """
+        self._tries += 1
+        config = self._config
+        failed = ListenerFailed(
+            f"the listener raised for the message at offset {offset}: {shown_raised(error)}",
+            details={"offset": offset},
+        )
+        failed.__cause__ = error
+        # Once for each cause: a listener may fail in another way at a later try.
+        is_told = (
+            before is not None
+            and type(before.__cause__) is type(error)
+            and before.details.get("offset") == offset
+        )
+        where_raised = None if is_told else error
+        if config.on_listener_error is OnListenerError.SKIP and (
+            self._tries > config.listener_retries
+        ):
+            logger.error(
+                "listener raised, message skipped",
+                partition=self._partition,
+                tries=self._tries,
+                error=failed,
+                exc_info=where_raised,
+            )
+            self._tries = 0
+            return failed, None
+        logger.warning(
+            "listener raised, trying again",
+            partition=self._partition,
+            tries=self._tries,
+            error=failed,
+            exc_info=where_raised,
+        )
+        backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
+        return failed, backoff.pause_s(self._tries)
+
+
 @dataclass(frozen=True, slots=True)
 class DeliveryHooks:
     """What a delivery tells its consumer, from whichever thread it is in; none of it waits.
@@ -183,7 +242,7 @@ class ThreadDelivery:
         self._begin = position  # where the chunk at hand begins for the user
         self._stuck_at = position  # where ``error`` came up
         self._listener = listener
-        self._config = config
+        self._failures = Failures(partition, config)
         self._hooks = hooks
         self._permit = permit
         self._until = -math.inf  # of the permit, as looked up last; once stopped it stays here
@@ -196,7 +255,6 @@ class ThreadDelivery:
         self._open: Chunk | None = None
         self._messages: list[Message] = []
         self._turn = _AT_BEGIN
-        self._tries = 0  # how often the next one failed
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
@@ -387,53 +445,21 @@ class ThreadDelivery:
             self._turn = _Turn(handled)
             if handled > before:
                 self.delivered += handled - before
-                self._tries = 0
+                self._failures.over()
         return None
 
     def _pause_after(self, offset: int, error: BaseException) -> float | None:
         """Return the pause before the next try, or None when the message is to be skipped."""
         # A message handled before this one has reset the count.
-        self._tries += 1
-        config = self._config
-        failed = ListenerFailed(
-            f"the listener raised for the message at offset {offset}: {shown_raised(error)}",
-            details={"offset": offset},
-        )
-        failed.__cause__ = error
-        # Once for each cause: a listener may fail in another way at a later try.
-        before = self.error
-        is_told = (
-            before is not None
-            and type(before.__cause__) is type(error)
-            and before.details.get("offset") == offset
-        )
-        where_raised = None if is_told else error
-        if config.on_listener_error is OnListenerError.SKIP and (
-            self._tries > config.listener_retries
-        ):
-            logger.error(
-                "listener raised, message skipped",
-                partition=self.partition,
-                tries=self._tries,
-                error=failed,
-                exc_info=where_raised,
-            )
+        failed, pause = self._failures.failed(offset, error, self.error)
+        if pause is None:
             self.delivered += 1
             self._turn = _Turn(self._turn.handled + 1)
-            self._tries = 0
             if self.error is not None:
                 self._went_on()
             return None
-        logger.warning(
-            "listener raised, trying again",
-            partition=self.partition,
-            tries=self._tries,
-            error=failed,
-            exc_info=where_raised,
-        )
         self._stuck(failed)
-        backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
-        return backoff.pause_s(self._tries)
+        return pause
 
     def _stuck(self, error: VqError) -> None:
         forget_locals(error)  # it is kept for as long as the partition stands still, or longer

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from vq import limits
 from vq.backoff import Backoff
-from vq.client.consumer.damage import report_damage
+from vq.client.consumer.damage import Damaged
 from vq.client.consumer.epochs import Epochs
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.loop_calls import call_soon
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
-from vq.model import Address, Span, TopicPartition
+from vq.model import Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
@@ -41,8 +41,6 @@ _RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
 _AGAIN_TIMEOUT_S = 10.0
 #: An idle copy knows only after it has asked its master that all readers may have the bytes.
 AGAIN_WAIT_S = 2.0
-#: Damage is reported to the broker from this try on: by then the bytes came over two connections.
-_REPORT_AFTER_TRIES = 2
 
 
 class Chunk(NamedTuple):
@@ -113,16 +111,12 @@ class _Again:
 
     Attributes:
         task: Reads them; None when nothing is read again.
-        at: Their offset.
-        tries: How often they were read again.
-        copy: The copy that gave them at first; None: the master did.
+        bad: Where they are.
         space: The buffer space that the task waits for.
     """
 
     task: "asyncio.Task[None] | None" = None
-    at: int = -1
-    tries: int = 0
-    copy: Address | None = None
+    bad: int = 0
     space: "asyncio.Future[None] | None" = None
 
 
@@ -185,6 +179,7 @@ class PartitionFetcher:
         self._failures = 0  # since the last answer
         self._timer: asyncio.TimerHandle | None = None
         self._again = _Again()
+        self._damaged = Damaged(self._cluster, partition, fetches.nodes, pauses=_AGAIN)
 
     @property
     def missing(self) -> int:
@@ -238,8 +233,10 @@ class PartitionFetcher:
         if self._again.task is not None:
             self._again.task.cancel()
 
-    def fetch_again(self, offset: int) -> None:
+    def fetch_again(self, offset: int, bad: int | None = None) -> None:
         """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
+
+        ``bad``: where the record begins that failed a check, if that is known.
 
         For bytes that failed a check: they may have been damaged on the way, by this connection or
         by what lies between, or on the broker's disk, where they may be put right. Another node of
@@ -247,10 +244,9 @@ class PartitionFetcher:
         """
         if self._stopped:
             return
-        self._again.tries = self._again.tries + 1 if offset == self._again.at else 1
-        if self._again.tries == 1:
-            self._again.copy = self._fetches.nodes.damaged(self.partition, offset)
-        self._again.at = self.position = offset
+        self._damaged.note(offset)
+        self._again.bad = offset if bad is None else bad
+        self.position = offset
         self._masters.last = 0
         self.validate = True
         self._fetches.withdraw(self)
@@ -265,22 +261,18 @@ class PartitionFetcher:
     @property
     def _again_bytes(self) -> int:
         share = min(self._length, self._space.share_bytes)
-        return share if self._again.tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
+        return share if self._damaged.reads < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
 
     async def _fetch_again(self) -> None:
-        await asyncio.sleep(_AGAIN.pause_s(self._again.tries, self._cluster.rng))
+        await asyncio.sleep(self._damaged.pause_s)
         space = self._again.space = self._loop.create_future()
         self.go_on()
         await space
         self._again.space = None
-        nodes, tries, address = self._fetches.nodes, self._again.tries, None
+        address = None
         try:
-            if tries >= _REPORT_AFTER_TRIES:
-                source, _ = nodes.another(self.partition, self.position, tries - 1)
-                await self._report(source, self.position)
-            elif self._again.copy is not None:
-                await self._report(self._again.copy, self.position)
-            address, epoch = nodes.another(self.partition, self.position, tries)
+            await self._damaged.report(self._again.bad)
+            address, epoch = self._damaged.node(self.position)
             request = GetRequest(
                 topic=self.partition.topic,
                 partition=self.partition.partition,
@@ -301,28 +293,13 @@ class PartitionFetcher:
         except VqError as error:
             self._again.task = None
             if address is not None:
-                error = nodes.refused(self.partition, self.position, address, error)
+                error = self._fetches.nodes.refused(self.partition, self.position, address, error)
             self.failed(error)
         except Exception as error:
             self._again.task = None
             what = f"{self.partition}: handling an answer to GET failed: {shown_raised(error)}"
             self.failed(InternalError(what))
             logger.exception("handling an answer to GET failed", partition=self.partition)
-
-    async def _report(self, address: Address, offset: int) -> None:
-        """Tell the broker that its bytes fail a check, so that its operators hear of it."""
-        try:
-            on_disk = await report_damage(self._cluster, address, self.partition, offset)
-        except VqError as error:
-            logger.info(
-                "damage cannot be reported, trying again later",
-                partition=self.partition,
-                error=error,
-            )
-        else:
-            logger.debug(
-                "damage was reported", partition=self.partition, offset=offset, on_disk=on_disk
-            )
 
     def finished(self, size: int, rest: Rest = NO_REST) -> None:
         """The consumer is done with ``size`` bytes of chunks, but for ``rest``. Any thread.

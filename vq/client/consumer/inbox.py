@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.delivery import DeliveryHooks, Progress, id_at
@@ -46,6 +46,7 @@ class Inbox:
         self._reader: weakref.ref[Messages] | None = None  # the iterator that asked last,
         self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
+        self._has_warned = False
         self._closed = False
         self._error: VqError | None = None  # why no message follows
 
@@ -101,12 +102,28 @@ class Inbox:
         if failure:
             self._give_back(failure)
         if other is not reader:
+            if self._current is not None:
+                self._warn(self._current)
             if other is not None:
                 other.task = None
             loop = asyncio.get_running_loop()
             # In any thread: the garbage collector runs on whichever it likes.
             self._reader = weakref.ref(reader, lambda ref: call_soon(loop, self.left, ref))
         self._task = reader.task = task
+
+    def _warn(self, in_hand: "tuple[InboxDelivery, Message]") -> None:
+        """Say once that a message counts that a loop was left with: its handler may have failed."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        delivery, message = in_hand
+        logger.warning(
+            "a new loop counts the message of the loop before as handled",
+            partition=delivery.partition,
+            offset=message.offset,
+            hint="if its handler failed, the group passes it by: catch errors inside the loop, or "
+            "subscribe with a listener, which has such a message again",
+        )
 
     def left(self, reader: "weakref.ref[Messages]") -> None:
         """Give the message of an iteration that is over back, if its partition is to stop."""
@@ -308,14 +325,26 @@ def _name(task: asyncio.Task[Any] | None) -> str:
     return "code outside a task" if task is None else f"task {task.get_name()!r}"
 
 
+class Taker(Protocol):
+    """Who takes the messages of deliveries: an inbox, or listeners."""
+
+    def put(self, delivery: "InboxDelivery") -> None:
+        """See ``Inbox.put``."""
+        ...
+
+    def keeps(self, delivery: "InboxDelivery") -> bool:
+        """See ``Inbox.keeps``."""
+        ...
+
+
 class InboxDelivery:
-    """One partition's queue into the inbox; see ``delivery.Delivery``."""
+    """One partition's queue of messages for their taker; see ``delivery.Delivery``."""
 
     def __init__(
         self,
         partition: TopicPartition,
         position: int,
-        inbox: Inbox,
+        inbox: Taker,
         hooks: DeliveryHooks,
     ) -> None:
         self.partition = partition
@@ -430,11 +459,15 @@ class InboxDelivery:
         self._forget_chunk()
         self._chunks.clear()
         self._decoder = Decoder(self.partition)
-        self._expected = self._stuck_at = self.position
+        self._expected = self.position
+        self._stuck(error)
+        self._hooks.fetch_again(self.position)
+
+    def _stuck(self, error: VqError) -> None:
+        self._stuck_at = self.position
         forget_locals(error)  # it is kept for as long as the partition stands still, or longer
         self.error = error
         self._hooks.stuck(error)
-        self._hooks.fetch_again(self.position)
 
     def _maybe_went_on(self) -> None:
         if self.error is not None and self.position > self._stuck_at:
@@ -452,6 +485,20 @@ class InboxDelivery:
         """Make ``messages``, which were in hand, the next ones again."""
         if not self._stopped:
             self.messages.extendleft(reversed(messages))
+        self._let_go()
+
+    def failed(self, message: Message, error: VqError) -> None:
+        """Make ``message``, which was in hand, the next one again: its listener raised.
+
+        No message is kept during the pause: many partitions may be in one at the same time.
+        """
+        if not self._stopped:
+            handled = len(self._decoded) - len(self.messages) - 1
+            self._id_before = self.progress().message_id
+            self._decoder.take_back(self._decoded, handled)
+            self._decoded = []
+            self.messages.clear()
+            self._stuck(error)
         self._let_go()
 
     def _let_go(self) -> None:

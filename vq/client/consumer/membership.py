@@ -309,6 +309,9 @@ class Membership:
         )
         now = self._cluster.clock.monotonic()
         await groups.join_group(self._coordinator, self._group, self._member, value)
+        # A group forgets a topic only while no member subscribes to it (``forgetting``): what was
+        # forgotten between the two steps above comes back.
+        await self._ensure_contract()
         self._session = self._coordinator.session_id
         if not self.is_paused:
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.

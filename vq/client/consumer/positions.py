@@ -40,8 +40,8 @@ def check_moment(given: object) -> AtTime | StartPosition:
                 f"the time {given.isoformat()} has no zone; give one, as in "
                 "datetime.now(timezone.utc)"
             )
-        # Rounded up: what was appended before the time must not come.
-        return AtTime(max(0, -((_EPOCH - given) // timedelta(milliseconds=1))))
+        # Rounded down, as append times are: no message stored at the time or later is left out.
+        return AtTime(max(0, (given - _EPOCH) // timedelta(milliseconds=1)))
     try:
         return StartPosition(given)  # type: ignore[arg-type]
     except ValueError:

@@ -10,7 +10,7 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import StartPosition
-from vq.client.consumer.damage import report_damage
+from vq.client.consumer.damage import Damaged
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import AGAIN_WAIT_S, Chunk, chunk_of
 from vq.client.consumer.nodes import Nodes
@@ -23,6 +23,7 @@ from vq.errors import (
     ConnectionCut,
     InvalidArgument,
     OffsetOutOfRange,
+    PartitionQuarantined,
     TimedOut,
     UnknownTopic,
     VqError,
@@ -45,8 +46,6 @@ logger = get_logger(__name__)
 _LOOK_AGAIN_S = 0.1
 #: Pauses of one request that follows a partition to its next broker.
 _FOLLOW = Backoff(first_s=0.02, most_s=0.5)
-#: How often ``get`` reads bytes that fail a check before it raises: from the master and its copies.
-_READS_OF_DAMAGE = 4
 #: So many partitions that were read by position are remembered.
 _LAST_READ_MAX = 1_024
 #: Largest offset on the wire.
@@ -120,34 +119,39 @@ class Reader:
                 details={"earliest": bounds.earliest, "latest": bounds.latest},
             )
         deadline = self._cluster.clock.monotonic() + bound
-        damaged = 0
+        damaged = self.damaged(topic_partition)
         append_time_ms: int | None = None
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
             wait_s = min(left, limits.LONG_POLL_S_MAX)
-            chunk = await self._fetch(topic_partition, offset, length, wait_s, damaged)
+            try:
+                chunk = await self._fetch(topic_partition, offset, length, wait_s, damaged)
+            except PartitionQuarantined as error:
+                if not damaged.reads:
+                    raise
+                await damaged.again(offset, error)
+                continue
             decoder = Decoder(topic_partition, append_time_ms)
             messages = decoder.decode(chunk)
             if messages:
                 return messages
             if decoder.error is not None:
-                damaged += 1
                 self._troubles.bad_reads += 1
-                if damaged >= _READS_OF_DAMAGE:
-                    raise decoder.error
-                await asyncio.sleep(_LOOK_AGAIN_S * (1 + self._cluster.rng.random()))
+                await damaged.again(offset, decoder.error)
             elif chunk.body:  # a control record alone, or a record larger than ``length``
                 append_time_ms = decoder.append_time_ms
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:
                 return []
 
+    def damaged(self, partition: TopicPartition) -> Damaged:
+        """Return what notes bytes of a partition that fail a check, and has them read again."""
+        return Damaged(self._cluster, partition, self._nodes)
+
     async def _fetch(
-        self, partition: TopicPartition, offset: int, length: int, wait_s: float, damaged: int
+        self, partition: TopicPartition, offset: int, length: int, wait_s: float, damaged: Damaged
     ) -> Chunk:
-        """Read once; ``damaged``: so many readings before gave bytes that failed a check."""
-        if damaged:
-            wait_s = max(wait_s, AGAIN_WAIT_S)
+        """Read once; ``damaged``: what readings before gave."""
         span = self._cluster.routes.placement(partition).span_at(offset)
         # The batch before the start of a span has an epoch of another group.
         group = span.group if span is not None and span.start < offset else ""
@@ -163,7 +167,6 @@ class Reader:
                 max_wait_ms=int(wait_s * 1000),
                 validate=True,
                 last_epoch=self._last_read.epoch(partition, group, offset),
-                from_copy=damaged > 0,
             ),
             wait_s,
             damaged=damaged,
@@ -182,15 +185,19 @@ class Reader:
         message: GetRequest | OffsetsRequest | FindRequest,
         extra_s: float = 0.0,
         *,
-        damaged: int = 0,
+        damaged: Damaged | None = None,
         topic_id: str = "",
     ) -> tuple[object, bytes]:
         """Ask the broker that holds ``offset``, and the next one if it moved.
 
         ``topic_id``: of the topic that the offset is one of; "": the one that has the name now.
-        ``damaged``: so many readings before gave bytes that failed a check. Then it asks on a
-        connection that is used for nothing else, the master and its copies in turn.
+        ``damaged``: readings before gave bytes that failed a check, if it has any. Then it asks on
+        a connection that is used for nothing else, the master and its copies in turn.
         """
+        bad = damaged if damaged is not None and damaged.reads else None
+        if bad is not None and isinstance(message, GetRequest):
+            extra_s = max(extra_s, AGAIN_WAIT_S)
+            message.from_copy, message.max_wait_ms = True, int(extra_s * 1000)
         deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
         tries = 0
         while True:
@@ -198,9 +205,8 @@ class Reader:
             pause = _FOLLOW.pause_s(tries)
             address = None
             try:
-                if damaged:
-                    turn = damaged + tries - 1
-                    address, message.epoch = self._nodes.another(partition, offset, turn)
+                if bad is not None:
+                    address, message.epoch = bad.node(offset, tries)
                 elif isinstance(message, GetRequest) and self._nodes.from_copy:
                     address, message.epoch = self._nodes.at(partition, offset)
                     message.from_copy = True
@@ -214,7 +220,7 @@ class Reader:
                     )
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 found = await self._cluster.request(
-                    address, command, message, timeout=left + extra_s, anew=damaged > 0
+                    address, command, message, timeout=left + extra_s, anew=bad is not None
                 )
                 if not _says_more(*found) and self._nodes.is_copy(partition, offset, address):
                     self._nodes.avoid(address, partition)  # it is behind
@@ -222,7 +228,7 @@ class Reader:
                 return found
             except VqError as raised:
                 error = raised
-                if (damaged or self._nodes.from_copy) and address is not None:
+                if (bad is not None or self._nodes.from_copy) and address is not None:
                     error = self._nodes.refused(partition, offset, address, raised)
                 late = self._cluster.clock.monotonic() + pause >= deadline
                 cut = isinstance(error, ConnectionCut)  # asking twice does no harm
@@ -232,19 +238,6 @@ class Reader:
                     raise
                 self._cluster.refresh(partition.topic, error)
             await asyncio.sleep(pause)
-
-    async def report(self, partition: TopicPartition, offset: int) -> None:
-        """Tell the master that its bytes fail a check; that this fails is no error.
-
-        The master verifies what it has, shows it to operators, and repairs it from another node.
-        """
-        try:
-            address, _ = self._cluster.master_at(partition, offset)
-            on_disk = await report_damage(self._cluster, address, partition, offset)
-        except VqError as error:
-            logger.info("damage cannot be reported", partition=partition, error=error)
-        else:
-            logger.debug("damage was reported", partition=partition, offset=offset, on_disk=on_disk)
 
     def _is_beyond(self, partition: TopicPartition) -> bool:
         """Whether the topic has no such partition, as far as is known here."""

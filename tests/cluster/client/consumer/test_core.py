@@ -10,6 +10,7 @@ from support.consumers import consumer_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
+from vq.client.config import ConsumerConfig
 from vq.coordination.coordinator import NodeExists
 from vq.errors import (
     InvalidArgument,
@@ -48,6 +49,17 @@ async def test_what_is_no_listener_is_refused_at_once(
         consumer._core.subscribe("t", 1_000, listener, None)
 
 
+@pytest.mark.parametrize("message_filter", ["*", " * ", None])
+async def test_a_star_lets_all_messages_pass(
+    factory: aio.MessageFactory, message_filter: str | None
+) -> None:
+    """As no filter does: messages without a tag, too, and the same group."""
+    await send(factory, Message("t", b"1", tag="a"), Message("t", b"2"))
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.5))
+    async with consumer.subscribe("t", message_filter=message_filter):
+        assert await take(consumer, 2) == [b"1", b"2"]
+
+
 async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFactory) -> None:
     alone = await factory.create_consumer()
     with pytest.raises(InvalidState, match="nothing is subscribed"):
@@ -65,6 +77,10 @@ async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFac
         ("ok || caf\udce9", "is no text"),  # how a shell's argument arrives that is not UTF-8
         ("é" * 128, "256 bytes"),
         ("||".join(f"t{number}" for number in range(65)), "65 tags; at most 64"),
+        ("a,b", "has ',', which no filter .* give tags as in 'a \\|\\| b', or '\\*' alone"),
+        ("a && b", "has '&&'"),
+        ("orders.>", "has '>'"),
+        ("a || *", "has '\\*'"),
     ):
         with pytest.raises(InvalidArgument, match=said):
             alone.subscribe("wide", message_filter=tags)

@@ -1,7 +1,7 @@
 """Damaged bytes are read again, told while they last, and never taken for messages."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,11 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
+from vq.admin import streams
+from vq.admin.cluster import cluster_status
+from vq.admin.stored import Source
 from vq.backoff import Backoff
+from vq.broker.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import fetcher as fetchers
 from vq.client.consumer import reader as readers
@@ -22,9 +26,12 @@ from vq.errors import (
     CorruptData,
 )
 from vq.model import Message, TopicPartition
+from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
 
 pytestmark = pytest.mark.virtual_time
+
+Reader = Callable[[aio.MessageFactory, int], Awaitable[None]]
 
 
 def damage_on_the_way(
@@ -70,7 +77,8 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     anew: list[bool] = []
 
     async def noted(*arguments: Any, **options: Any) -> Any:
-        anew.append(options["anew"])
+        if arguments[1] is Command.GET:
+            anew.append(options["anew"])
         return await request(*arguments, **options)
 
     monkeypatch.setattr(consumer._core._cluster, "request", noted)
@@ -87,7 +95,6 @@ async def test_get_reports_every_flipped_bit(
     (result,) = await send(factory, Message("t", b"content", "tag", "key"))
     consumer = await factory.create_consumer()
     (message,) = await consumer.get("t", 0, 0, 1_000)
-    monkeypatch.setattr(readers, "_LOOK_AGAIN_S", 0.0)
     flipped = [0]
 
     def damaged(response: GetResponse, body: bytes) -> Chunk:
@@ -99,6 +106,92 @@ async def test_get_reports_every_flipped_bit(
         for flipped[0] in range((message.next_offset - start) * 8):
             with pytest.raises(CorruptData):
                 await consumer.get("t", 0, start, 1_000)
+
+
+def change_on_disk(cluster: MemoryCluster, node: str, content: bytes) -> int:
+    """Change a stored message of ``t-0`` behind the back of a node; return the byte's offset."""
+    log = cluster.nodes[node]._partitions.channels["t", 0].log
+    assert log is not None
+    (piece,) = log.reader.pieces(0, log.end_offset)
+    at = bytes(log.reader.read(0, 1 << 20, log.end_offset)).index(content)
+    file = cluster.disks[node].open(piece.path)
+    file.pwrite([b"#"], at)
+    file.close()
+    return at
+
+
+async def by_get(factory: aio.MessageFactory, offset: int) -> None:
+    async with await factory.create_consumer() as consumer:
+        await consumer.get("t", 0, offset, 1_000)
+
+
+async def by_get_last(factory: aio.MessageFactory, offset: int) -> None:
+    async with await factory.create_consumer() as consumer:
+        await consumer.get_last("t", 2)
+
+
+async def by_stream(factory: aio.MessageFactory, offset: int) -> None:
+    async for _ in streams.messages(factory.admin._client, "t", streams.Begin()):
+        pass
+
+
+async def by_columns(factory: aio.MessageFactory, offset: int) -> None:
+    async for _ in factory.admin.read_columns("t", 0, 0, offset + 1):
+        pass
+
+
+async def by_counting(factory: aio.MessageFactory, offset: int) -> None:
+    """As a reset of a group to so many messages before the end does."""
+    source = Source(factory.admin._client, TopicPartition("t", 0))
+    ends = (await factory.admin.bounds("t"))[0]
+    assert ends is not None
+    await source.back(ends.latest, 1, 0)
+
+
+async def by_group(factory: aio.MessageFactory, offset: int) -> None:
+    async with await consumer_of(factory) as consumer:
+        await take(consumer, 1)
+        waiting = asyncio.create_task(take(consumer, 1))
+        await until(lambda: consumer.bad_reads >= 3)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    raise consumer.last_error or AssertionError("no error is told")
+
+
+READERS = [by_get, by_get_last, by_stream, by_columns, by_counting, by_group]
+
+
+@pytest.mark.parametrize("reader", READERS)
+async def test_every_reader_reports_damage_to_the_broker(
+    cluster: MemoryCluster, factory: aio.MessageFactory, reader: Reader
+) -> None:
+    """So operators see it, whoever reads."""
+    _, result = await send(factory, Message("t", b"first"), Message("t", b"second"))
+    at = change_on_disk(cluster, "b1", b"second")
+    with pytest.raises(CorruptData):
+        await reader(factory, result.offset)
+    (damage,) = (await cluster_status(factory.admin._client)).damage
+    assert damage.start <= at < damage.end
+
+
+@pytest.mark.parametrize("reader", [each for each in READERS if each is not by_group])
+async def test_every_reader_reads_what_another_node_has(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: Reader,
+) -> None:
+    """Also before the damaged node has repaired it."""
+
+    async def no_repair(*_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(Repairer, "_try", no_repair)
+    await cluster.start(node="n2")
+    await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
+    _, result = await send(factory, Message("t", b"first"), Message("t", b"second"))
+    change_on_disk(cluster, "b1", b"second")
+    await reader(factory, result.offset)
 
 
 @pytest.mark.parametrize("tag", [None, "a"])

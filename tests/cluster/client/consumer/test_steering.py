@@ -56,6 +56,22 @@ async def test_a_seek_by_time_finds_the_first_batch_stored_then(
     assert await take(consumer, 1) == [b"2"]
 
 
+@pytest.mark.parametrize("microseconds", [0, 1, 500, 999])
+async def test_a_seek_by_time_leaves_out_nothing_that_was_stored_at_that_time(
+    factory: aio.MessageFactory, microseconds: int
+) -> None:
+    """An append time is a whole millisecond: the message may have been stored at its very end."""
+    (sent,) = await send(factory, *texts(1))
+    consumer = await holding(factory)
+    (message,) = await consumer.get("t", 0, 0, 1)
+    assert message.append_time is not None
+    moment = message.append_time + timedelta(microseconds=microseconds)
+    assert await consumer.offset_at("t", 0, moment) <= sent.offset
+    assert (await consumer.offsets_at("t", moment))[T0] <= sent.offset
+    await consumer.seek("t", moment)
+    assert await take(consumer, 1) == [b"1"]
+
+
 async def test_a_seek_back_is_committed(factory: aio.MessageFactory) -> None:
     """The next member of the group gets again what was handled."""
     sent = await send(factory, *texts(*range(4)))

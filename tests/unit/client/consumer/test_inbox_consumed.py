@@ -260,3 +260,24 @@ async def test_the_message_of_a_task_that_failed_is_not_consumed(
     assert (partition.stopped, partition.delivery.delivered) == (True, 0)
     assert "offset=0 reason=" in caplog.text
     assert cancelled or isinstance(task.exception(), ZeroDivisionError)
+
+
+async def test_a_loop_that_is_entered_again_with_a_message_in_hand_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody knows whether its handler failed; an iterator that goes on is no new loop."""
+    inbox = Inbox(endless())
+    Partition(inbox).add(8)
+    messages = Messages(inbox, nothing)
+    assert (await anext(messages)).content == b"0.0"
+    assert (await anext(messages)).content == b"0.1"
+    assert not caplog.records
+    for number in range(2, 5):
+        with contextlib.suppress(ZeroDivisionError):
+            async for message in Messages(inbox, nothing):
+                assert message.content == b"0.%d" % number
+                raise ZeroDivisionError
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert "offset=" in told.getMessage()
+    assert "subscribe with a listener" in told.getMessage()

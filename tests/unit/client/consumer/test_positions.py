@@ -19,12 +19,13 @@ NOON_MS = int(NOON.timestamp()) * 1000
     [
         (NOON, NOON_MS),
         (NOON.astimezone(timezone(timedelta(hours=8))), NOON_MS),
-        (NOON + timedelta(microseconds=1), NOON_MS + 1),
+        (NOON + timedelta(microseconds=1), NOON_MS),
+        (NOON + timedelta(microseconds=999), NOON_MS),
         (NOON + timedelta(milliseconds=1), NOON_MS + 1),
         (datetime(1969, 1, 1, tzinfo=UTC), 0),
     ],
 )
-def test_a_time_is_the_first_millisecond_that_is_not_before_it(given: datetime, ms: int) -> None:
+def test_a_time_is_the_millisecond_that_it_lies_in(given: datetime, ms: int) -> None:
     assert check_moment(given) == check_position(given) == AtTime(ms)
 
 

@@ -1,0 +1,146 @@
+"""A record that its producer stored so that nobody can read it: shown, and skipped on command."""
+
+import asyncio
+
+import pytest
+from support.broker import Client, MemoryCluster
+from support.consumers import consumer_of, take
+from support.waiting import until, until_true
+
+from vq import aio
+from vq.admin import topics
+from vq.admin.cluster import cluster_status
+from vq.admin.resets import Goal, Target, carry_out, plan_reset
+from vq.admin.stored import Source
+from vq.broker.repairing import Repairer
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.damage import report_damage
+from vq.errors import CorruptData
+from vq.model import TopicPartition
+from vq.store.format import COMPRESSION_ZLIB
+from vq.store.record import encode_record
+
+pytestmark = pytest.mark.virtual_time
+
+T0 = TopicPartition("t", 0)
+PAST_DAMAGE = Target(goal=Goal.PAST_DAMAGE)
+_WRONG = encode_record(2, b"wrong", tag=b"a")
+BAD = {
+    "checksum": _WRONG[:4] + bytes([_WRONG[4] ^ 1]) + _WRONG[5:],
+    "compression": encode_record(2, b"no zlib", tag=b"a", compression=COMPRESSION_ZLIB),
+    "properties": encode_record(2, b"bad", tag=b"a", properties=b"\xff\xff\xff"),
+}
+
+
+@pytest.fixture
+async def client(cluster: MemoryCluster) -> Client:
+    return await Client.connect(cluster.network, cluster.nodes["b1"].address)
+
+
+def record(number: int) -> bytes:
+    return encode_record(number, b"%d" % number, tag=b"a")
+
+
+async def put(client: Client, bad: bytes) -> tuple[int, int]:
+    """Store batches of which the second has a bad record; return where that begins and ends."""
+    await client.put("t", 0, [record(10)])
+    result = await client.put("t", 0, [record(11), bad, record(12)])
+    await client.put("t", 0, [record(13)])
+    start = result.offset + len(record(11))
+    return start, start + len(bad)
+
+
+async def two_more(consumer: aio.MessageConsumer) -> list[bytes]:
+    messages = aiter(consumer)
+    async with asyncio.timeout(300.0):
+        return [(await anext(messages)).content for _ in range(2)]
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("tag", [None, "a"])
+async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_command(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    bad: bytes,
+    tag: str | None,
+) -> None:
+    start, end = await put(client, bad)
+    consumer = await factory.create_consumer(
+        ConsumerConfig(group="g", max_wait_s=0.5, commit_interval_s=0.2)
+    )
+    consumer.subscribe("t", message_filter=tag)
+    async with consumer:
+        assert await take(consumer, 2) == [b"10", b"11"]
+        waiting = asyncio.create_task(two_more(consumer))
+        admin = factory.admin._client
+
+        async def is_shown() -> bool:
+            return bool((await cluster_status(admin)).damage)
+
+        await until_true(is_shown)
+        (damage,) = (await cluster_status(admin)).damage
+        assert (damage.topic, damage.start, damage.end) == ("t", start, end)
+        assert "stored so" in damage.reason
+        (described,) = (await topics.describe_topic(admin, "t")).partitions
+        assert (described.damaged, described.damage) == (1, (damage,))
+        await until(lambda: T0 in consumer.troubles())
+        await asyncio.sleep(60.0)
+        assert "is not on the disk" not in caplog.text
+        assert caplog.text.count("a record cannot be read") == 1
+        repairer = cluster.nodes["b1"]._dispatcher.repairs
+        assert isinstance(repairer, Repairer)
+        assert not repairer.damaged(), "all nodes have the same"
+
+        (planned,) = await plan_reset(admin, "g", PAST_DAMAGE)
+        assert (planned.skips, planned.repeats) == (1, 0)
+        assert planned.after.offset == end
+        await carry_out(admin, "g", [planned], fence=True)
+        assert await waiting == [b"12", b"13"]
+    assert not await plan_reset(admin, "g", PAST_DAMAGE)
+
+
+async def test_a_group_before_the_damage_is_not_moved(
+    factory: aio.MessageFactory, client: Client
+) -> None:
+    """It has messages to handle before that."""
+    await put(client, BAD["checksum"])
+    async with await consumer_of(factory) as consumer:
+        assert await take(consumer, 1) == [b"10"]
+    assert not await plan_reset(factory.admin._client, "g", PAST_DAMAGE)
+
+
+async def test_several_unreadable_records_are_passed_at_once(
+    factory: aio.MessageFactory, client: Client
+) -> None:
+    result = await client.put("t", 0, [*BAD.values(), record(9)])
+    source = Source(factory.admin._client, T0)
+    end = result.offset + sum(map(len, BAD.values()))
+    assert await source.past_damage(result.offset) == end
+    assert await source.past_damage(0) == end, "the control record is no message"
+    assert await source.past_damage(end) == end
+
+
+async def test_a_report_of_any_offset_invents_no_damage(
+    factory: aio.MessageFactory, client: Client
+) -> None:
+    """Only a record that begins there, or behind it in its batch, is looked at."""
+    result = await client.put("t", 0, [record(1), record(2)])
+    end = result.offset + len(record(1)) + len(record(2))
+    consumer = await factory.create_consumer()
+    cluster = consumer._core._cluster
+    await consumer.get_bounds("t", 0)
+    address, _ = cluster.master_at(T0, 0)
+    for offset in range(end):
+        assert await report_damage(cluster, address, T0, offset) is None
+        await asyncio.sleep(1.0)
+    assert not (await cluster_status(factory.admin._client)).damage
+
+
+async def test_get_says_what_to_do(factory: aio.MessageFactory, client: Client) -> None:
+    start, _ = await put(client, BAD["checksum"])
+    consumer = await factory.create_consumer()
+    with pytest.raises(CorruptData, match=str(start)) as raised:
+        await consumer.get("t", 0, start, 100)
+    assert "vq topic describe" in raised.value.hint
