@@ -32,7 +32,7 @@ from vq import errors
 from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, is_diverted
+from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, encodes, is_diverted
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
@@ -472,6 +472,11 @@ class PartitionQueue:
         self.failing = failing  # no call between these: see ``topic_queues``
         self.pending[:count] = kept  # one step: callers append behind the slice at any time
         self.finish_failing()
+
+    def refuse_unencodable(self, error: errors.VqError) -> None:
+        """Fail what keeps the next batch from being encoded; the sender owns the queue."""
+        items = self.fitting(self.pending[: self._filling.candidates])
+        self.refuse([item for item in items if not encodes(item)] or items, error)
 
     def close(self, error: errors.VqError) -> None:
         """Fail every message."""
