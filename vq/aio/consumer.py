@@ -20,6 +20,7 @@ class MessageConsumer:
 
     def __init__(self, core: ConsumerCore, inbox: Inbox, cluster: ClusterClient) -> None:
         self._core = core
+        self._cluster = cluster
         self._check_loop = cluster.check_loop
         self._inbox = inbox
         self._pull = Pull(inbox, self._begin)
@@ -101,6 +102,7 @@ class MessageConsumer:
             CoordinationError: The session with ZooKeeper has ended for good, as when it refuses the
                 client; no message follows.
         """
+        self._cluster.check_parent()
         return Messages(self._inbox, self._begin)
 
     async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
@@ -188,6 +190,8 @@ class MessageConsumer:
         3.12 ``asyncio.wait_for`` makes one). If an exception leaves ``async with`` of this consumer
         or its factory, the current message does not count.
         """
+        if self._cluster.forked:
+            return
         core = self._here()
         self._inbox.close()
         await core.close()
@@ -202,6 +206,8 @@ class MessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._cluster.forked:
+            return
         self._check_loop()
         if exc is not None:
             self._put_down()

@@ -18,6 +18,7 @@ from vq.client.broker_connections import BrokerConnections, Failures
 from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
+from vq.client.exits import FORKED
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.client.outages import Outages
 from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
@@ -68,6 +69,7 @@ class ClusterClient:
         unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
             failed attempt. Any thread may read it.
         loop: The loop that called ``start``; None before.
+        forked: This is the child of a fork: loop and connections belong to the parent.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class ClusterClient:
         # coordinator gave up: then ``take_ids`` raises, and senders see the error.
         self.ids_ready = False
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.forked = False
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self._connections = BrokerConnections(config, network, rng, on_change=self._changed)
@@ -128,14 +131,20 @@ class ClusterClient:
         self.coordinator.add_listener(outages.session_changed)
         self.coordinator.add_listener(self._session_changed)
 
+    def check_parent(self) -> None:
+        """Raise ``InvalidState`` in the child of a fork, where nothing here can go on."""
+        if self.forked:
+            raise InvalidState(FORKED)
+
     def check_loop(self) -> None:
         """Raise if a coroutine of the application runs on another loop than that of ``start``.
 
         Tasks and futures of that loop cannot be awaited on another one: some waits would never end.
 
         Raises:
-            InvalidState: It does.
+            InvalidState: It does, or this is the child of a fork.
         """
+        self.check_parent()
         if asyncio.get_running_loop() is not self.loop:
             raise InvalidState(
                 "this factory belongs to the event loop on which it was opened, and this is "

@@ -330,8 +330,8 @@ class ProducerCore:
         return topic in self._accumulator.topics
 
     def is_full_for(self, message: Message) -> bool:
-        """Whether a message to a published topic would find no space now."""
-        if self._accumulator.has_space():
+        """Whether a message to a published topic would find no space now and has to wait."""
+        if self._accumulator.closed or self._accumulator.has_space():
             return False
         return isinstance(message, Message) and self.is_published(message.topic)
 
