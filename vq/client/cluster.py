@@ -55,6 +55,7 @@ from vq.remoting.format import ACCESS, Access, Command
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
+from vq.tasks import begin_task
 
 if TYPE_CHECKING:
     from vq.client.zips import Zips
@@ -158,7 +159,7 @@ class ClusterClient:
         If the caller is cancelled, it goes on: nothing else would end the session.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = begin_task(self._close())
         await asyncio.shield(self._closing)
 
     @property
@@ -267,7 +268,7 @@ class ClusterClient:
         if hint is not None:
             self._watcher.hint(*hint)
         if topic not in self._refreshing and not self._closed:
-            self._refreshing[topic] = asyncio.create_task(self._refresh(topic))
+            self._refreshing[topic] = begin_task(self._refresh(topic))
 
     async def _refresh(self, topic: str) -> None:
         try:
@@ -333,7 +334,7 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
-            self._slot_task = asyncio.create_task(self._slot.start())
+            self._slot_task = begin_task(self._slot.start())
         await shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from vq.errors import InvalidState
+from vq.tasks import begin_task
 
 T = TypeVar("T")
 SHUT_DOWN: Final = "the factory is shut down"
@@ -21,7 +22,7 @@ class SharedCalls:
         key = (call, *arguments)
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.create_task(self._run(key, call, arguments))
+            task = self._tasks[key] = begin_task(self._run(key, call, arguments))
         return await shared(task)
 
     async def _run(

@@ -45,6 +45,7 @@ from vq.errors import (
 )
 from vq.model import Address, Message, TopicPartition, TopicSettings, check_timeout
 from vq.remoting.blocking_connection import BlockingConnection
+from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
 _PROGRAM_ENDED = "the program ended"
@@ -523,7 +524,7 @@ class ProducerCore:
         """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
         if not self._accumulator.closed:
             self._accumulator.close(_CLOSED)
-            self._closing = asyncio.get_running_loop().create_task(self._finish())
+            self._closing = begin_task(self._finish())
         if self._closing is not None:
             await asyncio.shield(self._closing)
 
