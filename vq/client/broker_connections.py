@@ -5,6 +5,7 @@ Loop-bound; ``unreachable`` may be read by any thread.
 """
 
 import asyncio
+import contextvars
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -47,7 +48,9 @@ class BrokerConnections:
         rng: random.Random,
         *,
         on_change: Callable[[], None],
+        context: contextvars.Context | None = None,
     ) -> None:
+        self._context = context  # a connection, which many use, has a copy of it
         self._config = config
         self._network = network
         self._rng = rng
@@ -81,7 +84,7 @@ class BrokerConnections:
         """Return the attempt to connect that is under way; if there is none, begin one."""
         task = self._connecting.get(address)
         if task is None:
-            task = begin_task(self._connect(address))
+            task = begin_task(self._connect(address), self._context)
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._ended(address, done))
         return task

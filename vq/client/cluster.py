@@ -6,6 +6,7 @@ be used by any thread.
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import random
 import secrets
@@ -70,6 +71,8 @@ class ClusterClient:
         unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
             failed attempt. Any thread may read it.
         loop: The loop that called ``start``; None before.
+        context: That in which the factory was opened. What serves all callers runs in copies of it,
+            and so do the application's callbacks and listeners.
         forked: This is the child of a fork: loop and connections belong to the parent.
     """
 
@@ -108,13 +111,16 @@ class ClusterClient:
         self.ids_ready = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.forked = False
+        self.context = contextvars.copy_context()
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
-        self._connections = BrokerConnections(config, network, rng, on_change=self._changed)
+        self._connections = BrokerConnections(
+            config, network, rng, on_change=self._changed, context=self.context
+        )
         self.unreachable: Mapping[Address, Failures] = self._connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
-        self._calls = SharedCalls()
+        self._calls = SharedCalls(self.context)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
@@ -268,7 +274,7 @@ class ClusterClient:
         if hint is not None:
             self._watcher.hint(*hint)
         if topic not in self._refreshing and not self._closed:
-            self._refreshing[topic] = begin_task(self._refresh(topic))
+            self._refreshing[topic] = begin_task(self._refresh(topic), self.context)
 
     async def _refresh(self, topic: str) -> None:
         try:
@@ -334,7 +340,7 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
-            self._slot_task = begin_task(self._slot.start())
+            self._slot_task = begin_task(self._slot.start(), self.context)
         await shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:

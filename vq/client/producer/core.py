@@ -239,6 +239,7 @@ class ProducerCore:
             self._sender.on_ended,
             self._meter.topic(partition.topic),
             functools.partial(self._sender.why_waiting, partition),
+            self._cluster.context,
         )
 
     def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:

@@ -72,7 +72,7 @@ class LoadFollower:
             return
         self._hint.set()
         if self._task is None:
-            self._task = begin_task(self._run())
+            self._task = begin_task(self._run(), self._cluster.context)
 
     def stop(self) -> None:
         """End the task, also during a reading. Nothing starts it again."""

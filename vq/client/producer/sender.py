@@ -17,7 +17,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.ids import IdsUsedUp
 from vq.client.producer.accumulator import Accumulator
-from vq.client.producer.batch import Batch, Ended, fail_all
+from vq.client.producer.batch import Batch, Ended
 from vq.client.producer.full_partitions import FullPartitions
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
@@ -71,6 +71,7 @@ class Sender:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
+        self._context = cluster.context.copy()  # of what it does by itself, for all senders
         self._dropped: list[TopicQueues] = []  # some of their queues are not yet closed
         # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -95,7 +96,7 @@ class Sender:
     def _wake(self) -> None:
         if not self._abandoned:
             try:
-                self._loop.call_soon_threadsafe(self.send_waiting)
+                self._loop.call_soon_threadsafe(self.send_waiting, context=self._context)
             except RuntimeError:  # the loop has ended
                 if not self.accumulator.closed:
                     raise
@@ -334,7 +335,7 @@ class Sender:
         if not self.accumulator.awake or self._rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
 
     # Time -------------------------------------------------------------------------------------
     def _send_at(self, when: float) -> None:
@@ -353,7 +354,8 @@ class Sender:
                     self._tick_queue(queue, now)
                 except Exception as error:  # noqa: BLE001 - the other queues first
                     raised = error
-                    _fail_late(queue, now, error)
+                    late = f"{queue.partition}: no certain outcome in time: {shown_error(error)}"
+                    queue.fail_late(now, TimedOut(late))
         finally:  # the application's logging may raise
             self.send_waiting()
         self.accumulator.stalled = self._stalled(now)
@@ -457,7 +459,7 @@ class Sender:
                 if reached():
                     return
                 if self._linger_s:
-                    self._loop.call_soon(self.send_waiting)
+                    self._loop.call_soon(self.send_waiting, context=self._context)
                 await waiter
             finally:
                 self._waiters.pop(waiter, None)
@@ -465,13 +467,13 @@ class Sender:
     def wait_for_space(self, timeout_s: float) -> Coroutine[Any, Any, None]:
         """Return a wait for space; see ``SpaceLine.wait``."""
         if self._linger_s:
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
         return self._space_line.wait(timeout_s)
 
     def join_line(self, message: Message, timeout_s: float) -> Turn:
         """Have a plain message wait for space; see ``SpaceLine.join``."""
         if self._linger_s:
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
         return self._space_line.join(message, timeout_s)
 
     def _append_waited(self, message: Message, timeout_s: float) -> SendFuture | None:
@@ -511,12 +513,3 @@ class Sender:
         self.close()
         self._abandoned = True
         self._wake()
-
-
-def _fail_late(queue: PartitionQueue, now: float, error: Exception) -> None:
-    """Keep the deadlines of a queue whose own steps raise."""
-    late = [item for item in queue.without_outcome() if item.deadline <= now]
-    fail_all(
-        [item for item in late if item.outcome is None],
-        TimedOut(f"{queue.partition}: no certain outcome in time: {shown_error(error)}"),
-    )

@@ -1,6 +1,7 @@
 """The sender on the loop: what wakes it, and what waits for an answer instead."""
 
 import asyncio
+import contextvars
 import itertools
 import random
 from collections import Counter
@@ -79,9 +80,9 @@ class Loop:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, **options: Any) -> None:
         self.woken += 1
-        self._loop.call_soon(callback, *arguments)
+        self._loop.call_soon(callback, *arguments, **options)
 
 
 class Producer:
@@ -102,6 +103,7 @@ class Producer:
         cluster: Any = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: self.now),
             routes=SimpleNamespace(topics=views, master=lambda _: (HERE, 1)),
+            context=contextvars.copy_context(),
             ids_ready=True,
             unreachable={},
             rng=random.Random(1),
