@@ -5,6 +5,7 @@ wire, the disk or ZooKeeper.
 """
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -694,12 +695,23 @@ def check_timeout(timeout: float) -> float:
     """
     given: object = timeout
     is_number = isinstance(given, Real) and not isinstance(given, bool)
-    if not is_number or timeout != timeout:  # NaN is not itself
+    seconds = _seconds_of(timeout) if is_number else math.nan
+    if math.isnan(seconds):
         raise InvalidArgument(
             f"timeout = {shown(given)} is not a number of seconds; give 0, which does not wait, up "
             f"to {limits.TIMEOUT_S_MAX:.0f}"
         )
-    return float(max(0.0, min(timeout, limits.TIMEOUT_S_MAX)))
+    return max(0.0, min(seconds, limits.TIMEOUT_S_MAX))
+
+
+def _seconds_of(number: float) -> float:
+    """Return a number as a plain float, whatever its class overrides; NaN if its code raises."""
+    try:
+        return float.__pos__(number) if isinstance(number, float) else float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except Exception:  # noqa: BLE001 - the user's code raises anything
+        return math.nan
 
 
 def _bound(what: str, value: int, least: int, most: int) -> None:

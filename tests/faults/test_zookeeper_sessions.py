@@ -8,6 +8,7 @@ client ---- kazoo's thread ---- server (killed, paused, wiped, leader lost)
 import asyncio
 import math
 import random
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +24,8 @@ from support.faults import wait_leader
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperRoot, expire_session
 
+from vq.admin.doctor import check_cluster
+from vq.client.config import MessageFactoryConfig
 from vq.clock import SystemClock
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
@@ -31,6 +34,7 @@ from vq.coordination.routes import RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.values.consumers import CommittedOffset
 from vq.coordination.zk import ZooKeeperCoordinator
+from vq.devtools import zookeeper as zookeeper_module
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
@@ -369,6 +373,33 @@ async def test_a_refused_connection_a_wrong_name_and_a_stranger_are_three_texts(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         where = f"127.0.0.1:{mute.getsockname()[1]}"
         assert f"{where} accepts connections and does not answer" in await start_error(where)
+
+
+async def test_a_server_that_has_no_connection_left_for_this_host_names_its_limit(
+    make_zookeeper: Callable[..., EmbeddedZooKeeper],
+    monkeypatch: pytest.MonkeyPatch,
+    stack: AsyncExitStack,
+) -> None:
+    """It closes what is above ``maxClientCnxns`` without a word; doctor says the same."""
+    write = zookeeper_module._Server.write_config
+
+    def write_small(server: Any, *arguments: Any, **options: Any) -> None:
+        write(server, *arguments, **options)
+        path = server.directory / "zoo.cfg"
+        text = path.read_text()
+        assert "maxClientCnxns=4096" in text
+        path.write_text(text.replace("maxClientCnxns=4096", "maxClientCnxns=3"))
+
+    monkeypatch.setattr(zookeeper_module._Server, "write_config", write_small)
+    server = make_zookeeper()
+    for _ in range(3):
+        coordinator = ZooKeeperCoordinator(server.hosts, "test")
+        stack.push_async_callback(coordinator.close)
+        await coordinator.start(PROCESSES_WAIT_S)
+    expected = rf"{server.hosts} accepts connections and closes them at once.*raise maxClientCnxns"
+    assert re.search(expected, await start_error(server.hosts))
+    findings = await check_cluster(MessageFactoryConfig(zookeeper=server.hosts))
+    assert re.search(expected, str(findings)), findings
 
 
 async def test_a_server_that_accepts_but_never_answers_costs_no_session(

@@ -36,6 +36,7 @@ from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.columns import ALL, COLUMNS, Selection, Table, decode_columns
 from vq.store.record import boundaries, bytes_needed
 from vq.store.zipped_block import WantedBlock
+from vq.tasks import begin_task
 
 __all__ = ["FETCH_BYTES", "TIMEOUT_S", "StoredColumns", "read_columns"]
 
@@ -228,7 +229,7 @@ class _Ahead:
                 await task
 
     def _begin(self, offset: int) -> None:
-        self._task = asyncio.create_task(self._get(offset))
+        self._task = begin_task(self._get(offset))
 
     async def _get(self, offset: int) -> tuple[GetResponse, bytes]:
         """Ask until there are bytes, or until the time is up.

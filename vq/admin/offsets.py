@@ -25,6 +25,7 @@ from vq.store.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
 )
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -226,7 +227,7 @@ class Inspector:
     async def _master(self, group: str) -> tuple[NodeInfo, int] | None:
         task = self._masters.get(group)
         if task is None:
-            task = asyncio.create_task(self._find_master(group))
+            task = begin_task(self._find_master(group))
             self._masters[group] = task
         return await task
 

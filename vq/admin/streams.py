@@ -35,6 +35,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import Message, OffsetBounds, PartitionPlacement, TopicPartition, time_ms_of
 from vq.remoting.wire_pb2 import GetRequest
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Bytes of answers that all partitions together hold, and the least of one.
@@ -381,7 +382,7 @@ async def _followed(
         except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
             await arrived.put(error)
 
-    tasks = [asyncio.create_task(follow(part)) for part in parts]
+    tasks = [begin_task(follow(part)) for part in parts]
     try:
         while True:
             found = await arrived.get()

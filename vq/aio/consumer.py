@@ -26,6 +26,7 @@ class MessageConsumer:
         self, core: ConsumerCore, inbox: Inbox, listening: Listening, cluster: ClusterClient
     ) -> None:
         self._core = core
+        self._cluster = cluster
         self._check_loop = cluster.check_loop
         self._inbox = inbox
         self._listening = listening
@@ -152,6 +153,7 @@ class MessageConsumer:
             CoordinationError: The session with ZooKeeper has ended for good, as when it refuses the
                 client; no message follows.
         """
+        self._cluster.check_parent()
         self._check_pulled()
         return Messages(self._inbox, self._begin)
 
@@ -248,6 +250,8 @@ class MessageConsumer:
         Raises:
             InvalidState: A listener called it, which would wait for itself.
         """
+        if self._cluster.forked:
+            return
         core = self._here()
         self._listening.check_outside()
         self._inbox.close()
@@ -267,6 +271,8 @@ class MessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._cluster.forked:
+            return
         self._check_loop()
         if exc is not None:
             self._put_down()

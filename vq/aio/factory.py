@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import weakref
 from types import TracebackType
 from typing import Self, overload
 
@@ -16,15 +18,22 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.inbox import Inbox, InboxDelivery
 from vq.client.consumer.listening import Listening
 from vq.client.consumer.permit import Permit
+from vq.client.exits import FORKED
 from vq.client.future import LoopSendFuture
 from vq.client.kinds import settings_of
 from vq.client.producer.core import ProducerCore
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
 
+_MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()
+
 
 class MessageFactory:
-    """Makes producers and consumers of one cluster, all on the running loop."""
+    """Makes producers and consumers of one cluster, all on the running loop.
+
+    In the child of a fork every use raises ``InvalidState``; ``close`` and ``shutdown`` return at
+    once. Open a factory in the child.
+    """
 
     def __init__(self, config: MessageFactoryConfig | None = None) -> None:
         self.config = settings_of(MessageFactoryConfig, config)
@@ -32,6 +41,7 @@ class MessageFactory:
         self._opening = asyncio.Lock()  # one ``open`` or ``shutdown`` at a time
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
+        _MADE.add(self)
 
     @classmethod
     def on_cluster(cls, cluster: ClusterClient) -> Self:
@@ -134,6 +144,9 @@ class MessageFactory:
         If a step fails, the other steps are done nevertheless, and then the error is raised.
         """
         if self._cluster is not None:
+            if self._cluster.forked:
+                self._cluster = None
+                return
             self._cluster.check_loop()
         async with self._opening:
             cluster, self._cluster = self._cluster, None
@@ -145,6 +158,15 @@ class MessageFactory:
                 last_first.push_async_callback(producer.close)
             for consumer in self._consumers:
                 last_first.push_async_callback(consumer.close)
+
+    def _mark_forked(self) -> None:
+        """Refuse every use from now on; called in the child of a fork."""
+        if self._cluster is not None:
+            self._cluster.forked = True
+            for producer in self._producers:
+                producer._core.abandon_in_child(FORKED)
+            for consumer in self._consumers:
+                consumer._inbox.abandon_in_child(FORKED)
 
     async def __aenter__(self) -> Self:
         if self._cluster is None:
@@ -158,8 +180,16 @@ class MessageFactory:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if exc is not None and self._cluster is not None:
+        if exc is not None and self._cluster is not None and not self._cluster.forked:
             self._cluster.check_loop()
             for consumer in self._consumers:
                 consumer._put_down()
         await self.shutdown()
+
+
+def _mark_forked() -> None:
+    for factory in list(_MADE):
+        factory._mark_forked()
+
+
+os.register_at_fork(after_in_child=_mark_forked)

@@ -27,6 +27,7 @@ class MessageProducer:
     def __init__(self, core: ProducerCore, cluster: ClusterClient) -> None:
         self._core = core
         self._checked: SendCallback | None = None  # the callback of the last send
+        self._cluster = cluster
         self._check_loop = cluster.check_loop
         self._thread = get_ident()
         self._is_running = asyncio.get_running_loop().is_running
@@ -202,6 +203,7 @@ class MessageProducer:
         The counts are made batch by batch, in any thread; two of one batch may differ by that batch
         for a moment.
         """
+        self._cluster.check_parent()  # there a lost thread may hold the lock
         return self._core.metrics()
 
     async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
@@ -289,6 +291,8 @@ class MessageProducer:
 
     async def close(self) -> None:
         """Wait for the outcome of every message, then stop. May be called again."""
+        if self._cluster.forked:
+            return
         await self._here().close()
         await self._exit.forget()
 

@@ -94,7 +94,11 @@ class MessageFactory:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
         settings = settings_of(ConsumerConfig, config)
-        workers = Workers(settings.listener_threads, name=f"vq-listener-{settings.group}")
+        workers = Workers(
+            settings.listener_threads,
+            name=f"vq-listener-{settings.group}",
+            context=cluster.context,
+        )
         permit = Permit(cluster.clock.monotonic)
 
         async def make() -> MessageConsumer:

@@ -5,6 +5,7 @@ Loop-bound; ``unreachable`` may be read by any thread.
 """
 
 import asyncio
+import contextvars
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from vq.model import Address
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.transport import Network
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
@@ -46,7 +48,9 @@ class BrokerConnections:
         rng: random.Random,
         *,
         on_change: Callable[[], None],
+        context: contextvars.Context | None = None,
     ) -> None:
+        self._context = context  # a connection, which many use, has a copy of it
         self._config = config
         self._network = network
         self._rng = rng
@@ -80,7 +84,7 @@ class BrokerConnections:
         """Return the attempt to connect that is under way; if there is none, begin one."""
         task = self._connecting.get(address)
         if task is None:
-            task = asyncio.create_task(self._connect(address))
+            task = begin_task(self._connect(address), self._context)
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._ended(address, done))
         return task

@@ -6,6 +6,7 @@ be used by any thread.
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import random
 import secrets
@@ -18,6 +19,7 @@ from vq.client.broker_connections import BrokerConnections, Failures
 from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
+from vq.client.exits import FORKED
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.client.outages import Outages
 from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
@@ -54,6 +56,7 @@ from vq.remoting.format import ACCESS, Access, Command
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
+from vq.tasks import begin_task
 
 if TYPE_CHECKING:
     from vq.client.zips import Zips
@@ -68,6 +71,9 @@ class ClusterClient:
         unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
             failed attempt. Any thread may read it.
         loop: The loop that called ``start``; None before.
+        context: That in which the factory was opened. What serves all callers runs in copies of it,
+            and so do the application's callbacks and listeners.
+        forked: This is the child of a fork: loop and connections belong to the parent.
     """
 
     def __init__(
@@ -104,13 +110,17 @@ class ClusterClient:
         # coordinator gave up: then ``take_ids`` raises, and senders see the error.
         self.ids_ready = False
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.forked = False
+        self.context = contextvars.copy_context()
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
-        self._connections = BrokerConnections(config, network, rng, on_change=self._changed)
+        self._connections = BrokerConnections(
+            config, network, rng, on_change=self._changed, context=self.context
+        )
         self.unreachable: Mapping[Address, Failures] = self._connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
-        self._calls = SharedCalls()
+        self._calls = SharedCalls(self.context)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
@@ -128,14 +138,20 @@ class ClusterClient:
         self.coordinator.add_listener(outages.session_changed)
         self.coordinator.add_listener(self._session_changed)
 
+    def check_parent(self) -> None:
+        """Raise ``InvalidState`` in the child of a fork, where nothing here can go on."""
+        if self.forked:
+            raise InvalidState(FORKED)
+
     def check_loop(self) -> None:
         """Raise if a coroutine of the application runs on another loop than that of ``start``.
 
         Tasks and futures of that loop cannot be awaited on another one: some waits would never end.
 
         Raises:
-            InvalidState: It does.
+            InvalidState: It does, or this is the child of a fork.
         """
+        self.check_parent()
         if asyncio.get_running_loop() is not self.loop:
             raise InvalidState(
                 "this factory belongs to the event loop on which it was opened, and this is "
@@ -149,7 +165,7 @@ class ClusterClient:
         If the caller is cancelled, it goes on: nothing else would end the session.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = begin_task(self._close())
         await asyncio.shield(self._closing)
 
     @property
@@ -258,7 +274,7 @@ class ClusterClient:
         if hint is not None:
             self._watcher.hint(*hint)
         if topic not in self._refreshing and not self._closed:
-            self._refreshing[topic] = asyncio.create_task(self._refresh(topic))
+            self._refreshing[topic] = begin_task(self._refresh(topic), self.context)
 
     async def _refresh(self, topic: str) -> None:
         try:
@@ -324,7 +340,7 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
-            self._slot_task = asyncio.create_task(self._slot.start())
+            self._slot_task = begin_task(self._slot.start(), self.context)
         await shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:

@@ -17,6 +17,7 @@ from vq.coordination import groups
 from vq.coordination.claims import CLAIMS_PER_MULTI, Claim, release_together
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.log_lines import get_logger
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Departures that wait for ZooKeeper; what more consumers leave goes with the session.
@@ -64,7 +65,7 @@ class Departures:
                 limit=DEPARTURES_MAX,
             )
             return
-        task = asyncio.get_running_loop().create_task(self._run(departure))
+        task = begin_task(self._run(departure))
         self._tasks[departure] = task
         task.add_done_callback(lambda _: self._tasks.pop(departure))
 

@@ -19,6 +19,11 @@ from typing import Any, Final
 
 from vq.log_lines import get_logger
 
+#: Why a factory refuses every use in the child of a fork.
+FORKED: Final = (
+    "this factory was opened before the process forked; open a new one in the child (its "
+    "connections belong to the parent)"
+)
 _NOT_RUN_S: Final = 1.0  # added to the time of the work: its loop's thread may be busy
 
 logger = get_logger(__name__)

@@ -26,10 +26,6 @@ _CANCEL_S = 5.0
 _STOP_S = 10.0
 _EXIT_S = 3.0
 
-_FORKED = (
-    "this factory was opened before the process forked; open a new one in the child (its "
-    "connections belong to the parent)"
-)
 _SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
@@ -112,7 +108,7 @@ class LoopThread:
         """Refuse every use from now on; called in the child of a fork."""
         self.forked = True
         for forked, _ in list(self._on_loss.values()):
-            forked(_FORKED)
+            forked(exits.FORKED)
 
     @property
     def gone(self) -> bool:
@@ -134,7 +130,7 @@ class LoopThread:
     def check_parent(self) -> None:
         """Raise ``InvalidState`` in the child of a fork, where a lost thread may hold a lock."""
         if self.forked:
-            raise InvalidState(_FORKED)
+            raise InvalidState(exits.FORKED)
 
     def check_outside(self) -> None:
         """Raise ``InvalidState`` if the loop's own thread calls this while it takes work."""

@@ -1,19 +1,26 @@
 """Calls that several callers wait for together, until their owner is shut down."""
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from vq.errors import InvalidState
+from vq.tasks import begin_task
 
 T = TypeVar("T")
 SHUT_DOWN: Final = "the factory is shut down"
 
 
 class SharedCalls:
-    """Calls under way: callers with the same function and arguments share one."""
+    """Calls under way: callers with the same function and arguments share one.
 
-    def __init__(self) -> None:
+    Args:
+        context: They run in a copy of it, since they belong to none of the callers.
+    """
+
+    def __init__(self, context: contextvars.Context | None = None) -> None:
+        self._context = context
         self._tasks: dict[tuple[object, ...], asyncio.Task[Any]] = {}
 
     async def share(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
@@ -21,7 +28,7 @@ class SharedCalls:
         key = (call, *arguments)
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.create_task(self._run(key, call, arguments))
+            task = self._tasks[key] = begin_task(self._run(key, call, arguments), self._context)
         return await shared(task)
 
     async def _run(

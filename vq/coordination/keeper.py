@@ -20,6 +20,7 @@ from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.session import end_task
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -69,7 +70,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to wait for hints and audits; the owner does the first look itself."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = begin_task(self._run())
 
     def wake(self) -> None:
         """Look soon; never blocks."""

@@ -1,8 +1,8 @@
 """Finds out why servers give no session: one look at each address, after a start has failed.
 
 kazoo tells of no cause. A look costs one connection and says which of these it is: the name cannot
-be resolved, the connection is refused, what listens is not ZooKeeper, or ZooKeeper has no session
-for us.
+be resolved, the connection is refused or closed at once, what listens is not ZooKeeper, or
+ZooKeeper has no session for us.
 """
 
 import asyncio
@@ -52,4 +52,10 @@ async def _look(address: Address) -> str:
         answer = b""
     if any(sign in answer.lower() for sign in _SIGNS):
         return f"ZooKeeper at {address} answers and gives no session"
+    if not answer:
+        return (
+            f"{address} accepts connections and closes them at once, as ZooKeeper does when a host "
+            "has as many as its maxClientCnxns allows (60 by default): close clients of this host, "
+            "or raise maxClientCnxns in zoo.cfg and restart the server"
+        )
     return f"what listens at {address} is not ZooKeeper"

@@ -77,6 +77,7 @@ from vq.coordination.session import (
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import check_name
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: kazoo logs on its threads, which a handler that raises must not end either.
@@ -221,7 +222,7 @@ class ZooKeeperCoordinator(SessionBase):
         except BaseException:
             await self.close()
             raise
-        self._heartbeat = self._loop.create_task(self._watch_over())
+        self._heartbeat = begin_task(self._watch_over())
 
     async def _begin(self, timeout_s: float) -> None:
         """Wait for a session and create the root; repeat if the connection ends meanwhile.

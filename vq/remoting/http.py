@@ -20,6 +20,7 @@ from typing import Final, cast
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.transport import Listener, Network
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -139,7 +140,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._answering = True
         self._cut_in(ANSWER_TIMEOUT_S)
-        self._task = asyncio.get_running_loop().create_task(self._answer(answer))
+        self._task = begin_task(self._answer(answer))
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still wait for its answer."""

@@ -22,6 +22,7 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.log_lines import get_logger
 from vq.model import Address, is_host
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -408,7 +409,7 @@ class TcpListener:
                 self._pause(error.strerror or str(error))
                 return
             sock.setblocking(False)
-            task = self._loop.create_task(self._start(sock))
+            task = begin_task(self._start(sock))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
             if sock.fileno() >= _descriptors_max():

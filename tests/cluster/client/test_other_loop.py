@@ -1,49 +1,16 @@
 """``vq.aio`` on another loop than the one on which its factory was opened."""
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from support.broker import memory_cluster
-from support.client import factory_of
+from support.client import calls_of, factory_of
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.errors import InvalidState
-from vq.model import Message, TopicSettings
-
-#: What a method is called with; others get the name of a topic for each argument.
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "send": (Message("t", b"x"), 3),
-    "send_async": (Message("t", b"x"),),
-    "send_oneway": (Message("t", b"x"),),
-    "send_batch": ([Message("t", b"x")],),
-    "get": ("t", 0, 0, 100),
-    "change_settings": ("t", TopicSettings()),
-    "add_partitions": ("t", 4),
-    "get_status": ("127.0.0.1:1",),
-    "broker_status": ("127.0.0.1:1",),
-    "__aexit__": (ValueError, ValueError(), None),
-}
-
-
-def calls_of(made: object) -> list[Callable[[], Awaitable[object]]]:
-    """Return a call of each public coroutine method."""
-    calls = []
-    for name, function in vars(type(made)).items():
-        if inspect.iscoroutinefunction(function) and (name[0] != "_" or name[:2] == "__"):
-            needed = [
-                each
-                for each in inspect.signature(function).parameters.values()
-                if each.default is each.empty and each.kind is not each.VAR_KEYWORD
-            ]
-            named = {each.name: "t" for each in needed if each.kind is each.KEYWORD_ONLY}
-            arguments = ARGUMENTS.get(name, ("t",) * (len(needed) - len(named) - 1))
-            calls.append(functools.partial(getattr(made, name), *arguments, **named))
-    return calls
+from vq.model import Message
 
 
 async def refused_elsewhere(call: Callable[[], Awaitable[object]]) -> None:

@@ -36,6 +36,7 @@ from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name, tags_of
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -164,8 +165,8 @@ class ConsumerCore:
         finally:
             self._starting = False
             self._start_is_over.set()
-        self._commit_task = asyncio.create_task(self._commit_regularly())
-        self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.report))
+        self._commit_task = begin_task(self._commit_regularly())
+        self._publish_task = begin_task(self._troubles.publish(membership.share.report))
 
     async def ensure_started(self) -> None:
         """Start unless that was done; wait for a start that is under way."""
@@ -241,7 +242,7 @@ class ConsumerCore:
 
     def _check(self, reading: Reading, begin: Progress) -> None:
         reading.hold.on(Event.CHECK)
-        reading.task = self._loop.create_task(self._check_place(reading, begin))
+        reading.task = begin_task(self._check_place(reading, begin))
 
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch unless the broker says that the log has other messages there."""
@@ -284,7 +285,7 @@ class ConsumerCore:
         hold.stopped = reason
         self._report_stopped(reading)
         if not hold.stop_is_committed:
-            reading.task = self._loop.create_task(self._keep_stop())
+            reading.task = begin_task(self._keep_stop())
 
     def _report_stopped(self, reading: Reading) -> None:
         hold = reading.hold
@@ -533,7 +534,7 @@ class ConsumerCore:
         """Finish the messages in hand, commit, leave the group. Calling it again is fine."""
         self.closed = True
         if self._closing is None:
-            self._closing = self._loop.create_task(self._finish())
+            self._closing = begin_task(self._finish())
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:

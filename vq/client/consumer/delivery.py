@@ -9,6 +9,7 @@ by side when there is more than one worker.
 """
 
 import contextlib
+import contextvars
 import enum
 import heapq
 import itertools
@@ -488,9 +489,18 @@ class ThreadDelivery:
 
 
 class Workers:
-    """Threads that run deliveries, in the order in which they became ready."""
+    """Threads that run deliveries, in the order in which they became ready.
 
-    def __init__(self, count: int, *, name: str) -> None:
+    Args:
+        count: How many.
+        name: Of the threads.
+        context: Each run of a delivery, with its listener, has a copy of it; None: of an empty one.
+    """
+
+    def __init__(
+        self, count: int, *, name: str, context: contextvars.Context | None = None
+    ) -> None:
+        self._context = contextvars.Context() if context is None else context
         self._ready: queue.SimpleQueue[ThreadDelivery | None] = queue.SimpleQueue()
         self._later: list[tuple[float, int, ThreadDelivery]] = []  # a heap by due time
         self._numbers = itertools.count()
@@ -531,7 +541,7 @@ class Workers:
                     self._ready.put(None)  # another thread waits for what is due, meanwhile
                 self._at_work.add(delivery)
                 try:
-                    delivery.run()
+                    self._context.copy().run(delivery.run)
                 except BaseException:  # the others still need the thread
                     with contextlib.suppress(BaseException):  # of the application's logging
                         logger.exception("delivery failed, others continue")

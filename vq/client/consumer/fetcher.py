@@ -27,6 +27,7 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
 from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _CHUNK_OVERHEAD_BYTES = 512
@@ -256,7 +257,7 @@ class PartitionFetcher:
         if self._again.task is not None:
             self._again.task.cancel()
             self._again.space = None
-        self._again.task = self._loop.create_task(self._fetch_again())
+        self._again.task = begin_task(self._fetch_again())
 
     @property
     def _again_bytes(self) -> int:

@@ -18,6 +18,7 @@ from vq.backoff import Backoff, Draws
 from vq.client.consumer.holds import Hold
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before hand-overs that failed are tried again.
@@ -60,7 +61,7 @@ class HandOvers:
         present = self._tasks.get(hold)
         if present is None or present.done():
             self._failed.pop(hold, None)
-            task = asyncio.get_running_loop().create_task(self._run(hold))
+            task = begin_task(self._run(hold))
             self._tasks[hold] = task
             task.add_done_callback(lambda done: self._forget(hold, done))
 

@@ -65,6 +65,11 @@ class Inbox:
         self._error = error
         self._arrived.set()
 
+    def abandon_in_child(self, why: str) -> None:
+        """Give nothing in the child of a fork, where every message is the parent's."""
+        self._current, self._also, self._earlier = None, [], {}
+        self._error = InvalidState(why)
+
     def close(self, *, consumed: bool = True) -> None:
         """End the iteration; the message in hand counts as ``consumed`` or is delivered again.
 

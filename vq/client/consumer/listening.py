@@ -21,6 +21,7 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.shown import shown
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: The most listeners of one topic that run at a time.
@@ -72,9 +73,7 @@ class Listening:
     def put(self, delivery: InboxDelivery) -> None:
         """A partition has something to deliver, and no task."""
         listener = self._listeners[delivery.partition.topic]
-        task = asyncio.get_running_loop().create_task(
-            self._serve(delivery, listener), context=listener.context.copy()
-        )
+        task = begin_task(self._serve(delivery, listener), listener.context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

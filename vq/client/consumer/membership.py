@@ -49,6 +49,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
@@ -157,7 +158,7 @@ class Membership:
         ]
         self._on_session(self._coordinator.state)
         self._permit.start()
-        self._task = asyncio.create_task(self._run())
+        self._task = begin_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
         """Give everything up in order and leave the group.

@@ -6,6 +6,7 @@
 ``append`` is the appender's, see there.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Never, TypeVar
@@ -414,19 +415,29 @@ class Accumulator:
         )
 
     # The sender -------------------------------------------------------------------------------
-    def drain(self) -> None:
-        """Move all appended messages to the queues of their partitions."""
+    def drain(self) -> list[tuple[TopicQueues, Exception]]:
+        """Move all appended messages to the queues of their partitions.
+
+        Returns:
+            The topics whose messages could not be moved, and why; the others were drained.
+        """
+        broken: list[tuple[TopicQueues, Exception]] = []
         with self.lock:
             for queues in self.topics.values():
                 if queues.appended or queues.shares:
-                    queues.drain()
+                    try:
+                        queues.drain()
+                    except Exception as error:  # noqa: BLE001 - the sender decides and logs it
+                        broken.append((queues, error))
+        return broken
 
     def drain_topic_of(self, queue: PartitionQueue) -> None:
-        """Move the appended messages of a queue's topic to their queues."""
+        """Move the appended messages of a queue's topic to their queues; see ``drain``."""
         with self.lock:
             queues = self.topics.get(queue.partition.topic)
             if queues is not None and (queues.appended or queues.shares):
-                queues.drain()
+                with contextlib.suppress(Exception):  # the sender meets and logs it again
+                    queues.drain()
 
     def set_aside(self, queue: PartitionQueue) -> list[SendFuture]:
         """Decide about messages that wait for an unavailable partition; see ``TopicQueues``.
@@ -461,7 +472,10 @@ class Accumulator:
         """Accept no more messages for a topic; the caller closes its queues."""
         with self.lock:
             self.topics.pop(queues.topic, None)
-            queues.drain()
+            try:
+                queues.drain()
+            except Exception:  # noqa: BLE001 - all of them get the same error, in whichever queue they are
+                queues.drain_to_one()
             for queue in queues.queues:
                 queue.closed = error
 

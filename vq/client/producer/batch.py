@@ -27,6 +27,15 @@ def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
     return encode_records(list(map(_content, items)), list(map(_head, items)), ids)
 
 
+def encodes(item: SendFuture) -> bool:
+    """Return whether a message can be encoded."""
+    try:
+        _encode([item], [1])
+    except Exception:  # noqa: BLE001 - the sender has logged it
+        return False
+    return True
+
+
 class Ended:
     """Messages that have their outcome.
 

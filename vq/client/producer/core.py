@@ -45,6 +45,7 @@ from vq.errors import (
 )
 from vq.model import Address, Message, TopicPartition, TopicSettings, check_timeout
 from vq.remoting.blocking_connection import BlockingConnection
+from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
 _PROGRAM_ENDED = "the program ended"
@@ -238,6 +239,7 @@ class ProducerCore:
             self._sender.on_ended,
             self._meter.topic(partition.topic),
             functools.partial(self._sender.why_waiting, partition),
+            self._cluster.context,
         )
 
     def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:
@@ -330,8 +332,8 @@ class ProducerCore:
         return topic in self._accumulator.topics
 
     def is_full_for(self, message: Message) -> bool:
-        """Whether a message to a published topic would find no space now."""
-        if self._accumulator.has_space():
+        """Whether a message to a published topic would find no space now and has to wait."""
+        if self._accumulator.closed or self._accumulator.has_space():
             return False
         return isinstance(message, Message) and self.is_published(message.topic)
 
@@ -523,7 +525,7 @@ class ProducerCore:
         """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
         if not self._accumulator.closed:
             self._accumulator.close(_CLOSED)
-            self._closing = asyncio.get_running_loop().create_task(self._finish())
+            self._closing = begin_task(self._finish())
         if self._closing is not None:
             await asyncio.shield(self._closing)
 

@@ -89,6 +89,7 @@ class Heads:
         """
         if headers is not None or type(key) is not str:
             _check_types(key, headers)
+            key = plain_key(key)
         headers = {} if headers is None else headers
         try:
             properties = None
@@ -113,12 +114,25 @@ class Heads:
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
 
+def plain_key(key: Key | None) -> Key | None:
+    """Return a key as the text, bytes or integer that it holds.
+
+    A subclass may override what ``encode``, ``len`` and ``%`` do. What is stored and where it goes
+    does not depend on that.
+    """
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bytes):
+        return bytes(memoryview(key))
+    return None if key is None else int.__index__(key)
+
+
 def _check_types(key: object, headers: object) -> None:
     if isinstance(key, bool) or not isinstance(key, str | bytes | int | None):
         raise InvalidArgument(
             f"key {_shown(key)} is {type(key).__name__}; give text, bytes or an integer"
         )
-    if isinstance(key, int) and not _KEY_MIN <= key <= _KEY_MAX:
+    if isinstance(key, int) and not _KEY_MIN <= int.__index__(key) <= _KEY_MAX:
         raise InvalidArgument(f"key {_shown(key)} is outside [{_KEY_MIN}, {_KEY_MAX}], 64 bits")
     if headers is None:
         return
@@ -158,6 +172,7 @@ def _shown(value: object) -> str:
 def _checked_tag(tag: str) -> bytes:
     if not isinstance(tag, str):
         raise InvalidArgument(f"tag {_shown(tag)} is {type(tag).__name__}; give text")
+    tag = str.__str__(tag)  # whatever a subclass overrides
     try:
         encoded = tag.encode()
     except UnicodeEncodeError as error:

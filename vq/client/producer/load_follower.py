@@ -16,6 +16,7 @@ from vq.coordination.routes import Routes
 from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -71,7 +72,7 @@ class LoadFollower:
             return
         self._hint.set()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = begin_task(self._run(), self._cluster.context)
 
     def stop(self) -> None:
         """End the task, also during a reading. Nothing starts it again."""

@@ -21,6 +21,7 @@ nothing is renumbered: everything that comes after a failure fails, too.
 In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not sent] | pending
 """
 
+import contextvars
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ from vq import errors
 from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, is_diverted
+from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, encodes, fail_all, is_diverted
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
@@ -93,8 +94,19 @@ class PartitionQueue:
         on_ended: Callable[[Ended], None],
         meter: TopicMeter,
         why_waiting: Callable[[], str] = lambda: "",
+        context: contextvars.Context | None = None,
     ) -> None:
-        """Make an empty queue; ``why_waiting`` says on the loop why nothing can be sent now."""
+        """Make an empty queue.
+
+        Args:
+            partition: The partition.
+            new_producer_id: Returns a producer id that nobody has.
+            config: Deadlines, sizes and pauses.
+            on_ended: Called when messages have their outcome.
+            meter: Counts.
+            why_waiting: Says on the loop why nothing can be sent now.
+            context: The application's functions run in a copy of it; None: of an empty one.
+        """
         self.partition = partition
         self.pending: list[SendFuture] = []
         self.failing: Failing | None = None
@@ -113,6 +125,7 @@ class PartitionQueue:
         self._stamps = Stamps(new_producer_id, config.identity)
         self._meter = meter
         self._why_waiting = why_waiting
+        self._context = contextvars.Context() if context is None else context
         self._on_ended = on_ended
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
@@ -352,7 +365,7 @@ class PartitionQueue:
         self._stamps.may_be_copied = False  # the broker knows this epoch and refuses earlier ones
         if not batch.done:
             try:
-                batch.resolve(self.partition.partition, offset)
+                self._run(batch.resolve, self.partition.partition, offset)
             except BaseException:  # a signal handler raised: send again, to get the answer again
                 batch.unknown = True
                 raise
@@ -438,7 +451,7 @@ class PartitionQueue:
         failing = self.failing
         if failing is None:
             return
-        failing.fail()
+        self._run(failing.fail)
         self.has_failed = self._config.ordered
         self._on_ended(failing)
         self.failing = None
@@ -472,6 +485,16 @@ class PartitionQueue:
         self.failing = failing  # no call between these: see ``topic_queues``
         self.pending[:count] = kept  # one step: callers append behind the slice at any time
         self.finish_failing()
+
+    def fail_late(self, now: float, error: errors.VqError) -> None:
+        """Give ``error`` to messages past their deadline: the steps that should do it raised."""
+        late = [item for item in self.without_outcome() if item.deadline <= now]
+        self._run(fail_all, late, error)
+
+    def refuse_unencodable(self, error: errors.VqError) -> None:
+        """Fail what keeps the next batch from being encoded; the sender owns the queue."""
+        items = self.fitting(self.pending[: self._filling.candidates])
+        self.refuse([item for item in items if not encodes(item)] or items, error)
 
     def close(self, error: errors.VqError) -> None:
         """Fail every message."""
@@ -545,10 +568,14 @@ class PartitionQueue:
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         try:
-            batch.fail(error)
+            self._run(batch.fail, error)
         finally:
             self.has_failed = self._config.ordered
             self._count_ended(batch, error)
+
+    def _run(self, step: Callable[..., None], *arguments: object) -> None:
+        """Take a step that calls functions of the application, for all messages at once."""
+        self._context.copy().run(step, *arguments)
 
     def _count_ended(self, batch: Batch, error: errors.VqError | None) -> None:
         """Report a batch as ended once it is done; an interrupted one is reported later."""

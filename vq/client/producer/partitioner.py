@@ -208,7 +208,8 @@ def key_partition(key: Key, partitions: int) -> int:
 
     An integer goes to the integer modulo the number of partitions, in [0, partitions) for negative
     ones, too: with 5 partitions 1001 goes to 1, and -1 goes to 4. So a person can tell the
-    partition of an id.
+    partition of an id. Arithmetic and encoding are those of the built-in type, whatever a subclass
+    overrides.
 
     Text and bytes go to the CRC-32 of their bytes modulo the number of partitions. The bytes of a
     text are UTF-8, so ``"a"`` and ``b"a"`` go to the same partition. Every language has CRC-32
@@ -216,5 +217,5 @@ def key_partition(key: Key, partitions: int) -> int:
     5 partitions ``a`` goes to 3904355907 % 5 = 2.
     """
     if isinstance(key, int):
-        return key % partitions
-    return zlib.crc32(key.encode() if isinstance(key, str) else key) % partitions
+        return int.__mod__(key, partitions)
+    return zlib.crc32(str.encode(key) if isinstance(key, str) else key) % partitions

@@ -29,6 +29,7 @@ from vq.errors import (
     DiskFull,
     NotSent,
     PartitionUnavailable,
+    TimedOut,
     Unreachable,
     VqError,
 )
@@ -37,6 +38,7 @@ from vq.model import Address, Message, TopicPartition
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
+from vq.shown import shown_error
 
 logger = get_logger(__name__)
 _TICK_S = 0.1
@@ -44,6 +46,7 @@ _TICK_S = 0.1
 _REST_S = 0.005
 #: So much later for each queue, since the sender then looks at all of them.
 _REST_QUEUE_S = 0.000_1
+_REPORT = "this is a defect of vq: report it with the traceback in the log"
 #: Without an answer for so long, the error of a full buffer names the broker.
 _STALLED_S = 1.0
 #: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
@@ -68,6 +71,7 @@ class Sender:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
+        self._context = cluster.context.copy()  # of what it does by itself, for all senders
         self._dropped: list[TopicQueues] = []  # some of their queues are not yet closed
         # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -92,7 +96,7 @@ class Sender:
     def _wake(self) -> None:
         if not self._abandoned:
             try:
-                self._loop.call_soon_threadsafe(self.send_waiting)
+                self._loop.call_soon_threadsafe(self.send_waiting, context=self._context)
             except RuntimeError:  # the loop has ended
                 if not self.accumulator.closed:
                     raise
@@ -154,7 +158,12 @@ class Sender:
     def _send_waiting(self) -> None:
         self._end_rest()
         self.accumulator.awake = False
-        self.accumulator.drain()
+        raised: Exception | None = None
+        for queues, error in self.accumulator.drain():
+            try:
+                self._drop_broken(queues, error)
+            except Exception as again:  # noqa: BLE001 - raised below
+                raised = again
         now = self._clock()
         retry_at = 0.0
         if self._dropped:
@@ -168,7 +177,10 @@ class Sender:
             if queue.is_busy:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
-                    self._send_from(queue, now, hurry=hurry)
+                    try:
+                        self._send_from(queue, now, hurry=hurry)
+                    except Exception as error:  # noqa: BLE001 - the other queues first
+                        raised = error
                 if not hurry and queue.pending and (until := queue.lingers_until(now)):
                     linger_until = min(linger_until or until, until)
                 if queue.retry_at > now:
@@ -180,6 +192,17 @@ class Sender:
             self._rest(max(linger_until - now, self._linger_s / 2))  # some queues at a time
         elif may_rest and self._tick_timer is not None:
             self._rest()
+        if raised is not None:
+            raise raised
+
+    def _drop_broken(self, queues: TopicQueues, error: Exception) -> None:
+        """Fail the messages of a topic that cannot be dealt out; the next send publishes it anew.
+
+        This is a defect of vq. It must harm no other topic, and no deadline.
+        """
+        why = f"the producer's state of topic {queues.topic} is broken: {shown_error(error)}"
+        self.drop_topic(queues, NotSent(f"{why}; nothing was sent", hint=_REPORT))
+        logger.error("messages cannot be dealt out", topic=queues.topic, exc_info=error)
 
     def _rest(self, most_s: float = math.inf) -> None:
         """Ignore appends until the next answer, because nothing can be sent before that.
@@ -217,7 +240,10 @@ class Sender:
             pass  # the cluster calls back when there are more; each message has its deadline
         except VqError as error:
             queue.fail_pending(NotSent(f"{queue.partition}: {error}"))
-        except Exception:
+        except Exception as error:
+            queue.refuse_unencodable(
+                NotSent(f"{queue.partition}: not sent: {shown_error(error)}", hint=_REPORT)
+            )
             logger.exception("sending from a queue failed", partition=queue.partition)
         except BaseException:  # a signal handler raised, perhaps before a batch was on its way
             queue.on_unanswered([batch for batch in queue.in_flight if batch.sent], now)
@@ -309,7 +335,7 @@ class Sender:
         if not self.accumulator.awake or self._rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
 
     # Time -------------------------------------------------------------------------------------
     def _send_at(self, when: float) -> None:
@@ -319,22 +345,33 @@ class Sender:
 
     def _tick(self) -> None:
         """Fail messages past their deadline; tick again while any message is left."""
+        raised: Exception | None = None
         try:
             self._tick_timer = None
             now = self._clock()
             for queue in self.accumulator.queues():
-                if not queue.is_busy:
-                    continue
-                if not self.accumulator.enter(queue):
-                    self.accumulator.drop_late(queue, now)
-                    continue
                 try:
-                    queue.on_tick(now)
-                finally:
-                    self._leave(queue)
+                    self._tick_queue(queue, now)
+                except Exception as error:  # noqa: BLE001 - the other queues first
+                    raised = error
+                    late = f"{queue.partition}: no certain outcome in time: {shown_error(error)}"
+                    queue.fail_late(now, TimedOut(late))
         finally:  # the application's logging may raise
             self.send_waiting()
         self.accumulator.stalled = self._stalled(now)
+        if raised is not None:
+            raise raised
+
+    def _tick_queue(self, queue: PartitionQueue, now: float) -> None:
+        if not queue.is_busy:
+            return
+        if not self.accumulator.enter(queue):
+            self.accumulator.drop_late(queue, now)
+            return
+        try:
+            queue.on_tick(now)
+        finally:
+            self._leave(queue)
 
     def _stalled(self, now: float) -> str:
         """Return which partition takes no messages and why, if the buffer is full; "": none."""
@@ -399,12 +436,15 @@ class Sender:
         self.accumulator.drain()
         self.accumulator.wake_sender()
         with self.accumulator.lock:
-            return [
+            found = [
                 future
                 for queues in self.topics()
                 for queue in queues.queues
                 for future in queue.without_outcome()
             ]
+            for queues in self.topics():
+                found += queues.appended  # could not be drained
+            return found
 
     async def wait_until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached()`` is true; evaluate it whenever messages get their outcome.
@@ -419,7 +459,7 @@ class Sender:
                 if reached():
                     return
                 if self._linger_s:
-                    self._loop.call_soon(self.send_waiting)
+                    self._loop.call_soon(self.send_waiting, context=self._context)
                 await waiter
             finally:
                 self._waiters.pop(waiter, None)
@@ -427,13 +467,13 @@ class Sender:
     def wait_for_space(self, timeout_s: float) -> Coroutine[Any, Any, None]:
         """Return a wait for space; see ``SpaceLine.wait``."""
         if self._linger_s:
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
         return self._space_line.wait(timeout_s)
 
     def join_line(self, message: Message, timeout_s: float) -> Turn:
         """Have a plain message wait for space; see ``SpaceLine.join``."""
         if self._linger_s:
-            self._loop.call_soon(self.send_waiting)
+            self._loop.call_soon(self.send_waiting, context=self._context)
         return self._space_line.join(message, timeout_s)
 
     def _append_waited(self, message: Message, timeout_s: float) -> SendFuture | None:

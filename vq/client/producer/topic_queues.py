@@ -228,6 +228,14 @@ class TopicQueues:
             self.directed = False
         self._hand_out()
 
+    def drain_to_one(self) -> None:
+        """Move all appended messages to one queue: they are to fail, and ``drain`` raised."""
+        items = self.appended[:]
+        count = len(items)
+        self.shares += [(self.queues[0], items)]  # no call between these two
+        del self.appended[:count]
+        self._hand_out()
+
     def _hand_out(self) -> None:
         shares = self.shares
         while shares:

@@ -1,5 +1,6 @@
 """What a message holds is stored as it was sent, or refused before anything is taken."""
 
+import asyncio
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,11 @@ from support.producers import (
     ended,
     producer_of,
     published,
+    send,
     space,
     stored,
 )
+from support.waiting import WAIT_S
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -164,3 +167,117 @@ async def test_the_bytes_of_a_derived_type_are_those_it_holds(
         core.append_any(Message("t", released))  # type: ignore[arg-type]
     await core.close()
     assert await stored(factory) == [b"abc"]
+
+
+# Objects of the application whose class behaves oddly ---------------------------------------------
+class OddInt(int):
+    """A number whose arithmetic is not that of ``int``."""
+
+    def __mod__(self, other: Any) -> Any:
+        return 99
+
+    def __index__(self) -> int:
+        return 98
+
+    def __int__(self) -> int:
+        return 97
+
+    def __mul__(self, other: Any) -> Any:
+        return "many"
+
+    __rmul__ = __mul__
+
+    def __ge__(self, other: Any) -> bool:
+        return True
+
+    def __le__(self, other: Any) -> bool:
+        return True
+
+
+class RaisingInt(OddInt):
+    def __mod__(self, other: Any) -> Any:
+        raise RuntimeError("no remainder")
+
+
+class OddText(str):
+    """A text that encodes to something else at each call."""
+
+    def encode(self, *_: Any, **__: Any) -> Any:
+        return OddBytes(b"other")
+
+    def strip(self, *_: Any) -> str:
+        return str(self)
+
+
+class OddBytes(bytes):
+    def __len__(self) -> int:
+        return 10**9
+
+    def __add__(self, other: Any) -> Any:
+        return 3
+
+    __radd__ = __add__
+
+
+ODD_MESSAGES = {
+    "remainder": Message("t", b"odd", key=OddInt(7)),
+    "remainder raises": Message("t", b"odd", key=RaisingInt(7)),
+    "text": Message("t", b"odd", key=OddText("k")),
+    "bytes": Message("t", b"odd", key=OddBytes(b"k")),
+    "tag": Message("t", b"odd", tag=OddText("T")),
+    "headers": Message("t", b"odd", headers={OddText("a"): OddText("b")}),
+    "headers and key": Message("t", b"odd", key=OddInt(7), headers={"a": "b"}),
+    "topic": Message(OddText("t"), b"odd"),
+    "content": Message("t", OddBytes(b"odd")),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_MESSAGES.values(), ids=ODD_MESSAGES)
+@pytest.mark.parametrize("way", ["send", "send_async", "send_oneway", "send_batch", "threads"])
+async def test_an_object_whose_class_behaves_oddly_harms_no_other_message(
+    factory: aio.MessageFactory, odd: Message, way: str
+) -> None:
+    """It counts as the plain value that it holds, and producer and deadlines go on."""
+    producer = await producer_of(factory, send_timeout_s=5.0)
+    await producer.publish("t")
+    sent = [Message("t", b"before"), odd, Message("t", b"behind", key=7)]
+    async with asyncio.timeout(WAIT_S):
+        if way == "send_batch":
+            places = await producer.send_batch(sent)
+        elif way == "threads":
+            core = producer._core
+            futures = [await asyncio.to_thread(core.send_blocking, message) for message in sent]
+            places = [future.result() for future in futures]
+        elif way == "send_oneway":
+            for message in sent:
+                await producer.send_oneway(message)
+            places = []
+        else:
+            futures = [await getattr(producer, way)(message) for message in sent]
+            places = futures if way == "send" else [await future for future in futures]
+        await producer.close()
+    assert space(producer._core) == producer._core.config.buffer_bytes
+    assert sorted(await stored(factory)) == [b"before", b"behind", b"odd"]
+    consumer = await factory.create_consumer()
+    for place in places[1:2]:
+        found = (await consumer.get("t", place.partition, place.offset, 1))[0]
+        headers = {"a": "b"} if odd.headers else None
+        key = {OddInt: 7, RaisingInt: 7, OddText: "k", OddBytes: b"k"}.get(type(odd.key))
+        tag = None if odd.tag is None else "T"
+        assert (found.key, found.tag, found.headers) == (key, tag, headers)
+        if key is not None:
+            assert place.partition == key_partition(key, 2)
+
+
+class OddSeconds(float):
+    """It compares like a number and is none."""
+
+    def __float__(self) -> float:
+        return math.nan
+
+
+async def test_a_time_out_is_what_its_number_says(factory: aio.MessageFactory) -> None:
+    core = await published(factory)
+    future = send(core, Message("t", b"x", key="k"), None, OddSeconds(5.0))
+    assert future.deadline == future.appended_at + 5.0
+    assert await future

@@ -1,6 +1,7 @@
 """The sender on the loop: what wakes it, and what waits for an answer instead."""
 
 import asyncio
+import contextvars
 import itertools
 import random
 from collections import Counter
@@ -79,9 +80,9 @@ class Loop:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, **options: Any) -> None:
         self.woken += 1
-        self._loop.call_soon(callback, *arguments)
+        self._loop.call_soon(callback, *arguments, **options)
 
 
 class Producer:
@@ -102,6 +103,7 @@ class Producer:
         cluster: Any = SimpleNamespace(
             clock=SimpleNamespace(monotonic=lambda: self.now),
             routes=SimpleNamespace(topics=views, master=lambda _: (HERE, 1)),
+            context=contextvars.copy_context(),
             ids_ready=True,
             unreachable={},
             rng=random.Random(1),
@@ -138,9 +140,9 @@ class Producer:
         accumulator, looks = self.sender.accumulator, Counter[str]()
         drain = accumulator.drain
 
-        def counted() -> None:
+        def counted() -> Any:
             looks["all"] += 1
-            drain()
+            return drain()
 
         accumulator.drain = counted  # type: ignore[method-assign]
         return looks
@@ -278,4 +280,71 @@ async def test_what_was_just_appended_fails_with_what_is_before_it(cause: str) -
     assert "an earlier message" in str(second.outcome)
     await turn()
     assert producer.counts == [1]
+    producer.sender.close()
+
+
+# What raises in one part harms no other -----------------------------------------------------------
+def break_spread(producer: Producer) -> None:
+    queues = producer.sender.accumulator.topics["t"]
+
+    class Broken(Ring):
+        def deal(self, items: list[Any]) -> Any:
+            raise IndexError("list index out of range")
+
+    queues.spread = Broken(first=0)
+
+
+async def test_a_topic_whose_messages_cannot_be_dealt_out_fails_alone() -> None:
+    """Its messages fail at once, and it is dropped: the next send publishes it anew."""
+    producer = Producer("s", "t", "u")
+    break_spread(producer)
+    futures = {topic: producer.send(topic) for topic in ("s", "t", "u")}
+    await until(lambda: len(producer.connection.sent) == 2)
+    assert isinstance(futures["t"].outcome, NotSent)
+    assert "IndexError: list index out of range" in str(futures["t"].outcome)
+    producer.connection.answer()
+    producer.connection.answer()
+    assert all(isinstance(futures[topic].outcome, SendResult) for topic in ("s", "u"))
+    assert list(producer.sender.accumulator.topics) == ["s", "u"]
+    assert not producer.sender.without_outcome()
+    assert producer.sender.accumulator._appender.space == producer.config.buffer_bytes
+    producer.open("t")
+    again = producer.send("t")
+    await until(lambda: len(producer.connection.sent) == 3)
+    producer.connection.answer()
+    assert isinstance(again.outcome, SendResult)
+    producer.sender.close()
+
+
+async def test_a_message_that_cannot_be_encoded_fails_alone() -> None:
+    producer = Producer("t")
+    futures = [producer.send() for _ in range(3)]
+    futures[1].content = "text"  # type: ignore[assignment]
+    await until(lambda: producer.counts == [2])
+    producer.connection.answer()
+    assert isinstance(futures[1].outcome, NotSent)
+    assert "TypeError" in str(futures[1].outcome)
+    assert isinstance(futures[0].outcome, SendResult)
+    assert isinstance(futures[2].outcome, SendResult)
+    assert producer.sender.accumulator._appender.space == producer.config.buffer_bytes
+    producer.sender.close()
+
+
+async def test_deadlines_hold_whatever_one_queue_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer("s", "t", "u")
+    queue = producer.sender.accumulator.topics["t"].queues[0]
+    on_tick = queue.on_tick
+
+    def broken(now: float) -> None:
+        raise KeyError("t")
+
+    monkeypatch.setattr(queue, "on_tick", broken)
+    futures = [producer.send(topic) for topic in ("s", "t", "u")]
+    await until(lambda: len(producer.connection.sent) == 3)
+    producer.now += 1_000.0
+    with pytest.raises(KeyError):
+        producer.sender._tick()
+    assert all(isinstance(future.outcome, VqError) for future in futures)
+    monkeypatch.setattr(queue, "on_tick", on_tick)
+    producer.sender._tick()
     producer.sender.close()

@@ -1,0 +1,49 @@
+"""Tasks that vq runs by itself."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from vq.client.shared_calls import SharedCalls
+from vq.tasks import begin_task
+
+
+def run_at_once(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_: Any
+) -> "asyncio.Future[Any]":
+    """A task factory that is eager with coroutines that do not wait, as that of Python 3.12 is."""
+    ended = loop.create_future()
+    try:
+        work.send(None)
+    except StopIteration as end:
+        ended.set_result(end.value)
+        return ended
+    raise AssertionError("the coroutine waits")
+
+
+async def test_a_task_begins_after_its_caller_whatever_factory_the_loop_has() -> None:
+    steps: list[str] = []
+
+    async def work() -> int:
+        steps.append("work")
+        return 3
+
+    asyncio.get_running_loop().set_task_factory(run_at_once)  # type: ignore[arg-type]
+    task = begin_task(work())
+    steps.append("caller")
+    assert await task == 3
+    assert steps == ["caller", "work"]
+
+
+async def test_a_shared_call_that_does_not_wait_is_made_again() -> None:
+    """With an eager factory its task would be kept, and end every later call with its error."""
+    calls = SharedCalls()
+    made: list[int] = []
+
+    async def call() -> int:
+        made.append(1)
+        return len(made)
+
+    asyncio.get_running_loop().set_task_factory(run_at_once)  # type: ignore[arg-type]
+    assert [await calls.share(call) for _ in range(3)] == [1, 2, 3]
+    assert calls.tasks() == []

@@ -1,0 +1,30 @@
+"""The tasks that vq runs by itself: for its client, for ZooKeeper, for connections.
+
+Not in here: tasks of the application, and those that live only inside one call (``gather``).
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def begin_task(
+    work: Coroutine[Any, Any, T], context: contextvars.Context | None = None
+) -> "asyncio.Task[T]":
+    """Begin a task on the running loop. Its first step runs after the caller's present one.
+
+    The application's task factory is not asked. With ``asyncio.eager_task_factory`` the first step
+    would run inside this call, before the caller has noted the task: a task that ends in that step
+    would stay noted for good.
+
+    Args:
+        work: What the task does.
+        context: It gets a copy of this context; None: of the caller's. Give one to what outlives
+            the call and is shared: otherwise it logs in the name of whoever came first, and keeps
+            the objects of that context alive.
+    """
+    copied = None if context is None else context.copy()
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), context=copied)
