@@ -96,6 +96,8 @@ class BrokerConfig:
             not told.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
+        adopt_archives: Its data directory was copied or moved, and the original is gone: the
+            archives at URLs are its own from now on. For one start.
         labels: Free-form facts for operators, such as a rack, written to its group in ZooKeeper;
             none leave what is there.
         block_bytes: Size of one block file.
@@ -150,6 +152,7 @@ class BrokerConfig:
     pool: str | None = None
     rack: str = ""
     accept_data_loss: bool = False
+    adopt_archives: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     block_bytes: int = 128 * limits.MIB
     disk_warn: float = 0.75

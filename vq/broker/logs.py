@@ -20,7 +20,7 @@ from vq.clock import Clock
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
-from vq.store.archive import ArchiveFiles, Stub, place_of, url_of
+from vq.store.archive import ArchiveFiles, Stub, node_url, place_of, url_of
 from vq.store.archive_place import (
     Unreachable,
     discard,
@@ -96,7 +96,8 @@ class Logs:
         self._cache = BlockCache()
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
-        self._places: set[str] = set()  # that have archives of this node
+        # Places that have archives of this node, and its directories there.
+        self._places: dict[str, set[str]] = {}
 
     def prepare(
         self, partition: TopicPartition, topic_id: str, holds: Holds = _everything
@@ -322,15 +323,17 @@ class Logs:
         topic = f"{partition.topic}.{topic_id}"
         url = ""
         if place is not None:
-            url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
+            node = f"{identity.node}.{self._directory.archives.own()}"
+            parts = (identity.cluster, identity.group, node, topic, str(partition.partition))
+            url = url_of(place, parts, start_offset)
             self._check_outside(place, url)
-            self._check_mounted(place, owner)
+            self._check_mounted(place)
         mark = ArchiveFiles.of(path).discard
         is_written_over = False
         if self._disk.exists(mark):
             is_written_over = url_in(self._disk, mark) == url
             if not is_written_over:
-                discard(self._disk, mark)
+                self.discard(mark)
         about = {
             **dict(zip(("cluster", "group", "node"), owner, strict=True)),
             "topic": partition.topic,
@@ -363,7 +366,7 @@ class Logs:
                     "to another place, or without one: archives lie beside the log then"
                 )
 
-    def _check_mounted(self, place: str, owner: tuple[str, ...]) -> None:
+    def _check_mounted(self, place: str) -> None:
         """Return unless a place on this machine had archives of this node, and has none.
 
         Then it is not mounted, most likely: what is written there now would be hidden by the mount.
@@ -372,27 +375,30 @@ class Logs:
             Unreachable: It is so.
         """
         place = place.rstrip("/")
-        if place in self._places:
-            path = local_path("/".join((place, *owner)))
-            if path is not None and not path.is_dir():
-                raise Unreachable(
-                    place,
-                    f"{path}, where this node has archives, is gone; mount it. If it is to be "
-                    "empty, make it",
-                )
+        paths = [local_path(each) for each in sorted(self._places.get(place, ()))]
+        local = [path for path in paths if path is not None]
+        if local and not any(path.is_dir() for path in local):
+            raise Unreachable(
+                place,
+                f"{local[0]}, where this node has archives, is gone; mount it. If it is to be "
+                "empty, make it",
+            )
 
     def _note_places(self, blocks: Iterable[Block]) -> None:
         """Note where archives of this node lie."""
         for block in blocks:
-            if block.archive is not None and block.archive.url:
-                self._places.add(place_of(block.archive.url))
+            if block.archive is not None:
+                self._note_place(block.archive.url)
+
+    def _note_place(self, url: str) -> None:
+        if url:
+            self._places.setdefault(place_of(url), set()).add(node_url(url))
 
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""
         self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
         end_upload(self._disk, path)
-        if stub.archive.url:
-            self._places.add(place_of(stub.archive.url))
+        self._note_place(stub.archive.url)
 
     def restore(self, stub_path: Path) -> BlockWriter:
         """Begin to write the block file of an archive again."""
@@ -412,7 +418,7 @@ class Logs:
 
     def discard(self, mark: Path) -> None:
         """Remove the zip elsewhere that a mark names, and the mark; see ``archive_place``."""
-        discard(self._disk, mark)
+        discard(self._disk, mark, self._directory.archives.owns)
 
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)

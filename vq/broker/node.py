@@ -225,6 +225,7 @@ class BrokerNode:
                 config.node,
                 self._disk,
                 without=config.without_data,
+                adopt=config.adopt_archives,
                 spend=self._disks.main.reserve.spend,
             )
         )

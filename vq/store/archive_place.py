@@ -10,7 +10,7 @@ fsspec is imported when a URL is used, and not before: brokers without one need 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -41,6 +41,8 @@ __all__ = [
 
 logger = get_logger(__name__)
 
+#: Whether the zip at a URL may be removed; see ``archive_owner``.
+Owns = Callable[[str], bool]
 #: Kinds of URL whose files the operating system has; they are made durable as any other file.
 _LOCAL: Final = frozenset({"file", "local"})
 
@@ -397,8 +399,10 @@ def end_upload(disk: Disk, path: Path) -> bool:
     return False
 
 
-def discard(disk: Disk, path: Path) -> None:
+def discard(disk: Disk, path: Path, owns: Owns) -> None:
     """Remove the zip that a ``.discard`` file names, then that file; nothing if it is gone.
+
+    A zip that another data directory owns stays.
 
     Raises:
         Unreachable: The zip's place cannot be reached; it is to be tried again.
@@ -407,8 +411,10 @@ def discard(disk: Disk, path: Path) -> None:
     if not disk.exists(path):
         return
     url = url_in(disk, path)
-    if url:
+    if url and owns(url):
         _remove(url)
+    elif url:
+        logger.info("archive of another data directory is left where it is", url=url)
     disk.unlink(path)
     disk.sync_directory(path.parent)
 
@@ -422,14 +428,16 @@ def url_in(disk: Disk, path: Path) -> str:
         return ""
 
 
-def discard_all(disk: Disk, directory: Path) -> None:
+def discard_all(disk: Disk, directory: Path, owns: Owns) -> None:
     """Remove all zips elsewhere of the logs below a directory that is to be removed.
+
+    Those that another data directory owns stay.
 
     Raises:
         Unreachable: A place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
-    for url in _urls_below(disk, directory):
+    for url in filter(owns, _urls_below(disk, directory)):
         _remove(url)
 
 

@@ -75,8 +75,9 @@ async def test_a_node_reads_what_it_archived_elsewhere(served):
     for block in blocks:
         await archive(served, block)
     topic_id = channel_of(served).topic_id
+    owner = served.node._directory.archives.own()
     assert blocks[1].archive.url == (
-        f"{URL}/test/b1/n1/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
+        f"{URL}/test/b1/n1.{owner}/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
     )
     assert (names(served, ".zip"), names(served, ".block")) == ([], [])
     assert len(stored()) == 3

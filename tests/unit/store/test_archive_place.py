@@ -42,7 +42,8 @@ from vq.store.log import Log, LogState
 from vq.store.memory_disk import MemoryDisk
 from vq.store.scrub import Scrub
 
-PARTS = ("c", "g", "n", "orders.t1", "0")
+OWNER = "0123456789abcdef"
+PARTS = ("c", "g", f"n.{OWNER}", "orders.t1", "0")
 PARTITION = TopicPartition("orders", 0)
 PAYLOADS = [b"%d" % n * 400 for n in range(9)]
 
@@ -73,12 +74,17 @@ def archive_at(disk: MemoryDisk, log: Log, place: str, count: int = 3) -> None:
         archive(disk, log, block, url=url_of(place, PARTS, block.start_offset))
 
 
+def every(url: str) -> bool:
+    return True
+
+
 def logs_of(disk: MemoryDisk) -> Logs:
     """The logs of a node on this disk; only what makes archives of them."""
     directory = SimpleNamespace(
         identity=SimpleNamespace(cluster="c", group="g", node="n"),
         begun=None,
         paths=[DIRECTORY.parent.parent],
+        archives=SimpleNamespace(own=lambda: OWNER, owns=every),
     )
     return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserves={})  # type: ignore[arg-type]
 
@@ -90,7 +96,7 @@ def reopened(disk: MemoryDisk) -> Log:
 def test_a_url_names_cluster_node_topic_partition_and_block() -> None:
     assert (
         url_of("s3://bucket/vq/", PARTS, 4711)
-        == "s3://bucket/vq/c/g/n/orders.t1/0/0000000000004711.zip"
+        == "s3://bucket/vq/c/g/n.0123456789abcdef/orders.t1/0/0000000000004711.zip"
     )
 
 
@@ -143,8 +149,8 @@ def test_a_dropped_block_leaves_a_mark_until_its_zip_is_removed(place: str) -> N
     log = reopened(disk)
     assert [path.name for path in log.flushing.discards] == marks
     for path in log.flushing.discards:
-        discard(disk, path)
-        discard(disk, path)
+        discard(disk, path, every)
+        discard(disk, path, every)
     assert len(stored(place)) == 1
     assert not any(name.endswith(".discard") for name in disk.listdir(DIRECTORY))
     assert payloads(log) == PAYLOADS[6:]
@@ -182,10 +188,10 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     flush(log)
     (mark,) = log.flushing.discards
     with pytest.raises(Unreachable):
-        discard(disk, mark)
+        discard(disk, mark, every)
     assert disk.exists(mark)
     Failing.down = False
-    discard(disk, mark)
+    discard(disk, mark, every)
     assert stored("failing://bucket") == ["0000000000001524.zip"]
     log.close()
     assert payloads(reopened(disk)) == [*PAYLOADS[3:], b"live"]
@@ -288,7 +294,9 @@ def test_the_trash_goes_with_its_archives_elsewhere() -> None:
     directory = DataDirectory.open(data, "c", "g", "n", disk)
     directory.claim_topic("orders", "t1")
     log = three_blocks(disk)
-    archive_at(disk, log, "failing://bucket", 2)
+    parts = ("c", "g", f"n.{directory.archives.own()}", "orders.t1", "0")
+    for block in blocks_of(log)[:2]:
+        archive(disk, log, block, url=url_of("failing://bucket", parts, block.start_offset))
     log.close()
     directory.move_topic("orders", "t1", clock, keep=False)
     [trashed] = directory.due_trash(clock, 0.0)
@@ -309,7 +317,7 @@ def test_all_zips_below_a_directory_are_found(place: str) -> None:
     archive_at(disk, log, place)
     log.drop_before(blocks_of(log)[0].end_offset)
     flush(log)
-    discard_all(disk, DIRECTORY.parent)
+    discard_all(disk, DIRECTORY.parent, every)
     assert stored(place) == []
 
 
@@ -377,7 +385,7 @@ def test_in_a_store_of_buckets_a_directory_ends_with_its_last_file() -> None:
     log.drop_before(blocks_of(log)[0].end_offset)
     flush(log)
     (mark,) = log.flushing.discards
-    discard(disk, mark)  # a kill may have come between both removals
+    discard(disk, mark, every)  # a kill may have come between both removals
     assert not disk.exists(mark)
     Buckets.names.clear()
     with pytest.raises(Unreachable):
@@ -443,7 +451,7 @@ def test_a_zip_elsewhere_whose_stub_cannot_be_written_is_removed_later(place: st
         writer.close()
         (mark,) = logs.drop_archive(block.path)
         assert len(stored(place)) == 1
-    discard(disk, mark)
+    discard(disk, mark, every)
     assert stored(place) == []
     del stub
     writer = logs.new_archive(PARTITION, "t1", block.path, 0, block.end_offset, place=place)
@@ -473,7 +481,7 @@ def test_a_dropped_block_takes_along_what_could_not_be_removed_elsewhere() -> No
     flush(log)
     (mark,) = log.flushing.discards
     Failing.down = False
-    discard(disk, mark)
+    discard(disk, mark, every)
     assert stored("failing://bucket") == []
 
 
