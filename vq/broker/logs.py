@@ -38,9 +38,9 @@ from vq.store.directory import LocalTopic, Trashed
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
+from vq.store.holdings import put_aside
 from vq.store.identity import check_there
 from vq.store.log import Log, LogConfig, LogState
-from vq.store.repair import DAMAGED_MARK
 
 logger = get_logger(__name__)
 
@@ -281,15 +281,7 @@ class Logs:
         """
         usual = self._directory.log_directory(*partition)
         paths = [*(_aside_path(usual, at) for at in self._starts_aside(partition)), usual]
-        moved = []
-        for path in paths:
-            if self._disk.exists(path):
-                number, target = 0, path.with_name(f"{path.name}{DAMAGED_MARK}")
-                while self._disk.exists(target):
-                    number += 1
-                    target = path.with_name(f"{path.name}{DAMAGED_MARK}-{number}")
-                self._disk.rename(path, target)
-                moved.append(target)
+        moved = [put_aside(self._disk, path) for path in paths if self._disk.exists(path)]
         if self._disk.exists(usual.parent):
             self._disk.sync_directory(usual.parent)
         for name in self._begun.of_partition(topic_id, partition.partition):

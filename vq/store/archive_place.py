@@ -19,7 +19,13 @@ from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import FILE_MODE, Disk
-from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX, UPLOAD_SUFFIX
+from vq.store.format import (
+    ARCHIVE_SUFFIX,
+    DAMAGED_MARK,
+    DISCARD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    UPLOAD_SUFFIX,
+)
 from vq.store.long_file import LongFile
 
 __all__ = [
@@ -43,6 +49,8 @@ logger = get_logger(__name__)
 
 #: Whether the zip at a URL may be removed; see ``archive_owner``.
 Owns = Callable[[str], bool]
+#: Files that name a zip at a URL; also when they were put aside.
+_NAME_ZIPS: Final = (ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)
 #: Kinds of URL whose files the operating system has; they are made durable as any other file.
 _LOCAL: Final = frozenset({"file", "local"})
 
@@ -455,7 +463,7 @@ def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:
         return
     for name in names:
         path = directory / name
-        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)):
+        if name.partition(DAMAGED_MARK)[0].endswith(_NAME_ZIPS):
             url = url_in(disk, path)
             if url:
                 yield url

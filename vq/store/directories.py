@@ -27,8 +27,8 @@ from vq.store.archive_owner import ArchiveOwner
 from vq.store.begun import BegunLogs
 from vq.store.directory import DataDirectory, LocalTopic, Trashed, unusable
 from vq.store.disk import Disk
+from vq.store.format import DAMAGED_MARK
 from vq.store.identity import Identity
-from vq.store.repair import DAMAGED_MARK
 from vq.store.room import Room, roomiest
 from vq.store.unflushed import Unflushed
 
