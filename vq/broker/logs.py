@@ -12,14 +12,14 @@ this group still holds the offset that it began at.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
+from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
 from vq.store.archive import ArchiveFiles, Stub, node_url, place_of, url_of
 from vq.store.archive_place import (
     Unreachable,
@@ -76,6 +76,7 @@ class Logs:
         directory: The data directories.
         disk, clock, config: For the logs.
         reserves: Of each of them.
+        archive_places: See ``BrokerConfig.archive_places``.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Logs:
         clock: Clock,
         config: LogConfig,
         reserves: Mapping[Path, Reserve],
+        archive_places: Sequence[str] = ARCHIVE_PLACES,
     ) -> None:
         self._directory = directory
         self._begun = directory.begun
@@ -93,6 +95,7 @@ class Logs:
         self._clock = clock
         self._config = config
         self._reserves = reserves
+        self._archive_places = archive_places
         self._cache = BlockCache()
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
@@ -305,6 +308,7 @@ class Logs:
         """Begin to archive the block in the file at ``path``; ``place``: a URL, None: beside it.
 
         Raises:
+            InvalidArgument: ``place`` is none of those where archives may lie.
             InvalidState: ``place`` is one of the data directories, or below.
             Unreachable: It cannot be reached, or is not mounted.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
@@ -315,6 +319,7 @@ class Logs:
         topic = f"{partition.topic}.{topic_id}"
         url = ""
         if place is not None:
+            check_archive_place(place, self._archive_places)
             node = f"{identity.node}.{self._directory.archives.own()}"
             parts = (identity.cluster, identity.group, node, topic, str(partition.partition))
             url = url_of(place, parts, start_offset)

@@ -293,6 +293,7 @@ class BrokerNode:
             clock=clock,
             config=self._log_config,
             reserves=self._disks.reserves,
+            archive_places=self.config.archive_places,
         )
         self._partitions = Partitions(
             self._context,

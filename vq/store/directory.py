@@ -24,9 +24,10 @@ from typing import Final
 
 from vq.clock import Clock
 from vq.errors import CorruptData, DirectoryRefused
-from vq.limits import is_valid_name
+from vq.limits import is_topic_id, is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
+from vq.shown import shown
 from vq.store.archive_owner import ArchiveOwner
 from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
 from vq.store.begun import BegunLogs
@@ -293,6 +294,8 @@ class DataDirectory:
             if version <= TOPIC_VERSION and values["topic"] != topic:
                 raise CorruptData(f"it names topic {values['topic']!r}")
             topic_id = values["id"]
+            if version <= TOPIC_VERSION and not is_topic_id(topic_id):
+                raise CorruptData(f"id = {shown(topic_id)} is no id of a topic")
         except (CorruptData, KeyError) as error:
             raise self._unreadable(topic, f"cannot be read ({error})", wanted) from error
         if version > TOPIC_VERSION:
