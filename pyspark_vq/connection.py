@@ -8,6 +8,7 @@ import atexit
 import logging
 import os
 import threading
+from dataclasses import replace
 from typing import Final
 
 from pyspark_vq.installed import HERE, Installed
@@ -45,11 +46,12 @@ def factory_of(connect: Connect) -> MessageFactory:
             _owner = os.getpid()
         factory = _factories.pop(connect, None)
         if factory is None:
-            factory = MessageFactory(
-                MessageFactoryConfig(
-                    zookeeper=connect.zookeeper, cluster=connect.cluster, client_id=CLIENT_ID
-                )
-            ).open()
+            config = MessageFactoryConfig(
+                zookeeper=connect.zookeeper, cluster=connect.cluster, client_id=CLIENT_ID
+            )
+            if connect.archive_places is not None:
+                config = replace(config, archive_places=connect.archive_places)
+            factory = MessageFactory(config).open()
         _factories[connect] = factory
         while len(_factories) > CLUSTERS_MAX:
             _factories.pop(next(iter(_factories))).shutdown()

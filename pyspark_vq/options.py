@@ -7,7 +7,7 @@ Pure: no connection is opened and no clock is read. ``Given`` is for every forma
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
@@ -138,11 +138,13 @@ class Connect:
     Attributes:
         zookeeper: Its servers.
         cluster: Its name.
+        archive_places: Where tasks read archives by themselves; None: as the client does.
         driver: What the process has that made this; others compare it with what they have.
     """
 
     zookeeper: str
     cluster: str
+    archive_places: tuple[str, ...] | None = None
     driver: Installed = field(default=HERE, compare=False)
 
     #: The options that ``taken`` takes.
@@ -307,6 +309,7 @@ class ReadOptions:
         "group",
         "includeArchive",
         "archives",
+        "archivePlaces",
         "tag",
         "readFrom",
         "timeout",
@@ -322,7 +325,7 @@ class ReadOptions:
         """
         given = Given(options, cls.NAMES)
         found = cls(
-            connect=Connect.taken(given),
+            connect=replace(Connect.taken(given), archive_places=_places(given)),
             topics=given.names("topics"),
             topic_pattern=_pattern(given.text("topicPattern")),
             starting=Places.parsed(
@@ -385,6 +388,11 @@ def _archives(text: str | None) -> Literal["broker", "direct"]:
     if text == "direct":
         return "direct"
     raise InvalidArgument(f"archives = {text!r} is neither broker nor direct")
+
+
+def _places(given: Given) -> tuple[str, ...] | None:
+    found = given.names("archivePlaces")
+    return MessageFactoryConfig(archive_places=found).archive_places if found else None
 
 
 def _tags(text: str | None) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ PARTITIONS_PER_TOPIC_MAX: Final = 4_096
 AUTO_CREATE_PARTITIONS_MAX: Final = 500
 NAME_CHARS_MAX: Final = 200
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 # Connections ----------------------------------------------------------------------------------
 CONNECTIONS_MAX: Final = 10_000
@@ -148,6 +149,14 @@ def is_valid_name(name: str) -> bool:
     directory names and znode names.
     """
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def is_topic_id(text: object) -> bool:
+    """Whether ``text`` may be the id of a topic: 1 to 32 characters of ``A-Z a-z 0-9 _ -``.
+
+    Ids become parts of names of files, and of URLs.
+    """
+    return isinstance(text, str) and _TOPIC_ID.fullmatch(text) is not None
 
 
 #: Most nodes of a broker group that a topic can ask to be in sync.

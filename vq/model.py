@@ -6,7 +6,7 @@ wire, the disk or ZooKeeper.
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Real
@@ -27,6 +27,15 @@ COMMON_POOL: Final = "common"
 #: Blocks of topics with the retention policy ``archive`` become archives after so many hours.
 ARCHIVE_AFTER_HOURS: Final = 24
 ARCHIVE_TO_CHARS_MAX: Final = 1_024
+#: Where archives may lie unless a process is told otherwise: directories, and object stores.
+ARCHIVE_PLACES: Final = (
+    "file:///",
+    "s3://",
+    "gs://",
+    "az://",
+    "abfs://",
+    "hdfs://",
+)
 #: Separates the tags of a filter, as in ``a || b``; no tag has it.
 TAG_SEPARATOR: Final = "||"
 _ALL_TAGS: Final = "*"
@@ -390,6 +399,52 @@ def _check_archive_to(url: object) -> None:
             "archive_to has a user or a password before its host, which everybody would see; "
             "leave them out, and give them to the brokers as the file system wants them"
         )
+
+
+def check_archive_places(places: object) -> tuple[str, ...]:
+    """Return the URLs below which a process opens archives.
+
+    Raises:
+        InvalidArgument: One is no URL, or no text.
+    """
+    found = tuple(places) if isinstance(places, tuple | list) else (places,)
+    for each in found:
+        if not isinstance(each, str) or not _is_bare_url(each):
+            raise InvalidArgument(
+                f"archive_places: {shown(each)} is no URL such as s3://bucket/vq, "
+                "file:///mnt/archive, or s3:// for all of a kind"
+            )
+    return found
+
+
+def check_archive_place(url: str, places: Sequence[str]) -> None:
+    """Return if an archive may be opened at a URL: it is one of the places, or below.
+
+    Whoever may write to ZooKeeper chooses the URLs of topics. A process opens them with its own
+    credentials.
+
+    Raises:
+        InvalidArgument: It is outside, or is one that cannot be compared: a chain of file systems,
+            or a path with ``..``.
+    """
+    if not _is_bare_url(url):
+        raise InvalidArgument(
+            f"archives at {shown(url)} are not opened: a chain of file systems ('::'), or '..', "
+            "has no place that can be compared with archive_places; alter the topic's archive_to"
+        )
+    below = (each if each.endswith("/") else f"{each}/" for each in places)
+    if not any(f"{url}/".startswith(each) for each in below):
+        raise InvalidArgument(
+            f"archives at {shown(url)} are not opened: it is outside archive_places = "
+            f"{', '.join(places) or 'none'}; add its place to this setting, if it is meant, or "
+            "alter the topic's archive_to"
+        )
+
+
+def _is_bare_url(url: str) -> bool:
+    """Whether a URL names one file system, and a path in it as it is."""
+    scheme, found, rest = url.partition("://")
+    return bool(found and scheme) and "::" not in url and ".." not in rest.split("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

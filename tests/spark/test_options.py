@@ -17,6 +17,9 @@ def test_a_query_reads_all_there_is_and_a_stream_what_comes() -> None:
     assert batch.fail_on_data_loss
     assert batch.include_archive
     assert (batch.archives, parsed(archives="direct").archives) == ("broker", "direct")
+    assert batch.connect.archive_places is None
+    places = parsed(archivePlaces="s3://bucket/vq, file:///mnt").connect.archive_places
+    assert places == ("s3://bucket/vq", "file:///mnt")
     assert batch.min_partitions is batch.bytes_per_trigger is batch.group is None
 
 
@@ -71,6 +74,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"tag": "a || "}, "no list of 1 to 64 tags"),
         ({"readFrom": "nearest"}, "neither master nor any"),
         ({"archives": "auto"}, "neither broker nor direct"),
+        ({"archivePlaces": "/mnt/archive"}, "is no URL such as s3://bucket/vq"),
         ({"topics": "a,,b"}, "empty name"),
         ({"topics": "[1]"}, "no list like a,b"),
         ({"topics": " "}, "is empty"),

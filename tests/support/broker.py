@@ -23,7 +23,7 @@ from vq.coordination.registry import read_state
 from vq.coordination.secret import read_secret
 from vq.coordination.topics import create_topic
 from vq.coordination.values.brokers import GroupState
-from vq.model import Address, TopicSettings
+from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
@@ -37,6 +37,8 @@ from vq.store.record import encode_record
 T = TypeVar("T")
 
 DATA = Path("/data")
+#: Where archives may lie: places of tests, too.
+PLACES = (*ARCHIVE_PLACES, "failing://", "buckets://", "memory://")
 
 
 class HeldFlusher(LoopFlusher):
@@ -126,6 +128,7 @@ class MemoryCluster:
                 "host": key,
                 "metrics_port": 0,
                 "refresh_interval_s": 0.5,
+                "archive_places": PLACES,
                 "connections": ConnectionLimits(sweep_interval_s=0.02),
                 **settings,
             }

@@ -8,12 +8,15 @@ import pytest
 
 from vq.errors import InvalidArgument
 from vq.model import (
+    ARCHIVE_PLACES,
     Address,
     Compression,
     DivertedResult,
     FlushMode,
     SendResult,
     TopicSettings,
+    check_archive_place,
+    check_archive_places,
     is_host,
 )
 
@@ -176,3 +179,43 @@ def test_the_common_pool_may_be_named() -> None:
     """It is shown as ``common``, so that name must not be another pool."""
     assert TopicSettings(pool="common") == TopicSettings(pool=None)
     assert TopicSettings(pool="fast").pool == "fast"
+
+
+@pytest.mark.parametrize(
+    ("url", "places", "allowed"),
+    [
+        ("file:///mnt/archive", ["file:///mnt/archive"], True),
+        ("file:///mnt/archive/a/", ["file:///mnt/archive/"], True),
+        ("file:///mnt/archive", ["file:///mnt/archive/"], True),
+        ("file:///mnt/archives", ["file:///mnt/archive"], False),
+        ("file:///mnt/archive/../b", ["file:///mnt/archive"], False),
+        ("s3://bucket/vq", ["s3://"], True),
+        ("s3://bucket/vq", ["s3://bucket"], True),
+        ("s3://bucket2/vq", ["s3://bucket"], False),
+        ("s3://bucket/vq", [], False),
+        ("s3://bucket/vq::http://evil", ["s3://"], False),
+        ("simplecache::s3://bucket/vq", ["s3://"], False),
+        ("/mnt/archive", ["file:///"], False),
+        ("file:///mnt/archive", ARCHIVE_PLACES, True),
+        ("s3://bucket/vq", ARCHIVE_PLACES, True),
+        ("http://evil/vq", ARCHIVE_PLACES, False),
+        ("sftp://evil/vq", ARCHIVE_PLACES, False),
+        ("local:///mnt", ARCHIVE_PLACES, False),
+    ],
+)
+def test_an_archive_is_opened_at_a_place_or_below(
+    url: str, places: list[str], allowed: bool
+) -> None:
+    """Whole names count; what cannot be compared is outside."""
+    if allowed:
+        check_archive_place(url, places)
+        return
+    with pytest.raises(InvalidArgument, match=r"archive_places.*alter the topic") as caught:
+        check_archive_place(url, places)
+    assert url in str(caught.value)
+
+
+@pytest.mark.parametrize("places", ["x", ["/mnt"], ["://a"], ["a::s3://b"], ["file:///a/.."], [5]])
+def test_a_place_of_archives_is_a_url(places: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"archive_places: .* is no URL"):
+        check_archive_places(places)

@@ -12,7 +12,14 @@ from pathlib import Path
 from vq import limits
 from vq.broker.daily import DailyTime
 from vq.errors import InvalidArgument
-from vq.model import Address, check_host, check_name, check_pool
+from vq.model import (
+    ARCHIVE_PLACES,
+    Address,
+    check_archive_places,
+    check_host,
+    check_name,
+    check_pool,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,10 @@ class BrokerConfig:
             not told.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
+        archive_places: URLs at and below which it keeps archives; what a topic's ``archive_to``
+            names outside of them is not opened. A scheme with ``://`` allows all of that kind.
+        adopt_archives: Its data directory was copied or moved, and the original is gone: the
+            archives at URLs are its own from now on. For one start.
         labels: Free-form facts for operators, such as a rack, written to its group in ZooKeeper;
             none leave what is there.
         block_bytes: Size of one block file.
@@ -150,6 +161,8 @@ class BrokerConfig:
     pool: str | None = None
     rack: str = ""
     accept_data_loss: bool = False
+    archive_places: tuple[str, ...] = ARCHIVE_PLACES
+    adopt_archives: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     block_bytes: int = 128 * limits.MIB
     disk_warn: float = 0.75
@@ -190,6 +203,7 @@ class BrokerConfig:
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        check_archive_places(self.archive_places)
         if self.rack:
             check_name("rack", self.rack)
         DailyTime.parse(self.archive_at)

@@ -12,15 +12,15 @@ this group still holds the offset that it began at.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
-from vq.store.archive import ArchiveFiles, Stub, place_of, url_of
+from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
+from vq.store.archive import ArchiveFiles, Stub, node_url, place_of, url_of
 from vq.store.archive_place import (
     Unreachable,
     discard,
@@ -38,9 +38,9 @@ from vq.store.directory import LocalTopic, Trashed
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.format import CHECKPOINT_NAME
+from vq.store.holdings import put_aside
 from vq.store.identity import check_there
 from vq.store.log import Log, LogConfig, LogState
-from vq.store.repair import DAMAGED_MARK
 
 logger = get_logger(__name__)
 
@@ -76,6 +76,7 @@ class Logs:
         directory: The data directories.
         disk, clock, config: For the logs.
         reserves: Of each of them.
+        archive_places: See ``BrokerConfig.archive_places``.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Logs:
         clock: Clock,
         config: LogConfig,
         reserves: Mapping[Path, Reserve],
+        archive_places: Sequence[str] = ARCHIVE_PLACES,
     ) -> None:
         self._directory = directory
         self._begun = directory.begun
@@ -93,10 +95,12 @@ class Logs:
         self._clock = clock
         self._config = config
         self._reserves = reserves
+        self._archive_places = archive_places
         self._cache = BlockCache()
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
-        self._places: set[str] = set()  # that have archives of this node
+        # Places that have archives of this node, and its directories there.
+        self._places: dict[str, set[str]] = {}
 
     def prepare(
         self, partition: TopicPartition, topic_id: str, holds: Holds = _everything
@@ -280,15 +284,7 @@ class Logs:
         """
         usual = self._directory.log_directory(*partition)
         paths = [*(_aside_path(usual, at) for at in self._starts_aside(partition)), usual]
-        moved = []
-        for path in paths:
-            if self._disk.exists(path):
-                number, target = 0, path.with_name(f"{path.name}{DAMAGED_MARK}")
-                while self._disk.exists(target):
-                    number += 1
-                    target = path.with_name(f"{path.name}{DAMAGED_MARK}-{number}")
-                self._disk.rename(path, target)
-                moved.append(target)
+        moved = [put_aside(self._disk, path) for path in paths if self._disk.exists(path)]
         if self._disk.exists(usual.parent):
             self._disk.sync_directory(usual.parent)
         for name in self._begun.of_partition(topic_id, partition.partition):
@@ -312,6 +308,7 @@ class Logs:
         """Begin to archive the block in the file at ``path``; ``place``: a URL, None: beside it.
 
         Raises:
+            InvalidArgument: ``place`` is none of those where archives may lie.
             InvalidState: ``place`` is one of the data directories, or below.
             Unreachable: It cannot be reached, or is not mounted.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
@@ -322,15 +319,18 @@ class Logs:
         topic = f"{partition.topic}.{topic_id}"
         url = ""
         if place is not None:
-            url = url_of(place, (*owner, topic, str(partition.partition)), start_offset)
+            check_archive_place(place, self._archive_places)
+            node = f"{identity.node}.{self._directory.archives.own()}"
+            parts = (identity.cluster, identity.group, node, topic, str(partition.partition))
+            url = url_of(place, parts, start_offset)
             self._check_outside(place, url)
-            self._check_mounted(place, owner)
+            self._check_mounted(place)
         mark = ArchiveFiles.of(path).discard
         is_written_over = False
         if self._disk.exists(mark):
             is_written_over = url_in(self._disk, mark) == url
             if not is_written_over:
-                discard(self._disk, mark)
+                self.discard(mark)
         about = {
             **dict(zip(("cluster", "group", "node"), owner, strict=True)),
             "topic": partition.topic,
@@ -363,7 +363,7 @@ class Logs:
                     "to another place, or without one: archives lie beside the log then"
                 )
 
-    def _check_mounted(self, place: str, owner: tuple[str, ...]) -> None:
+    def _check_mounted(self, place: str) -> None:
         """Return unless a place on this machine had archives of this node, and has none.
 
         Then it is not mounted, most likely: what is written there now would be hidden by the mount.
@@ -372,27 +372,30 @@ class Logs:
             Unreachable: It is so.
         """
         place = place.rstrip("/")
-        if place in self._places:
-            path = local_path("/".join((place, *owner)))
-            if path is not None and not path.is_dir():
-                raise Unreachable(
-                    place,
-                    f"{path}, where this node has archives, is gone; mount it. If it is to be "
-                    "empty, make it",
-                )
+        paths = [local_path(each) for each in sorted(self._places.get(place, ()))]
+        local = [path for path in paths if path is not None]
+        if local and not any(path.is_dir() for path in local):
+            raise Unreachable(
+                place,
+                f"{local[0]}, where this node has archives, is gone; mount it. If it is to be "
+                "empty, make it",
+            )
 
     def _note_places(self, blocks: Iterable[Block]) -> None:
         """Note where archives of this node lie."""
         for block in blocks:
-            if block.archive is not None and block.archive.url:
-                self._places.add(place_of(block.archive.url))
+            if block.archive is not None:
+                self._note_place(block.archive.url)
+
+    def _note_place(self, url: str) -> None:
+        if url:
+            self._places.setdefault(place_of(url), set()).add(node_url(url))
 
     def save_stub(self, path: Path, stub: Stub) -> None:
         """Make durable that an archive has the block in the file at ``path``."""
         self._disk.write_atomic(ArchiveFiles.of(path).stub, stub.to_bytes())
         end_upload(self._disk, path)
-        if stub.archive.url:
-            self._places.add(place_of(stub.archive.url))
+        self._note_place(stub.archive.url)
 
     def restore(self, stub_path: Path) -> BlockWriter:
         """Begin to write the block file of an archive again."""
@@ -412,7 +415,7 @@ class Logs:
 
     def discard(self, mark: Path) -> None:
         """Remove the zip elsewhere that a mark names, and the mark; see ``archive_place``."""
-        discard(self._disk, mark)
+        discard(self._disk, mark, self._directory.archives.owns)
 
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)

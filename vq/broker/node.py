@@ -225,6 +225,7 @@ class BrokerNode:
                 config.node,
                 self._disk,
                 without=config.without_data,
+                adopt=config.adopt_archives,
                 spend=self._disks.main.reserve.spend,
             )
         )
@@ -292,6 +293,7 @@ class BrokerNode:
             clock=clock,
             config=self._log_config,
             reserves=self._disks.reserves,
+            archive_places=self.config.archive_places,
         )
         self._partitions = Partitions(
             self._context,

@@ -66,6 +66,12 @@ logger = get_logger(__name__)
     default=None,
     help="Lead the group although its data directory was another one, which is lost.",
 )
+@click.option(
+    "--adopt-archives",
+    is_flag=True,
+    default=None,
+    help="Own the archives at URLs of the data directory that this one is a copy of.",
+)
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
 @command_options
 def broker(
@@ -83,6 +89,7 @@ def broker(
     rack: str | None,
     archive_at: str | None,
     accept_data_loss: bool | None,
+    adopt_archives: bool | None,
     die_with: int | None,
 ) -> None:
     """Run one broker process until it is told to stop.
@@ -110,6 +117,7 @@ def broker(
         rack=rack,
         archive_at=archive_at,
         accept_data_loss=accept_data_loss,
+        adopt_archives=adopt_archives,
     )
     try:
         _run(invocation, sources)

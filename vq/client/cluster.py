@@ -198,7 +198,7 @@ class ClusterClient:
         from vq.client.zips import Zips  # few clients need it, and what of the store it uses
 
         if self._zips is None:
-            self._zips = Zips(self.clock)
+            self._zips = Zips(self.clock, self.config.archive_places)
         return self._zips
 
     # Routes -----------------------------------------------------------------------------------

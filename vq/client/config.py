@@ -12,7 +12,15 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.servers import checked_servers
 from vq.errors import InvalidArgument
-from vq.model import Compression, ProducerIdentity, check_compression, check_name, choice_of
+from vq.model import (
+    ARCHIVE_PLACES,
+    Compression,
+    ProducerIdentity,
+    check_archive_places,
+    check_compression,
+    check_name,
+    choice_of,
+)
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -88,6 +96,9 @@ class MessageFactoryConfig:
         start_timeout_s: How long ``open`` waits for ZooKeeper.
         connect_timeout_s: Bound of one connection attempt to a broker, HELLO included.
         request_timeout_s: Bound of requests without a time-out of their own (offsets, status).
+        archive_places: URLs at and below which this process reads archives by itself, if it is told
+            to (``read_columns(archives_directly=True)``); brokers read all others. A scheme with
+            ``://``, such as ``s3://``, allows all of that kind.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
@@ -97,8 +108,10 @@ class MessageFactoryConfig:
     start_timeout_s: float = 10.0
     connect_timeout_s: float = 3.0
     request_timeout_s: float = 5.0
+    archive_places: tuple[str, ...] = ARCHIVE_PLACES
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
         check_text("zookeeper", self.zookeeper)
         checked_servers(self.zookeeper)
         check_name("cluster", self.cluster)

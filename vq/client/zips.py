@@ -6,12 +6,14 @@ whether the bytes may be read (the broker says that before each part), and what 
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from vq.client.blocking_calls import BlockingCalls
 from vq.clock import Clock
-from vq.errors import CorruptData
+from vq.errors import CorruptData, InvalidArgument
 from vq.log_lines import get_logger
+from vq.model import ARCHIVE_PLACES, check_archive_place
 from vq.store.archive import place_of
 from vq.store.archive_place import Unreachable, zip_at
 from vq.store.zipped_block import WantedBlock, ZippedBlock
@@ -40,10 +42,12 @@ class Zips:
 
     Args:
         clock: Tells when a place is tried again.
+        places: URLs at and below which archives are read; brokers tell their URLs.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, places: Sequence[str] = ARCHIVE_PLACES) -> None:
         self._clock = clock
+        self._places = places
         # By place: calls that hang in one take threads for good, and not those of another one.
         self._calls: OrderedDict[str, BlockingCalls] = OrderedDict()
         self._open: OrderedDict[WantedBlock, ZippedBlock] = OrderedDict()
@@ -55,10 +59,15 @@ class Zips:
     ) -> tuple[int, bytes] | None:
         """Return a part of a block as ``ZippedBlock.read``; None: its broker is to be asked.
 
-        Then the place cannot be reached or does not answer in time, or the zip is not there or
-        damaged. A warning says so, once.
+        Then the place cannot be reached or does not answer in time, or none is to be opened there,
+        or the zip is not there or damaged. A warning says so, once.
         """
         place = place_of(wanted.url)
+        try:
+            check_archive_place(wanted.url, self._places)
+        except InvalidArgument as error:
+            self._tell(place, error)
+            return None
         if self._clock.monotonic() < self._away.get(place, 0.0):
             return None
         opened = self._open.pop(wanted, None)

@@ -20,6 +20,7 @@ its first one. A chunk has its length in the block, the position and size of its
 and the CRC-32 of its bytes; it is stored if both sizes are equal.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +46,17 @@ from vq.store.format import (
 )
 from vq.store.zip_format import MEMBERS_MAX, ZIP_BYTES_MAX
 
-__all__ = ["STUB_VERSION", "Archive", "ArchiveFiles", "Chunk", "Stub", "place_of", "url_of"]
+__all__ = [
+    "STUB_VERSION",
+    "Archive",
+    "ArchiveFiles",
+    "Chunk",
+    "Stub",
+    "node_url",
+    "owner_of",
+    "place_of",
+    "url_of",
+]
 
 #: What one chunk of a block has, unless a batch is larger.
 CHUNK_BYTES: Final = 1 * MIB
@@ -60,6 +71,10 @@ DESCRIPTION_VERSION: Final = 1
 STUB_VERSION: Final = 2
 #: Directories of a zip below its place; see ``url_of``.
 OWNER_PARTS: Final = 5
+#: The last parts of a URL, up to the directory of a node: topic, partition and name of the zip.
+_BELOW_NODE: Final = 3
+#: How the directory of a node below a place ends.
+_OWNER: Final = re.compile(r"\.([0-9a-f]{16})$")
 #: A position in a block has so many digits in the name of a chunk: names sort as the chunks lie.
 _POSITION_DIGITS: Final = len(str(ARCHIVED_BLOCK_BYTES_MAX))
 
@@ -255,10 +270,21 @@ def place_of(url: str) -> str:
     return url.rsplit("/", OWNER_PARTS + 1)[0]
 
 
+def node_url(url: str) -> str:
+    """Return the directory of a zip that has all those of one node."""
+    return url.rsplit("/", _BELOW_NODE)[0]
+
+
+def owner_of(url: str) -> str:
+    """Return which data directory owns a zip (``archive_owner``); "": the URL names none."""
+    found = _OWNER.search(node_url(url))
+    return "" if found is None else found[1]
+
+
 def url_of(place: str, parts: Sequence[str], start_offset: int) -> str:
     """Return where a zip goes below ``place``, a URL: ``parts`` are its directories.
 
-    They are cluster, group, node, topic and partition.
+    They are cluster, group, node with owner, topic and partition.
     """
     name = f"{start_offset:0{OFFSET_DIGITS}d}{ZIP_SUFFIX}"
     return "/".join((place.rstrip("/"), *parts, name))

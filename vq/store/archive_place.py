@@ -10,7 +10,7 @@ fsspec is imported when a URL is used, and not before: brokers without one need 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,7 +20,13 @@ from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import FILE_MODE, Disk
-from vq.store.format import ARCHIVE_SUFFIX, DISCARD_SUFFIX, TEMPORARY_SUFFIX, UPLOAD_SUFFIX
+from vq.store.format import (
+    ARCHIVE_SUFFIX,
+    DAMAGED_MARK,
+    DISCARD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    UPLOAD_SUFFIX,
+)
 from vq.store.long_file import LongFile
 
 __all__ = [
@@ -42,6 +48,10 @@ __all__ = [
 
 logger = get_logger(__name__)
 
+#: Whether the zip at a URL may be removed; see ``archive_owner``.
+Owns = Callable[[str], bool]
+#: Files that name a zip at a URL; also when they were put aside.
+_NAME_ZIPS: Final = (ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)
 #: Kinds of URL whose files the operating system has; they are made durable as any other file.
 _LOCAL: Final = frozenset({"file", "local"})
 
@@ -398,8 +408,10 @@ def end_upload(disk: Disk, path: Path) -> bool:
     return False
 
 
-def discard(disk: Disk, path: Path) -> None:
+def discard(disk: Disk, path: Path, owns: Owns) -> None:
     """Remove the zip that a ``.discard`` file names, then that file; nothing if it is gone.
+
+    A zip that another data directory owns stays.
 
     Raises:
         Unreachable: The zip's place cannot be reached; it is to be tried again.
@@ -408,8 +420,10 @@ def discard(disk: Disk, path: Path) -> None:
     if not disk.exists(path):
         return
     url = url_in(disk, path)
-    if url:
+    if url and owns(url):
         _remove(url)
+    elif url:
+        logger.info("archive of another data directory is left where it is", url=url)
     disk.unlink(path)
     disk.sync_directory(path.parent)
 
@@ -423,14 +437,16 @@ def url_in(disk: Disk, path: Path) -> str:
         return ""
 
 
-def discard_all(disk: Disk, directory: Path) -> None:
+def discard_all(disk: Disk, directory: Path, owns: Owns) -> None:
     """Remove all zips elsewhere of the logs below a directory that is to be removed.
+
+    Those that another data directory owns stay.
 
     Raises:
         Unreachable: A place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
-    for url in _urls_below(disk, directory):
+    for url in filter(owns, _urls_below(disk, directory)):
         _remove(url)
 
 
@@ -448,7 +464,7 @@ def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:
         return
     for name in names:
         path = directory / name
-        if name.endswith((ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)):
+        if name.partition(DAMAGED_MARK)[0].endswith(_NAME_ZIPS):
             url = url_in(disk, path)
             if url:
                 yield url

@@ -23,11 +23,12 @@ from pathlib import Path
 
 from vq.clock import Clock
 from vq.errors import Busy, DirectoryRefused
+from vq.store.archive_owner import ArchiveOwner
 from vq.store.begun import BegunLogs
 from vq.store.directory import DataDirectory, LocalTopic, Trashed, unusable
 from vq.store.disk import Disk
+from vq.store.format import DAMAGED_MARK
 from vq.store.identity import Identity
-from vq.store.repair import DAMAGED_MARK
 from vq.store.room import Room, roomiest
 from vq.store.unflushed import Unflushed
 
@@ -65,6 +66,7 @@ class DataDirectories:
         disk: Disk,
         *,
         without: Collection[str] = (),
+        adopt: bool = False,
         spend: Callable[[Callable[[], None], str], None] = lambda write, _: write(),
     ) -> "DataDirectories":
         """Lock all ``paths``, making them if needed, and check that they belong together.
@@ -74,6 +76,7 @@ class DataDirectories:
             cluster, group, node: Whose they are.
             disk: Where they are.
             without: Ids of further ones that the node goes on without, from now on.
+            adopt: See ``ArchiveOwner.load``.
             spend: Calls what writes to the main one, and says what that is for; on a full disk,
                 which a further one is added for, perhaps, it finds some space.
 
@@ -86,8 +89,10 @@ class DataDirectories:
         opened: list[DataDirectory] = []
         try:
             for path in paths:
-                of = opened[0].identity.id if opened else ""
-                opened.append(DataDirectory.open(path, cluster, group, node, disk, of=of))
+                main = opened[0] if opened else None
+                opened.append(
+                    DataDirectory.open(path, cluster, group, node, disk, main=main, adopt=adopt)
+                )
             _check_complete(opened, without)
             further = {each.identity.id: str(each.path) for each in opened[1:]}
             try:
@@ -127,6 +132,11 @@ class DataDirectories:
     def begun(self) -> BegunLogs:
         """Which logs were begun here, in whichever of them."""
         return self._main.begun
+
+    @property
+    def archives(self) -> ArchiveOwner:
+        """Which archives at URLs are the node's own."""
+        return self._main.archives
 
     @property
     def unflushed(self) -> Unflushed:

@@ -3,6 +3,7 @@
 <data>/@identity               whose it is (``identity``)
 <data>/@lock                   held while a broker runs
 <data>/@logs                   which logs were begun here (``begun``)
+<data>/@archives               which archives at URLs it owns (``archive_owner``)
 <data>/@unflushed              something may have been counted that was not flushed (``unflushed``)
 <data>/@trash/<topic>.<id>.<time>   data of removed topics, for a while
 <data>/@kept/<topic>.<id>.<time>    data of topics of which nothing says that they were deleted
@@ -23,9 +24,11 @@ from typing import Final
 
 from vq.clock import Clock
 from vq.errors import CorruptData, DirectoryRefused
-from vq.limits import is_valid_name
+from vq.limits import is_topic_id, is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
+from vq.shown import shown
+from vq.store.archive_owner import ArchiveOwner
 from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
 from vq.store.begun import BegunLogs
 from vq.store.block import PASSING_ERRNOS
@@ -121,6 +124,7 @@ class DataDirectory:
     Attributes:
         begun: Which logs were begun here.
         unflushed: Whether a loss of power may have taken something.
+        archives: Which archives at URLs it owns; a further directory has that of the main one.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class DataDirectory:
         identity: Identity,
         begun: BegunLogs,
         unflushed: Unflushed,
+        archives: ArchiveOwner,
         disk: Disk,
         lock: Lock,
     ) -> None:
@@ -137,6 +142,7 @@ class DataDirectory:
         self.identity = identity
         self.begun = begun
         self.unflushed = unflushed
+        self.archives = archives
         self._disk = disk
         self._lock = lock
         self._topic_ids: dict[str, str] = {}
@@ -144,11 +150,24 @@ class DataDirectory:
 
     @classmethod
     def open(
-        cls, path: Path, cluster: str, group: str, node: str, disk: Disk, *, of: str = ""
+        cls,
+        path: Path,
+        cluster: str,
+        group: str,
+        node: str,
+        disk: Disk,
+        *,
+        main: "DataDirectory | None" = None,
+        adopt: bool = False,
     ) -> "DataDirectory":
         """Lock ``path``, making it if needed, and check that it belongs to this node.
 
-        ``of`` is the id of the main directory, for a further one; see ``directories``.
+        Args:
+            path: The directory.
+            cluster, group, node: Whose it should be.
+            disk: Where it is.
+            main: The main directory, for a further one; see ``directories``.
+            adopt: See ``ArchiveOwner.load``.
 
         Raises:
             DirectoryRefused: Another process uses it, it belongs to something else, or it cannot be
@@ -159,8 +178,12 @@ class DataDirectory:
                 disk.sync_directory(parent)
             lock = disk.lock(path / LOCK_NAME)
             try:
+                of = "" if main is None else main.identity.id
                 identity = check_identity(
                     path, cluster=cluster, group=group, node=node, disk=disk, of=of
+                )
+                archives = (
+                    ArchiveOwner.load(path, disk, adopt=adopt) if main is None else main.archives
                 )
                 check = partial(check_there, path, disk)
                 begun = BegunLogs.load(path, disk, check)
@@ -170,7 +193,7 @@ class DataDirectory:
                 raise
         except OSError as error:
             raise unusable(path, error) from error
-        return cls(path, identity, begun, unflushed, disk, lock)
+        return cls(path, identity, begun, unflushed, archives, disk, lock)
 
     def name_further(self, further: Mapping[str, str]) -> None:
         """Have the identity of this main directory name the further ones, by id, with their places.
@@ -271,6 +294,8 @@ class DataDirectory:
             if version <= TOPIC_VERSION and values["topic"] != topic:
                 raise CorruptData(f"it names topic {values['topic']!r}")
             topic_id = values["id"]
+            if version <= TOPIC_VERSION and not is_topic_id(topic_id):
+                raise CorruptData(f"id = {shown(topic_id)} is no id of a topic")
         except (CorruptData, KeyError) as error:
             raise self._unreadable(topic, f"cannot be read ({error})", wanted) from error
         if version > TOPIC_VERSION:
@@ -391,7 +416,7 @@ class DataDirectory:
         While the place of an archive cannot be reached, the topic stays.
         """
         try:
-            discard_all(self._disk, trashed.path)
+            discard_all(self._disk, trashed.path, self.archives.owns)
         except Unreachable as error:
             logger.warning("trash is not purged, trying again", path=trashed.path, error=error)
             return False

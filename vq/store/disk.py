@@ -8,6 +8,7 @@ is decided in ``log``. Nothing here retries anything except an interrupted or sh
 import contextlib
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from vq.errors import DirectoryRefused
-from vq.store.file_system import FileSystem, FileSystems
+from vq.store.file_system import FileSystem, FileSystems, birth
 from vq.store.format import TEMPORARY_SUFFIX
 from vq.store.unlinked import UnlinkedFiles
 
@@ -31,6 +32,8 @@ FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 #: On Linux: an id that is drawn at each boot, the same in all containers of a machine.
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
+#: An id of the installed system.
+MACHINE_ID_PATH: Final = Path("/etc/machine-id")
 _datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -205,6 +208,16 @@ class Disk(Protocol):
 
     def free_files(self, path: Path) -> tuple[int, int]:
         """Return how many files can be made there, and how many it can have; 0, 0: no bound."""
+        ...
+
+    def born(self, path: Path) -> str:
+        """Return what tells a file from each copy of it, and stays while it lies where it is.
+
+        Another name in its directory leaves it as it is, and so does a change of its bytes.
+
+        Raises:
+            OSError: It is not there, or cannot be looked at.
+        """
         ...
 
     def boot_id(self) -> str:
@@ -516,6 +529,21 @@ class RealDisk:
         """See ``Disk.free_files``."""
         stat = os.statvfs(path)
         return _ours(stat.f_favail, stat.f_ffree, stat.f_files)
+
+    def born(self, path: Path) -> str:
+        """See ``Disk.born``.
+
+        Number and time of birth tell it from a copy of the file; machine and directory from that
+        in a copy of a whole file system. Only a clone of a machine that knows nothing of it has
+        all four.
+        """
+        try:
+            machine = MACHINE_ID_PATH.read_text("ascii").strip()
+        except OSError:  # a container has none, perhaps
+            machine = ""
+        number, time_ns = birth(path)
+        facts = f"{machine} {path.parent.resolve()} {number} {time_ns}"
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""

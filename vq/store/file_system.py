@@ -1,7 +1,8 @@
 """File systems: which of them can be synced as a whole, and how.
 
-In here: ``syncfs`` and what it is worth. Not in here: when it is called instead of one
-``fdatasync`` per file (``vq.broker.flusher``), and files and directories (``disk``).
+In here: ``syncfs`` and what it is worth, and when a file was made. Not in here: when ``syncfs`` is
+called instead of one ``fdatasync`` per file (``vq.broker.flusher``), and files and directories
+(``disk``).
 
 ``syncfs`` writes out all dirty data and metadata of a file system. What else it does depends on the
 kind of file system:
@@ -20,6 +21,7 @@ by itself (decision 0017).
 import ctypes
 import os
 import re
+import struct
 import sys
 import threading
 import weakref
@@ -30,7 +32,7 @@ from typing import Final, Protocol
 
 from vq.log_lines import get_logger
 
-__all__ = ["FileSystem", "FileSystems", "RealFileSystem", "is_remote"]
+__all__ = ["FileSystem", "FileSystems", "RealFileSystem", "birth", "is_remote"]
 
 logger = get_logger(__name__)
 
@@ -38,6 +40,11 @@ logger = get_logger(__name__)
 #: "ext4" is not "ext2": the driver of that name flushes nothing.
 SYNCFS_FLUSHES: Final[Mapping[str, bool]] = MappingProxyType({"ext4": True, "xfs": False})
 
+#: Of ``statx``: what is asked for, its size, and where the time of birth lies.
+_STATX_BTIME: Final = 0x800
+_STATX_BYTES: Final = 256
+_STATX_BTIME_AT: Final = 80
+_AT_FDCWD: Final = -100
 
 #: Kinds that ask a server for each write, or for many; see ``is_remote``.
 _REMOTE: Final = frozenset(
@@ -234,3 +241,22 @@ def parse_kind(mounts: str, mount_id: int) -> str:
             kind, _, options = line.partition(" - ")[2].split(" ", 2)
             return "" if "rtdev=" in options else kind
     return ""
+
+
+def birth(path: Path) -> tuple[int, int]:
+    """Return the number of a file in its file system, and when it was made, in ns; 0: not known.
+
+    Raises:
+        OSError: It is not there, or cannot be looked at.
+    """
+    number = path.stat().st_ino
+    statx = getattr(ctypes.CDLL(None), "statx", None) if sys.platform == "linux" else None
+    if statx is None:  # pragma: no cover - not Linux, or an older C library
+        return number, 0
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    failed = statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, found)
+    (mask,) = struct.unpack_from("=I", found)
+    if failed or not mask & _STATX_BTIME:
+        return number, 0
+    seconds, rest = struct.unpack_from("=qI", found, _STATX_BTIME_AT)
+    return number, seconds * 1_000_000_000 + rest

@@ -95,6 +95,7 @@ class _Node:
     now: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
+    born: int = 0
 
     def make_durable(self, count: int | None = None) -> None:
         """Bring the medium up to date with the first ``count`` changes (None: all)."""
@@ -159,7 +160,9 @@ class _Directory:
                     survivors[id(node)] = node.after_crash(chance, survivors)
                 else:
                     content = node.after_crash(chance)
-                    survivors[id(node)] = _Node(bytearray(content), bytearray(content))
+                    survivors[id(node)] = _Node(
+                        bytearray(content), bytearray(content), born=node.born
+                    )
             left.now[name] = survivors[id(node)]
         left.durable = dict(left.now)
         return left
@@ -373,6 +376,7 @@ class MemoryDisk:
         self.cold = False
         self.fetched: list[tuple[PurePath, int]] = []
         self.boots = 1
+        self._births = 0
         self._root = _Directory()
         self._locks: set[PurePath] = set()
         self._faults: list[tuple[str, str, int, int]] = []
@@ -459,6 +463,7 @@ class MemoryDisk:
         )
         after._root = self._root.after_crash(chance, {})
         after.boots = self.boots + (chance is not keep_all)
+        after._births = self._births
         return after
 
     def release_locks(self) -> None:
@@ -527,7 +532,9 @@ class MemoryDisk:
         if create:
             if self._find(key) is not None:
                 raise FileExistsError(errno.EEXIST, "the file exists", str(path))
-            self._directory(key.parent).change({key.name: _Node()})
+            directory = self._directory(key.parent)
+            self._births += 1
+            directory.change({key.name: _Node(born=self._births)})
             self._record(Operation("open", key))
         node = self._file(key)
         self.open_files += 1
@@ -629,6 +636,11 @@ class MemoryDisk:
         """See ``Disk.free_files``; there is no bound."""
         self._directory(path)
         return 0, 0
+
+    def born(self, path: Path) -> str:
+        """See ``Disk.born``."""
+        self._check("born", path)
+        return f"{path.parent} {self._file(path).born:08d}"
 
     def boot_id(self) -> str:
         """See ``Disk.boot_id``."""

@@ -349,6 +349,7 @@ class _Recovery:
         manifest = None if checkpoint is None else checkpoint.manifest
         kinds = None if manifest is None else {each.start_offset: each.kind for each in manifest}
         self.holdings.settle(kinds)
+        self.report.notes += self.holdings.notes
         present = self.holdings.present() & set(starts)
         if checkpoint is None or kinds is None:
             self.gone = [start for start in starts if start not in present]
@@ -371,7 +372,7 @@ class _Recovery:
             return ""
         names = self.holdings.names_of(self.gone[:NAMED_MAX])
         names += " and more" if self.gone[NAMED_MAX:] else ""
-        who = "the log's manifest" if self.checkpoint is not None else "a stub of an archive"
+        who = "the log's manifest" if self.checkpoint is not None else "what is left of archives"
         return f"{who} names {names}, which is not there"
 
     def _how_to_go_on(self, log: Recovered) -> str:

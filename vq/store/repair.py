@@ -43,6 +43,7 @@ from vq.store.format import (
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CONTROL_BYTES,
+    DAMAGED_MARK,
     DROPPED_SUFFIX,
     OFFSET_DIGITS,
     TEMPORARY_SUFFIX,
@@ -57,7 +58,6 @@ from vq.store.scan import LogFacts, verify
 from vq.store.scrub import Damage, Piece, Scrub
 
 __all__ = [
-    "DAMAGED_MARK",
     "NewBlock",
     "batch_before",
     "check_intact",
@@ -67,7 +67,6 @@ __all__ = [
     "read_intact",
 ]
 
-DAMAGED_MARK: Final = ".damaged"
 REPAIR_SUFFIX: Final = ".repair"
 _MAGIC: Final = b"vqrp"
 _VERSION: Final = 1

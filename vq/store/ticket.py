@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vq.log_lines import get_logger
 from vq.store.archive import ArchiveFiles
-from vq.store.archive_place import drop_archive, end_upload
+from vq.store.archive_place import drop_archive
 from vq.store.begun import Beginning
 from vq.store.block import PASSING_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
@@ -232,8 +232,8 @@ class SyncTicket:
             self._delete_file(path)
             for suffix in (INDEX_SUFFIX, KEYS_SUFFIX, DROPPED_SUFFIX):
                 self._delete_file(path.with_suffix(suffix))
-            if end_upload(self.disk, path):  # a zip of it could not be removed
-                self.discards.append(ArchiveFiles.of(path).discard)
+            # Of a block file, too: one that a start has not used, or that could not be removed.
+            self._drop_archive(path)
         for name in self.disk.listdir(self.directory):
             digits, mark, _ = name.partition(CUT_MARK)
             is_cut = mark and len(digits) == OFFSET_DIGITS and digits.isdigit()

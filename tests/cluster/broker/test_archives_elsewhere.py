@@ -14,7 +14,7 @@ from support.waiting import WAIT_S, until, until_true
 from vq.broker import archiving, cold_reads, finding, key_indexing, verifying
 from vq.broker.channel import Channel
 from vq.broker.runner import Lane, ThreadRunner
-from vq.errors import Busy, OffsetOutOfRange, UnknownTopic
+from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store import archive_writer
@@ -75,8 +75,9 @@ async def test_a_node_reads_what_it_archived_elsewhere(served):
     for block in blocks:
         await archive(served, block)
     topic_id = channel_of(served).topic_id
+    owner = served.node._directory.archives.own()
     assert blocks[1].archive.url == (
-        f"{URL}/test/b1/n1/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
+        f"{URL}/test/b1/n1.{owner}/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
     )
     assert (names(served, ".zip"), names(served, ".block")) == ([], [])
     assert len(stored()) == 3
@@ -141,6 +142,24 @@ async def test_a_block_is_archived_when_the_place_answers_again(served):
     Failing.down = False
     await archive(served, blocks[0])
     assert blocks[0].is_archived
+
+
+async def test_a_place_that_the_broker_was_not_given_is_not_opened(cluster):
+    """Whoever may write to ZooKeeper chooses the URL; the credentials are the broker's own."""
+    node = await cluster.start(archive_places=("file:///mnt/archive",))
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    served = SimpleNamespace(node=node, client=client, disk=cluster.disks["b1"])
+    (block,) = await fill(served, 1)
+    asked: list[object] = []
+    Failing.asked = asked.append
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match=r"archive_places = file:///mnt/archive; add"):
+            await archive(served, block)
+    assert asked == []
+    assert not block.is_archived
+    assert names(served, ".upload") == []
 
 
 async def test_what_retention_drops_is_removed_elsewhere(served):

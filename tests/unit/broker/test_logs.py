@@ -12,6 +12,7 @@ from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
 from vq.errors import PartitionQuarantined
 from vq.model import TopicPartition
+from vq.store.archive import url_of
 from vq.store.archive_place import Unreachable
 from vq.store.begun import BEGUN_NAME
 from vq.store.block import Block
@@ -143,7 +144,8 @@ def test_an_empty_log_keeps_the_marks_of_zips_elsewhere_when_it_is_put_aside() -
     log.roll()
     flush(log)
     (block,) = log.closed_blocks
-    archive(disk, log, block, url=f"{URL}/{block.start_offset:016d}.zip")
+    node = f"n1.{logs._directory.archives.own()}"
+    archive(disk, log, block, url=url_of(URL, ("c", "b1", node, "t.id", "0"), block.start_offset))
     log.drop_before(log.end_offset)
     flush(log)
     (mark,) = log.flushing.discards

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from support.archive_places import URL, Failing
+from support.broker import PLACES
 
 from vq.client import zips
 from vq.client.zips import Zips
@@ -24,7 +25,7 @@ async def test_a_place_that_hangs_takes_no_thread_from_another_one(
     Failing.reset()
     Failing.asked = lambda _: None
     Failing.free.clear()
-    found = Zips(SystemClock())
+    found = Zips(SystemClock(), PLACES)
     try:
         monkeypatch.setattr(zips, "ANSWER_S", 0.05)
         hanging = (found.read(wanted(URL), 0, 10, 30.0) for _ in range(zips._THREADS_MAX + 1))
@@ -45,8 +46,31 @@ async def test_the_threads_of_places_that_were_read_long_ago_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(zips, "_PLACES_MAX", 2)
-    found = Zips(SystemClock())
+    found = Zips(SystemClock(), PLACES)
     for number in range(4):
         await found.read(wanted(f"memory://{number}"), 0, 10, 30.0)
     assert list(found._calls) == ["memory://2", "memory://3"]
+    found.close()
+
+
+async def test_what_a_broker_tells_is_not_opened_outside_the_places(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever may write to ZooKeeper chooses the URLs; the credentials are of this process."""
+    Failing.reset()
+    asked: list[object] = []
+    Failing.asked = asked.append
+    found = Zips(SystemClock(), ("file:///mnt/archive", "s3://ours/vq"))
+    for place in (
+        URL,
+        "s3://theirs/vq",
+        "s3://ours/vqx",
+        "file:///mnt/archive/../../etc",
+        f"s3://ours/vq::{URL}",
+    ):
+        assert await found.read(wanted(place), 0, 10, 30.0) is None
+        assert f"{place}/c/b1/n1/t.0/0/0.zip' are not opened" in caplog.text
+    assert "archive_places = file:///mnt/archive, s3://ours/vq; add its place" in caplog.text
+    assert asked == []
+    assert not found._calls
     found.close()

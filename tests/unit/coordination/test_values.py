@@ -236,6 +236,15 @@ def test_damaged_values_are_refused_with_their_path(value: Value, text: str) -> 
             type(value).decode("brokers/x", each.encode())
 
 
+@pytest.mark.parametrize("topic_id", ["", "..", "../../etc", "a/b", "a.b", "a\0", "x" * 33, 5])
+def test_an_id_of_a_topic_that_is_no_part_of_a_name_is_refused(topic_id: object) -> None:
+    """It becomes a part of names of files, and of URLs; the error tells what it may be."""
+    stored = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
+    with pytest.raises(CoordinationError, match="1 to 32 characters of A-Z a-z 0-9 _ -") as caught:
+        Topic.decode("topics/t", json.dumps({**stored, "id": topic_id}).encode())
+    assert "topics/t" in str(caught.value)
+
+
 def test_missing_fields_of_old_values_get_their_defaults() -> None:
     """Fields that came later have defaults; those that were always there are required."""
     assert BrokerNode.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""

@@ -9,7 +9,7 @@ from vq.clock import ManualClock
 from vq.errors import DirectoryRefused
 from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory, NamesakeFound
-from vq.store.identity import IDENTITY_NAME, Identity
+from vq.store.identity import IDENTITY_NAME
 from vq.store.memory_disk import MemoryDisk
 
 D1, D2, D3 = Path("/d1"), Path("/d2"), Path("/d3")
@@ -113,15 +113,13 @@ def test_one_is_added_because_the_first_is_full(disk: MemoryDisk) -> None:
             disk.unlink(D1 / "@reserve")
             write()
 
-    DataDirectory.open(D2, "c", "b1", "n1", disk, of=opened_id(disk)).close()
+    main = DataDirectory.open(D1, "c", "b1", "n1", disk)
+    DataDirectory.open(D2, "c", "b1", "n1", disk, main=main).close()
+    main.close()
     disk.capacity_bytes = disk._used()
     DataDirectories.open([D1, D2], "c", "b1", "n1", disk, spend=spend).close()
     assert full == 1
     assert '"v": 3' in identity(disk, D1)
-
-
-def opened_id(disk: MemoryDisk) -> str:
-    return Identity.from_bytes(disk.read_bytes(D1 / IDENTITY_NAME), D1).id
 
 
 def test_a_copy_of_a_directory_is_not_used_beside_it(disk: MemoryDisk) -> None:

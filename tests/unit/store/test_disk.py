@@ -38,6 +38,26 @@ def test_what_was_written_is_read(place: tuple[Disk, Path]) -> None:
     file.close()
 
 
+def test_a_file_is_told_from_its_copies_and_keeps_that_with_its_name(
+    place: tuple[Disk, Path],
+) -> None:
+    """Another name and other bytes leave it as it is; a copy differs, wherever it lies."""
+    disk, path = place
+    disk.mkdir(path / "copied")
+    disk.write_atomic(path / "f", b"abc")
+    born = disk.born(path / "f")
+    disk.rename(path / "f", path / "g")
+    file = disk.open(path / "g")
+    file.pwrite([b"x"], 0)
+    file.close()
+    assert disk.born(path / "g") == born
+    disk.write_atomic(path / "copied" / "g", disk.read_bytes(path / "g"))
+    disk.write_atomic(path / "h", disk.read_bytes(path / "g"))
+    assert len({born, disk.born(path / "copied" / "g"), disk.born(path / "h")}) == 3
+    with pytest.raises(FileNotFoundError):
+        disk.born(path / "f")
+
+
 def test_what_the_kernel_moves_in_pieces_lies_in_one_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

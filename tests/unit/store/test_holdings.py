@@ -1,7 +1,9 @@
 """What holds a block when a log is opened: the table, row by row, and every crash between."""
 
+import io
 import random
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from support.block_files import read_partition
@@ -48,6 +50,9 @@ def test_the_table(
 ) -> None:
     """Each row, as a function of plain values."""
     assert holder(named, has_block=has_block, has_archive=has_archive) is expected
+    if has_block:
+        found = holder(named, has_block=True, has_archive=has_archive, only_block=True)
+        assert found is Holder.BLOCK
 
 
 #: Power cuts after each operation that keep some of what was not flushed.
@@ -130,6 +135,95 @@ def test_a_log_opens_as_the_row_says(
         if expected is Holder.BLOCK and has_archive:
             assert not disk.exists(files.stub)
             assert not disk.exists(files.zip)
+
+
+def change_byte(disk: MemoryDisk, path: Path) -> bytes:
+    """Change one byte in the middle of a file; return what it has then."""
+    file = disk.open(path)
+    position = disk.size(path) // 2
+    (byte,) = file.pread(position, 1)
+    file.pwrite([bytes([byte ^ 0xFF])], position)
+    file.datasync()
+    file.close()
+    return disk.read_bytes(path)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_block_file_that_was_put_back_for_a_damaged_zip_is_used(number: int) -> None:
+    """The zip has its size still, and the manifest names it; what is right is kept."""
+    disk = memory_disk()
+    files = as_row(disk, number, (Kind.ARCHIVE, True, True))
+    change_byte(disk, files.zip)
+    log = reopened(disk)
+    assert (log.state, kinds(log), payloads(log)) == (LogState.OK, "bbb", PAYLOADS)
+    append(log, b"more", epoch=9)
+    flush(log)
+    log.close()
+    log = reopened(disk)
+    assert (log.state, payloads(log)) == (LogState.OK, [*PAYLOADS, b"more"])
+    assert names(disk, ".zip") == names(disk, ".archive") == []
+
+
+def test_retention_takes_an_archive_that_a_start_has_not_used_with_its_block() -> None:
+    disk = memory_disk()
+    files = as_row(disk, 0, (Kind.ARCHIVE, True, True))
+    change_byte(disk, files.zip)
+    log = reopened(disk)
+    assert disk.exists(files.stub), "the manifest does not name the block file yet"
+    log.drop_before(blocks_of(log)[0].end_offset)
+    flush(log)
+    assert not any(disk.exists(path) for path in (files.block, files.stub, files.zip))
+    assert payloads(log) == PAYLOADS[3:]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("named", [Kind.ARCHIVE, Kind.BLOCK])
+def test_what_is_not_right_is_put_aside_and_not_deleted(number: int, named: Kind) -> None:
+    """A block file with other bytes than its archive: one of them is damaged. An operator looks."""
+    disk = memory_disk()
+    files = as_row(disk, number, (named, True, True))
+    changed = change_byte(disk, files.block)
+    zipped, stub = disk.read_bytes(files.zip), disk.read_bytes(files.stub)
+    log = reopened(disk)
+    notes = "\n".join(log.recovery.notes)
+    if named is Kind.ARCHIVE:
+        assert (log.state, payloads(log)) == (LogState.OK, PAYLOADS)
+        assert disk.read_bytes(Path(f"{files.block}.damaged")) == changed
+        assert f"{files.block.name}.damaged" in notes
+    else:
+        assert kinds(log)[number] == "b"
+        assert disk.read_bytes(Path(f"{files.zip}.damaged")) == zipped
+        assert disk.read_bytes(Path(f"{files.stub}.damaged")) == stub
+        assert f"{files.zip.name}.damaged" in notes
+
+
+@pytest.mark.parametrize("numbers", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_zip_that_alone_has_its_block_stays_and_is_told(
+    numbers: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Checkpoint and stub are lost; the command that the log tells brings the block back."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    files = [ArchiveFiles.of(blocks_of(log)[number].path) for number in numbers]
+    for number in numbers:
+        archive(disk, log, blocks_of(log)[number])
+    log.close()
+    for path in (DIRECTORY / "checkpoint", *(each.stub for each in files)):
+        disk.unlink(path)
+    zips = [disk.read_bytes(each.zip) for each in files]
+    for _ in range(2):
+        log = reopened(disk)
+        assert log.state is LogState.QUARANTINED
+        assert f"unzip -p {files[0].zip.name} 'block/*' > {files[0].block.name}" in log.reason
+        log.close()
+        assert [disk.read_bytes(each.zip) for each in files] == zips
+    for each, data in zip(files, zips, strict=True):
+        with ZipFile(io.BytesIO(data)) as opened:
+            chunks = [opened.read(n) for n in opened.namelist() if n.startswith("block/")]
+        disk.write_atomic(each.block, b"".join(chunks))
+    log = reopened(disk)
+    assert (log.state, payloads(log)) == (LogState.OK, PAYLOADS)
+    assert names(disk, ".zip") == []
 
 
 @pytest.mark.parametrize("change", ["cut", "longer", "stub cut", "stub of another", "no zip"])

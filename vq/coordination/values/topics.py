@@ -7,7 +7,9 @@ from typing import Any, Final, Self
 from vq.coordination.coordinator import join
 from vq.coordination.paths import DELETED, GRACE, TOPICS
 from vq.coordination.values.value import Value, check_type
+from vq.limits import is_topic_id
 from vq.model import Compression, FlushMode, TopicDeletion, TopicOrigin, TopicSettings
+from vq.shown import shown
 
 READY: Final = "ready"
 CREATING: Final = "creating"
@@ -59,8 +61,7 @@ class Topic(Value):
         if phase not in {READY, CREATING, DELETING, IN_GRACE}:
             raise ValueError(f"phase = {phase!r}")
         deletion = _deletion(document["deletion"]) if phase == IN_GRACE else None
-        if not isinstance(document["id"], str):
-            raise TypeError(f"id = {document['id']!r} is not a string")
+        _check_id(document["id"])
         origin = _origin(document.get("origin"))
         return cls(
             id=document["id"], settings=settings, phase=phase, origin=origin, deletion=deletion
@@ -123,6 +124,12 @@ class DeletedTopics(Value):
         others = {key: value for key, value in self.topics.items() if key != topic_id}
         kept = list({**others, topic_id: name}.items())[-DELETED_TOPICS_MAX:]
         return replace(self, topics=dict(kept))
+
+
+def _check_id(value: object) -> None:
+    """Refuse what is no id of a topic: it becomes a part of names of files, and of URLs."""
+    if not is_topic_id(value):
+        raise ValueError(f"id = {shown(value)} is not 1 to 32 characters of A-Z a-z 0-9 _ -")
 
 
 def _origin(document: object) -> TopicOrigin | None:
