@@ -248,7 +248,7 @@ class Archiver:
             key=lambda each: each.partition,
         )
         if not run.dry_run:
-            # All at once, before the first block is read: so they end close to the run's time.
+            # Before the first block is read: so they end close to the run's time.
             await self._roll_all(wanted, run, tally)
         away: Counter[str | None] = Counter()
         for topic, channels in groupby(wanted, key=lambda each: each.partition.topic):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.channel import Channel
+from vq.broker.flusher_share import is_done
 from vq.broker.logs import Logs
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner, leave, wait_at_most
@@ -37,9 +38,6 @@ PAUSE_S_MIN: Final = 0.000_3
 PAUSE_S_MAX: Final = 1.0
 #: So many steps are taken until the loop looks whether they are still wanted.
 STEPS_AT_A_TIME: Final = 16
-#: It is looked so often, so long apart, whether a superseded file is deleted.
-DELETED_PAUSE_S: Final = 0.01
-DELETED_LOOKS_MAX: Final = 200
 #: How long a step waits for a place elsewhere, and how long the end of them.
 STEP_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -139,7 +137,7 @@ class Archiving:
                 await self._whole(self._swap_in(held, writer))
             finally:
                 await self._end(writer, lane)
-            await _deleted(held.log)
+            await is_done(lambda: held.log.flushing.deletes)
         return Archived(end - start, writer.stub.archive.zip_bytes)
 
     async def _swap_in(self, held: "_Held", writer: ArchiveWriter) -> None:
@@ -177,7 +175,7 @@ class Archiving:
                 await self._whole(self._swap_out(held, writer))
             finally:
                 await self._end(writer, lane)
-            await _deleted(held.log)
+            await is_done(lambda: held.log.flushing.deletes)
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
         async with self._lock(held.channel.partition):
@@ -445,11 +443,3 @@ def _unreachable(channel: Channel, error: Unreachable) -> PlaceAway:
 
 def _gone(channel: Channel, block: Block) -> InvalidState:
     return InvalidState(f"the block at {block.start_offset} of {channel} is not here any more")
-
-
-async def _deleted(log: Log) -> None:
-    """Return once the files that were superseded are deleted, or time is up."""
-    for _ in range(DELETED_LOOKS_MAX):
-        if not log.flushing.deletes:
-            return
-        await asyncio.sleep(DELETED_PAUSE_S)

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import lane_of
+from vq.broker.flusher_share import give_way
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
@@ -462,14 +463,20 @@ class ChannelLogs:
     async def roll(self, channel: Channel, block: Block) -> None:
         """End the block of a log that takes appends, if it is still that one.
 
+        Returns once its end is saved, and others had the flusher for a while: passes over thousands
+        of partitions end one block after the other.
+
         Raises:
             PartitionFailed: An I/O error.
         """
+        clock = channel.context.clock
         async with self.lock(channel.partition):
-            log = channel.log
-            if log is not None and log.open_block is block:
-                log.roll()
-                channel.flush_now()
+            begun_s, log = clock.monotonic(), channel.log
+            if log is None or log.open_block is not block:
+                return
+            log.roll()
+            channel.flush_now()
+        await give_way(clock, begun_s, lambda: channel.log is log and log.flushing.saves)
 
     async def drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool] = lambda: True

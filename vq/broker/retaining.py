@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count, groupby, takewhile
 from typing import Final, NamedTuple
 
-from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
+from vq.broker.flusher_share import give_way
 from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.relief import Relief
 from vq.broker.runner import Runner
@@ -41,12 +41,6 @@ HOUR_MS: Final = 3_600_000
 #: flusher some 30 ms on ext4, and acknowledgements wait for it.
 BLOCKS_AT_A_TIME: Final = 8
 BYTES_AT_A_TIME: Final = 128 * MIB
-#: A pause is so many times as long as what went took, so that others get most of the flusher.
-PAUSE_SHARE: Final = 3.0
-PAUSE_S_MAX: Final = 1.0
-#: It is looked again and again whether they are gone, with growing pauses, but not for ever.
-DELETED_PAUSE: Final = Backoff(first_s=0.001, most_s=0.05)
-DELETED_LOOKS_MAX: Final = 200
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
 #: While a disk is too full, and as long as that frees anything, a pass follows so soon.
@@ -333,10 +327,11 @@ class Retainer:
                 return
             if due or not (channel.older or channel.log is None or channel.log.size_bytes):
                 channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
-            if not due or not freed.blocks or not await self._are_deleted(channel):
+            if not due or not freed.blocks:
                 return
-            took_s = self._clock.monotonic() - begun_s
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
+            # The next ones, of this or another partition, wait until the files of these are gone.
+            if not await give_way(self._clock, begun_s, lambda: _deletes(channel)):
+                return
 
     async def _needs(self, channel: Channel, work: "_Topic") -> Needs:
         """Return who needs what of a topic, as it was ``NEEDS_S`` ago at most."""
@@ -345,19 +340,6 @@ class Retainer:
             work.needs_at = now
             work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
         return work.needs
-
-    async def _are_deleted(self, channel: Channel) -> bool:
-        """Return whether the files of dropped blocks are deleted, once they are or time is up.
-
-        They are deleted by the flusher, between flushes that others wait for. So the next ones, of
-        this or another partition, wait until these are gone.
-        """
-        logs = [each.log for each in (*channel.older, channel) if each.log is not None]
-        for number in range(1, DELETED_LOOKS_MAX):
-            if not any(log.flushing.deletes for log in logs):
-                return True
-            await asyncio.sleep(DELETED_PAUSE.pause_s(number))
-        return False
 
     def _decide(
         self,
@@ -467,6 +449,12 @@ def _leads(channel: Channel) -> bool:
 
 def _may_go_early(channel: Channel) -> bool:
     return channel.settings.retention_early_hours is not None and _leads(channel)
+
+
+def _deletes(channel: Channel) -> bool:
+    """Whether files of dropped blocks are still to be deleted."""
+    logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+    return any(log.flushing.deletes for log in logs)
 
 
 def _freed_by(blocks: Sequence[Kept]) -> int:
