@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import lane_of
+from vq.broker.cold_reads import threads_of
 from vq.broker.flusher_share import give_way
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
@@ -362,9 +362,11 @@ class ChannelLogs:
             channel.detach()
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
             try:
+                places = log.places_behind(offset)
                 files = await self._runner.run(
                     lambda: self._logs.cut_back(channel.partition, log, offset),
-                    Lane.ELSEWHERE if log.is_elsewhere(offset) else Lane.LOGS,
+                    Lane.ELSEWHERE if places else Lane.LOGS,
+                    places,
                 )
             finally:
                 await self._open(channel)
@@ -536,9 +538,9 @@ class ChannelLogs:
         try:
             return _drop(part, offset)
         except NotInMemory as error:  # an index, to count messages; a lane makes it
-            lane = lane_of(error.fetch)
-            if lane is not Lane.READ:  # it may take long: the next try finds it
-                self._tasks.start(self._runner.run(error.fetch, lane))
+            lane, place = threads_of(error.fetch)
+            if place:  # it may take long: the next try finds it
+                self._tasks.start(self._runner.run(error.fetch, lane, place))
                 raise
             await self._runner.run(error.fetch, lane)
             return _drop(part, offset)
@@ -580,17 +582,19 @@ class ChannelLogs:
         """
         await self._archiving.restore(channel, block, still)
 
-    async def verify_archive(self, channel: Channel, block: Block) -> Verified:
+    async def verify_archive(
+        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
+    ) -> Verified:
         """Read an archive as a whole; return what is wrong, if something is.
 
         Zip, block and batches are compared with what the stub says. Damage of batches is looked
-        into, as a reader's report is.
+        into, as a reader's report is. ``still``: whether anybody waits; asked again and again.
 
         Raises:
-            InvalidState: The block is not archived, or not here any more.
+            InvalidState: The block is not archived, or not here any more, or nobody waits.
             Busy: The place of the archive cannot be reached.
         """
-        return await self._archiving.verify(channel, block)
+        return await self._archiving.verify(channel, block, still)
 
     async def put_back(
         self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]

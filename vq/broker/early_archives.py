@@ -21,6 +21,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -250,9 +251,12 @@ class EarlyArchiver:
     async def _places_here(self, disk: DataDisk, channels: Sequence[Channel]) -> set[str | None]:
         """Return the places of archives that take space of a disk; None stands for beside."""
         found: set[str | None] = {None}
-        for url in {each.settings.archive_to for each in channels} - {None}:
+        for url in {each.settings.archive_to for each in channels}:
+            if url is None:
+                continue
             try:
-                call = self._runner.run(lambda url=url: lies_on_disk(url, disk.path), Lane.UPLOAD)  # type: ignore[misc]
+                look = partial(lies_on_disk, url, disk.path)
+                call = self._runner.run(look, Lane.UPLOAD, url.rstrip("/"))
                 is_here = await wait_at_most(PLACE_TIMEOUT_S, call)
             except TimeoutError:
                 is_here = True

@@ -459,8 +459,8 @@ class Partitions:
         """
         return await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
 
-    async def purge_trash(self, due: Sequence[Trashed], lane: Lane) -> None:
-        """Remove data from the trash, of topics that were removed; on a lane.
+    async def purge_trash(self, due: Sequence[Trashed]) -> None:
+        """Remove data from the trash, of topics that were removed.
 
         That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
         been restored meanwhile. An operator may take data back from the trash until then.
@@ -481,7 +481,9 @@ class Partitions:
                         hint="was ZooKeeper restored from a backup?",
                     )
                 continue
-            removed += await self._runner.run(partial(self._stored.remove_trash, each), lane)
+            remove = partial(self._stored.remove_trash, each)
+            lane = Lane.UPLOAD if each.places else Lane.PURGE
+            removed += await self._runner.run(remove, lane, each.places)
         if removed:
             logger.info("data of deleted topics removed", topics=removed)
 

@@ -21,7 +21,7 @@ and the CRC-32 of its bytes; it is stored if both sizes are equal.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -253,6 +253,14 @@ def chunk_name(position: int) -> str:
 def place_of(url: str) -> str:
     """Return the place of a zip: what ``url_of`` was given, without a slash at its end."""
     return url.rsplit("/", OWNER_PARTS + 1)[0]
+
+
+def joined(places: Iterable[str]) -> str:
+    """Return one name for several places; "" is none, and counts for nothing.
+
+    Threads are told apart by it: what waits for two places holds up neither for others.
+    """
+    return " ".join(sorted({*places} - {""}))
 
 
 def url_of(place: str, parts: Sequence[str], start_offset: int) -> str:

@@ -26,7 +26,7 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
-from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
+from vq.store.archive_place import Unreachable, discard_all, places_below
 from vq.store.begun import BegunLogs
 from vq.store.block import PASSING_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
@@ -107,12 +107,12 @@ class Trashed:
     Attributes:
         path: Where they lie.
         topic_id: Of the topic; "" if the name does not tell it.
-        elsewhere: It has archives elsewhere, whose place may take long to answer.
+        places: Where it has archives elsewhere, which may take long to answer; see ``joined``.
     """
 
     path: Path
     topic_id: str
-    elsewhere: bool = False
+    places: str = ""
 
 
 class DataDirectory:
@@ -378,9 +378,7 @@ class DataDirectory:
         now_s = clock.monotonic()
         self._trashed = {name: self._trashed.get(name, now_s) for name in names}
         return [
-            Trashed(
-                trash / name, _topic_id_of(name), has_archives_elsewhere(self._disk, trash / name)
-            )
+            Trashed(trash / name, _topic_id_of(name), places_below(self._disk, trash / name))
             for name, since_s in sorted(self._trashed.items())
             if now_s - since_s >= keep_s
         ]
