@@ -186,7 +186,7 @@ async def _check_topics(cluster: ClusterClient, topic: str | None) -> None:
 
 
 async def archive_history(cluster: ClusterClient) -> list[ArchiveRun]:
-    """Return the last 30 runs, and those not done yet, the newest first, with what nodes did."""
+    """Return the last 30 runs, and those not done yet, the newest first, with their results."""
     found = await runs.read_runs(cluster.coordinator)
     registered = [(each.group, each.node) for each in await registry.all_nodes(cluster.coordinator)]
     read = await gather_all(

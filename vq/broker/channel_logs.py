@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import threads_of
-from vq.broker.flusher_share import give_way
+from vq.broker.flusher_share import give_way, is_done
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
@@ -42,7 +42,8 @@ class _Wait:
         self.done = asyncio.Event()
         self._channel = channel
         self._offset = offset
-        channel.parked[self] = None
+        channel.park(self)
+        self.wake()
 
     def wake(self) -> None:
         """See ``parked.Woken``."""
@@ -479,6 +480,28 @@ class ChannelLogs:
             log.roll()
             channel.flush_now()
         await give_way(clock, begun_s, lambda: channel.log is log and log.flushing.saves)
+
+    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
+        """Return whether all before ``offset`` is committed and durable, once it is or time is up.
+
+        A node that copies asks its master: it does not know that the end of a quiet partition is
+        committed, and nobody else would tell it.
+        """
+        log = channel.log
+        if log is None or offset > log.end_offset:
+            return False
+        wait = _Wait(channel, offset)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wait.done.wait()
+        except TimeoutError:
+            return False
+        finally:
+            channel.parked.pop(wait, None)
+        if log.synced_offset < offset:
+            channel.flush_now()
+            await is_done(lambda: channel.log is log and log.synced_offset < offset)
+        return channel.log is log and offset <= min(log.synced_offset, channel.high_watermark)
 
     async def drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool] = lambda: True

@@ -13,6 +13,7 @@ A directory with a file that cannot be read is refused: nothing is moved or remo
 ``time`` is when the data were moved, as ``20261122T095600Z``.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from vq.clock import Clock
-from vq.errors import CorruptData, DirectoryRefused
+from vq.errors import CorruptData, DirectoryRefused, InvalidArgument, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
@@ -44,12 +45,22 @@ TRASH_NAME: Final = "@trash"
 KEPT_NAME: Final = "@kept"
 TOPIC_FILE_NAME: Final = "topic.json"
 TOPIC_VERSION: Final = 2
+_NO_DIRECTORY_ERRNOS: Final = frozenset({errno.ENOTDIR, errno.EEXIST})
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _MOVED = re.compile(r"(?P<base>.+)\.(?P<time>\d{8}T\d{6}Z)(-\d+)?")
 
 
-def unusable(path: Path, error: OSError) -> DirectoryRefused:
-    """Return the error for a data directory that the system does not let us use."""
+def unusable(path: Path, error: OSError) -> VqError:
+    """Return the error for a data directory that the system does not let us use.
+
+    A path that names a file, or goes through one, is an unusable setting: another start meets it,
+    too.
+    """
+    if error.errno in _NO_DIRECTORY_ERRNOS:
+        return InvalidArgument(
+            f"data directory {path} cannot be used: it, or what it should lie in, is a file; give "
+            "one that can be made and written here"
+        )
     where = f" ({error.filename})" if error.filename not in {None, str(path)} else ""
     return DirectoryRefused(
         f"data directory {path} cannot be used: {error.strerror or error}{where}; give one that "
@@ -153,6 +164,7 @@ class DataDirectory:
         Raises:
             DirectoryRefused: Another process uses it, it belongs to something else, or it cannot be
                 made, read or written.
+            InvalidArgument: It cannot be a directory: a file is there.
         """
         try:
             for parent in [*disk.mkdir(path), path.parent]:

@@ -106,6 +106,8 @@ class ArchiveTopicRun:
         archive_bytes: Of the archives.
         failed: Blocks that are due and could not be archived.
         error: Why, of the first of them; "": all could.
+        later: Blocks that are due, and are not committed or not durable yet, or in use at this
+            moment: the next run takes them.
     """
 
     blocks: int = 0
@@ -113,6 +115,7 @@ class ArchiveTopicRun:
     archive_bytes: int = 0
     failed: int = 0
     error: str = ""
+    later: int = 0
 
     def plus(self, other: "ArchiveTopicRun") -> "ArchiveTopicRun":
         """Return both together; the first error counts."""
@@ -122,6 +125,7 @@ class ArchiveTopicRun:
             self.archive_bytes + other.archive_bytes,
             self.failed + other.failed,
             self.error or other.error,
+            self.later + other.later,
         )
 
 
@@ -218,4 +222,5 @@ def _topic_result(document: Mapping[str, Any]) -> ArchiveTopicRun:
         archive_bytes=int(document["archive_bytes"]),
         failed=int(document["failed"]),
         error=str(document.get("error", "")),
+        later=int(document.get("later", 0)),
     )
