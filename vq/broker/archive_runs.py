@@ -292,7 +292,7 @@ class Archiver:
         block = None if channel.log is None else channel.log.open_block
         if block is None or not block.length:
             return None
-        first_ms = await first_ms_of(self._disk, self._runner, block)
+        first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
@@ -377,7 +377,7 @@ class Archiver:
                 found.append((channel.log, block))
         await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS, unknown)
         count = due(
-            [kept_of(log, block) for log, block in found],
+            [kept_of(log, block, self._clock) for log, block in found],
             after_hours=after_hours,
             as_of_ms=run.as_of_ms,
         )
@@ -393,7 +393,8 @@ class Archiver:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
                 if block.facts is None:
                     unknown.add(block)
-            if block.facts is not None and block.facts.last_ms > before_ms + EARLY_MS_MAX:
+            last_ms = kept_of(log, block, self._clock).last_ms
+            if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
                 return
 
 

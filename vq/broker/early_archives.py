@@ -276,7 +276,7 @@ class EarlyArchiver:
             block = None if channel.log is None else channel.log.open_block
             if block is None or not block.length:
                 continue
-            first_ms = await first_ms_of(self._disk, self._runner, block)
+            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
             opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
             if not must_roll(opened, as_of_ms=self._clock.wall_ms()):
                 continue
@@ -307,7 +307,7 @@ class EarlyArchiver:
                     return None
             if block.facts is None and block.end_offset != log.end_offset:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
-            last_ms = kept_of(log, block).last_ms
+            last_ms = kept_of(log, block, self._clock).last_ms
             return _Head(last_ms or 0, number, channel, block, rest)
         return None
 

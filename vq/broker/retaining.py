@@ -279,9 +279,10 @@ class Retainer:
             if cut.holder:
                 self._early_held.setdefault(topic, cut.holder)
         found = [each for each in blocks if each[1].end_offset <= cut.offset]
-        if settings.retention_policy is RetentionPolicy.ARCHIVE:
+        is_archived = settings.archived_after_hours is not None
+        if is_archived and settings.retention_policy is RetentionPolicy.ARCHIVE:
             found = list(takewhile(lambda each: each[1].is_archived, found))
-        return [kept_of(*each) for each in found]
+        return [kept_of(*each, self._clock) for each in found]
 
     # One partition ------------------------------------------------------------------------------
     async def _retain(self, channel: Channel, work: "_Topic", early: Early | None) -> None:
@@ -351,7 +352,7 @@ class Retainer:
     ) -> Cut:
         logs = [each.log for each in (*channel.older, channel) if each.log is not None]
         return decide(
-            [kept_of(log, block) for log, block in blocks],
+            [kept_of(log, block, self._clock) for log, block in blocks],
             limits,
             start=blocks[0][1].start_offset if blocks else channel.start_offset,
             size_bytes=sum(log.size_bytes for log in logs),
@@ -367,7 +368,7 @@ class Retainer:
         if not cut.holder:
             self.held.pop(channel, None)
             return
-        kept = [kept_of(log, block) for log, block in blocks]
+        kept = [kept_of(log, block, self._clock) for log, block in blocks]
         held = [each for each in kept if cut.offset < each.end <= cut.wanted]
         due_ms = 0
         if limits.age_ms is not None and held[0].last_ms is not None:
@@ -386,7 +387,7 @@ class Retainer:
             return
         first_ms = None
         if limits.age_ms is not None:
-            first_ms = await first_ms_of(self._disk, self._runner, block)
+            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
         open_block = OpenBlock(block.start_offset, block.end_offset, first_ms)
         if must_roll(open_block, limits, now_ms=self._clock.wall_ms()):
             await self._logs.roll(channel, block)
@@ -399,12 +400,13 @@ class Retainer:
         if limits is not None and limits.age_ms is None:
             return
         now_ms = self._clock.wall_ms()
-        for _, block in blocks:
+        for log, block in blocks:
             if block.facts is None:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
             if limits is None or block.facts is None:
                 continue
-            if limits.age_ms is not None and block.facts.last_ms > now_ms - limits.age_ms:
+            last_ms = kept_of(log, block, self._clock).last_ms
+            if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
 
 
