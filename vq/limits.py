@@ -50,6 +50,10 @@ FIND_SEARCHED_BYTES_MAX: Final = 4 * GIB
 #: FINDs of one connection that may be under way, and of a whole node.
 FINDS_PER_CONNECTION_MAX: Final = 8
 FINDS_MAX: Final = 32
+#: Archives that are verified or restored for one connection at a time, and for a whole node; each
+#: holds some files open, and all take turns on one thread.
+ARCHIVES_PER_CONNECTION_MAX: Final = 2
+ARCHIVES_MAX: Final = 8
 #: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
 

@@ -28,28 +28,34 @@ class Failing(MemoryFileSystem):
     def reset(cls) -> None:
         """Empty it, and have it answer."""
         cls.store, cls.down = {}, False
+        cls.held = frozenset()
         cls.free.set()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
         return MemoryFileSystem._strip_protocol(path.replace("failing://", "memory://"))
 
-    def _check(self) -> None:
+    #: Buckets that do not answer while ``free`` is not set; all of them if none is named.
+    held: frozenset[str] = frozenset()
+
+    def _check(self, path: str) -> None:
         Failing.asked(self)
-        Failing.free.wait()
+        bucket = self._strip_protocol(path).strip("/").partition("/")[0]
+        if not Failing.held or bucket in Failing.held:
+            Failing.free.wait()
         if Failing.down:
             raise ConnectionError("nobody answers")
 
-    def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        self._check()
-        return super().cat_file(*args, **kwargs)
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self._check(path)
+        return super().cat_file(path, *args, **kwargs)
 
-    def _open(self, *args: Any, **kwargs: Any) -> Any:
-        self._check()
-        return super()._open(*args, **kwargs)
+    def _open(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self._check(path)
+        return super()._open(path, *args, **kwargs)
 
     def rm_file(self, path: str) -> None:
-        self._check()
+        self._check(path)
         super()._rm(path)
 
 

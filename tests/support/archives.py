@@ -48,6 +48,9 @@ class NotedArchives:
     async def roll(self, channel: Channel, block: Block) -> None:
         await self._logs.roll(channel, block)
 
+    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
+        return await self._logs.stored(channel, offset, timeout_s)
+
     async def archive(
         self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
     ) -> Done:

@@ -89,14 +89,14 @@ class HeldRunner(InlineRunner):
         finally:
             self._free.set()
 
-    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
         """See ``Runner.run``."""
         self.waiting += 1
         try:
             await self._free.wait()
         finally:
             self.waiting -= 1
-        return await super().run(call, lane)
+        return await super().run(call, lane, place)
 
 
 @dataclass

@@ -914,7 +914,7 @@ class Admin:
         self._run(self._admin.restore_archive(block))
 
     def archive_history(self) -> list[ArchiveRun]:
-        """Return the last 30 runs, the newest first, with what each node has done."""
+        """Return the last 30 runs, and those not done yet, the newest first, with their results."""
         return self._run(self._admin.archive_history())
 
     # Brokers and the cluster

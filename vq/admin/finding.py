@@ -102,12 +102,14 @@ async def find_messages(
     for name, time_ms in (("since_ms", since_ms), ("until_ms", until_ms)):
         if time_ms is not None:
             check_time(name, time_ms)
+    ahead_ms: int | None = None
     if since_ms is None and until_ms is None:
         if id is None and key is None and tag is None and not offsets:
             raise InvalidArgument("give at least one of id, key, tag, since_ms and until_ms")
         if id is not None:
             sent_ms = time_ms_of(id)
             since_ms, until_ms = max(0, sent_ms - AROUND_MS), sent_ms + AROUND_MS
+            ahead_ms = cluster.clock.wall_ms() + AROUND_MS
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InvalidArgument(f"since_ms = {since_ms} is not before until_ms = {until_ms}")
     check_whole("limit", limit)
@@ -119,7 +121,7 @@ async def find_messages(
             raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     budget = Budget(limit, max_bytes)
-    finder = _Finder(cluster, question, since_ms, until_ms, budget, deadline)
+    finder = _Finder(cluster, question, since_ms, until_ms, ahead_ms, budget, deadline)
     placements = await _placements(cluster, topic, partitions, offsets or {})
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -189,6 +191,7 @@ class _Finder:
         question: FindRequest,
         since_ms: int | None,
         until_ms: int | None,
+        ahead_ms: int | None,
         budget: Budget,
         deadline: float,
     ) -> None:
@@ -197,6 +200,7 @@ class _Finder:
         self._question = question
         self._since_ms = since_ms
         self._until_ms = until_ms
+        self._ahead_ms = ahead_ms  # batches behind it have the time of a clock that was wrong
         self._budget = budget
         self._deadline = deadline
         self._reader = Reader(cluster, Troubles("", "", cluster.clock))
@@ -364,10 +368,17 @@ class _Finder:
         if self._until_ms is not None and begin < end:
             with contextlib.suppress(*DAMAGE):
                 answer = await self._ask(work, span, _at_time(self._until_ms))
-                end = min(end, max(answer.offset, begin))
+                if not await self._has_ahead(work, span, end):
+                    end = min(end, max(answer.offset, begin))
         work.position = min(max(begin, kept), max(end, work.position))
         work.end = end
         return end
+
+    async def _has_ahead(self, work: Work, span: Span, end: int) -> bool:
+        """Whether messages of a range are searched whose append times lie ahead of the clock."""
+        if self._ahead_ms is None:
+            return False
+        return (await self._ask(work, span, _at_time(self._ahead_ms))).offset < end
 
     async def _ask(self, work: Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
         request.topic, request.partition = work.partition
@@ -452,6 +463,8 @@ class _Finder:
     def _is_in_time(self, append_ms: int) -> bool:
         """Whether a batch is in the range of times: a broker may not know where that begins."""
         since_ms, until_ms = self._since_ms, self._until_ms
+        if self._ahead_ms is not None and append_ms >= self._ahead_ms:
+            return True
         return (since_ms is None or since_ms <= append_ms) and (
             until_ms is None or append_ms < until_ms
         )

@@ -34,7 +34,7 @@ from vq.coordination.values.runs import (
     covering,
     refused,
 )
-from vq.errors import CoordinationError, InvalidState, VqError
+from vq.errors import Busy, CoordinationError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.store.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
@@ -54,6 +54,9 @@ PAUSE_S: Final = 0.05
 #: A place elsewhere that so many blocks in turn could not reach gets no more in this run: one that
 #: hangs costs a minute for each, and there may be thousands.
 AWAY_AFTER: Final = 3
+#: How long a run waits until a block that is due is committed and durable, and in sum, in vain.
+READY_S: Final = 5.0
+READY_IN_VAIN_S: Final = 30.0
 #: How often a node writes how far it is.
 PROGRESS_S: Final = 5.0
 #: The loop runs other things after so many partitions.
@@ -71,6 +74,10 @@ class ArchivesBlocks(Protocol):
         self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
     ) -> Archived:
         """Make an archive of a block, while ``still`` says that this is wanted."""
+        ...
+
+    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
+        """Return whether all before ``offset`` is committed and durable, after a wait perhaps."""
         ...
 
 
@@ -225,6 +232,7 @@ class Archiver:
             bytes=result.total.size_bytes,
             archive_bytes=result.total.archive_bytes,
             failed=result.total.failed,
+            later=result.total.later,
             seconds=(result.ended_ms - result.begun_ms) // 1000,
         )
         return result
@@ -248,7 +256,7 @@ class Archiver:
             key=lambda each: each.partition,
         )
         if not run.dry_run:
-            # All at once, before the first block is read: so they end close to the run's time.
+            # Before the first block is read: so they end close to the run's time.
             await self._roll_all(wanted, run, tally)
         away: Counter[str | None] = Counter()
         for topic, channels in groupby(wanted, key=lambda each: each.partition.topic):
@@ -284,7 +292,7 @@ class Archiver:
         block = None if channel.log is None else channel.log.open_block
         if block is None or not block.length:
             return None
-        first_ms = await first_ms_of(self._disk, self._runner, block)
+        first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
@@ -311,6 +319,10 @@ class Archiver:
             block = next((each for each in blocks if each not in tried), None)
             if block is None:
                 break
+            if not await self._ready(channel, block, tally):
+                # Those behind it are not, either.
+                tally.add(channel, ArchiveTopicRun(later=sum(each not in tried for each in blocks)))
+                break
             if away[settings.archive_to] >= AWAY_AFTER:
                 problem = problem or f"{channel}: {settings.archive_to} does not answer"
                 left = sum(each not in tried for each in blocks)
@@ -322,6 +334,11 @@ class Archiver:
             except (OSError, VqError) as error:
                 if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
                     continue  # it was deleted meanwhile, say: nothing is left to be archived
+                is_early = isinstance(error, InvalidState) and not _is_ready(channel, block)
+                is_in_use = isinstance(error, Busy) and not isinstance(error, PlaceAway)
+                if is_early or is_in_use:
+                    tally.add(channel, ArchiveTopicRun(later=1))
+                    continue
                 away[settings.archive_to] += isinstance(error, PlaceAway)
                 problem = problem or f"{channel}: {error}"
                 tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
@@ -337,6 +354,18 @@ class Archiver:
             await asyncio.sleep(PAUSE_S)
         return problem
 
+    async def _ready(self, channel: Channel, block: Block, tally: "_Tally") -> bool:
+        """Return whether a block is committed and durable, once it is or time is up."""
+        if _is_ready(channel, block):
+            return True
+        if channel.log is None or not channel.log.has(block):
+            return False
+        wait_s = min(READY_S, READY_IN_VAIN_S - tally.in_vain_s)
+        if await self._logs.stored(channel, block.end_offset, wait_s) and _is_ready(channel, block):
+            return True
+        tally.in_vain_s += wait_s
+        return False
+
     async def _due(
         self, channel: Channel, run: ArchiveRun, after_hours: int, unknown: set[Block]
     ) -> list[Block]:
@@ -348,10 +377,9 @@ class Archiver:
                 found.append((channel.log, block))
         await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS, unknown)
         count = due(
-            [kept_of(log, block) for log, block in found],
+            [kept_of(log, block, self._clock) for log, block in found],
             after_hours=after_hours,
             as_of_ms=run.as_of_ms,
-            committed=channel.high_watermark,
         )
         return [block for _, block in found[:count]]
 
@@ -365,19 +393,25 @@ class Archiver:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
                 if block.facts is None:
                     unknown.add(block)
-            if block.facts is not None and block.facts.last_ms > before_ms + EARLY_MS_MAX:
+            last_ms = kept_of(log, block, self._clock).last_ms
+            if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
                 return
 
 
 class _Tally:
-    """What one run has done so far, by topic."""
+    """What one run has done so far, by topic.
+
+    Attributes:
+        in_vain_s: For so long it has waited for blocks that were not ready then.
+    """
 
     def __init__(self, clock: Clock, before: RunResult | None) -> None:
         self._clock = clock
+        self.in_vain_s = 0.0
         self._begun_ms = before.begun_ms if before is not None else clock.wall_ms()
         # What failed before may not fail again; what became an archive did.
         self._topics = {
-            name: replace(each, failed=0, error="")
+            name: replace(each, failed=0, error="", later=0)
             for name, each in (before.topics if before is not None else {}).items()
         }
         self._total = ArchiveTopicRun()
@@ -412,6 +446,15 @@ def _is_wanted(channel: Channel, run: ArchiveRun) -> bool:
     if run.topic is not None and channel.partition.topic != run.topic:
         return False
     return channel.settings.archived_after_hours is not None and is_whole(channel)
+
+
+def _is_ready(channel: Channel, block: Block) -> bool:
+    """Whether a block is committed and durable."""
+    for part in (*channel.older, channel):
+        if part.log is not None and part.log.has(block):
+            stored = min(part.high_watermark, part.log.synced_offset)
+            return block.end_offset <= stored and not block.dirty
+    return False
 
 
 def _has(channel: Channel, block: Block) -> bool:

@@ -13,7 +13,8 @@ from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
-from vq.errors import InternalError, InvalidRequest, InvalidState, StorageFailed, VqError
+from vq.broker.under_way import UnderWay
+from vq.errors import Busy, InternalError, InvalidRequest, InvalidState, StorageFailed, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -37,6 +38,17 @@ class Action(enum.IntEnum):
     RESTORE = 2
 
 
+class _Asked:
+    """A request under way. A verification ends with its connection; what is restored is."""
+
+    def __init__(self) -> None:
+        self.is_wanted = True
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self.is_wanted = False
+
+
 class Archives:
     """Answers ARCHIVE. Loop-bound.
 
@@ -52,18 +64,37 @@ class Archives:
         self._channels = channels
         self._logs = logs
         self._tasks = tasks
+        self._under_way = UnderWay("archives that are verified or restored")
 
     def answer(
         self, session: Session, request_id: RequestId, header: wire.ArchiveRequest, _body: bytes
     ) -> None:
-        """Answer an ARCHIVE."""
-        self._tasks.start(self._answer(session, request_id, header))
+        """Answer an ARCHIVE: a list at once, else when the archive was verified or restored."""
+        if header.action == Action.LIST:
+            session.reply(request_id, self._list(header))
+            return
+        try:
+            self._under_way.begin(
+                session,
+                per_connection_max=limits.ARCHIVES_PER_CONNECTION_MAX,
+                total_max=limits.ARCHIVES_MAX,
+            )
+        except Busy as error:
+            session.refuse(request_id, error)
+            return
+        asked = _Asked()
+        session.waiting[asked] = None
+        self._tasks.start(self._answer(session, request_id, header, asked))
 
     async def _answer(
-        self, session: Session, request_id: RequestId, header: wire.ArchiveRequest
+        self,
+        session: Session,
+        request_id: RequestId,
+        header: wire.ArchiveRequest,
+        asked: _Asked,
     ) -> None:
         try:
-            session.reply(request_id, await self._do(header))
+            session.reply(request_id, await self._do(header, asked))
         except InvalidState as error:  # it has no number on the wire
             session.refuse(request_id, InvalidRequest(str(error)))
         except VqError as error:
@@ -73,13 +104,14 @@ class Archives:
         except Exception as error:  # the request must be answered
             logger.exception("request for archives failed", request=request_id)
             session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+        finally:
+            session.waiting.pop(asked, None)
+            self._under_way.end(session)
 
-    async def _do(self, header: wire.ArchiveRequest) -> wire.ArchiveResponse:
-        if header.action == Action.LIST:
-            return self._list(header)
+    async def _do(self, header: wire.ArchiveRequest, asked: _Asked) -> wire.ArchiveResponse:
         channel, block = self._find(header)
         if header.action == Action.VERIFY:
-            found = await self._logs.verify_archive(channel, block)
+            found = await self._logs.verify_archive(channel, block, lambda: asked.is_wanted)
             return wire.ArchiveResponse(batches=found.batches, problem=found.problem)
         if header.action == Action.RESTORE:
             await self._logs.restore(channel, block)

@@ -12,17 +12,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.channel import Channel
+from vq.broker.flusher_share import is_done
 from vq.broker.logs import Logs
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner, leave, wait_at_most
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
 from vq.log_lines import get_logger
-from vq.store.archive import Archive
+from vq.store.archive import Archive, place_of
 from vq.store.archive_place import Unreachable
 from vq.store.archive_writer import ArchiveWriter, BlockWriter
 from vq.store.block import FULL_ERRNOS, Block
@@ -37,15 +39,18 @@ PAUSE_S_MIN: Final = 0.000_3
 PAUSE_S_MAX: Final = 1.0
 #: So many steps are taken until the loop looks whether they are still wanted.
 STEPS_AT_A_TIME: Final = 16
-#: It is looked so often, so long apart, whether a superseded file is deleted.
-DELETED_PAUSE_S: Final = 0.01
-DELETED_LOOKS_MAX: Final = 200
 #: How long a step waits for a place elsewhere, and how long the end of them.
 STEP_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 5.0
-_ELSEWHERE: Final = frozenset({Lane.ELSEWHERE, Lane.UPLOAD})
 #: How often zips elsewhere are tried to be removed.
 DISCARD_S: Final = 10.0
+
+
+class _At(NamedTuple):
+    """Where steps are taken: on a lane, or on the threads that a place elsewhere has there."""
+
+    lane: Lane
+    place: str = ""
 
 
 class PlaceAway(Busy):
@@ -116,7 +121,7 @@ class Archiving:
         self._lock = lock
         self._whole = whole
         self._busy: set[Block] = set()
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}  # by place: why its zips cannot be removed
 
     # Archiving ----------------------------------------------------------------------------------
     async def archive(
@@ -127,19 +132,19 @@ class Archiving:
             held = _Held(channel, block, still)
             held.check_archivable()
             start, end, path = block.start_offset, block.end_offset, block.path
-            lane = Lane.ARCHIVE if to is None else Lane.UPLOAD
+            at = _At(Lane.ARCHIVE) if to is None else _At(Lane.UPLOAD, to.rstrip("/"))
             writer = await self._begin(
                 lambda: self._logs.new_archive(
                     channel.partition, channel.topic_id, path, start, end, place=to
                 ),
-                lane,
+                at,
             )
             try:
-                await self._take(writer, held, lane)
+                await self._take(writer, held, at)
                 await self._whole(self._swap_in(held, writer))
             finally:
-                await self._end(writer, lane)
-            await _deleted(held.log)
+                await self._end(writer, at)
+            await is_done(lambda: held.log.flushing.deletes)
         return Archived(end - start, writer.stub.archive.zip_bytes)
 
     async def _swap_in(self, held: "_Held", writer: ArchiveWriter) -> None:
@@ -170,14 +175,14 @@ class Archiving:
             held.check_restorable()
             if channel.place.refusal is not None:  # block files are larger than their archives
                 raise channel.place.refusal
-            path, lane = block.path, held.reading(Lane.ARCHIVE)
-            writer = await self._begin(lambda: self._logs.restore(path), lane)
+            path, at = block.path, held.reading(Lane.ARCHIVE)
+            writer = await self._begin(lambda: self._logs.restore(path), at)
             try:
-                await self._take(writer, held, lane)
+                await self._take(writer, held, at)
                 await self._whole(self._swap_out(held, writer))
             finally:
-                await self._end(writer, lane)
-            await _deleted(held.log)
+                await self._end(writer, at)
+            await is_done(lambda: held.log.flushing.deletes)
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
         async with self._lock(held.channel.partition):
@@ -206,19 +211,21 @@ class Archiving:
         held.part.flush_now()
 
     # Checking -----------------------------------------------------------------------------------
-    async def verify(self, channel: Channel, block: Block) -> Verified:
+    async def verify(
+        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
+    ) -> Verified:
         """See ``ChannelLogs.verify_archive``."""
-        held = _Held(channel, block, lambda: True)
+        held = _Held(channel, block, still)
         archive = held.check_archived()
         problem, batches = "", 0
         try:
-            path, lane = block.path, held.reading(Lane.VERIFY)
-            check = await self._begin(lambda: self._logs.check_archive(path), lane)
+            path, at = block.path, held.reading(Lane.VERIFY)
+            check = await self._begin(lambda: self._logs.check_archive(path), at)
             try:
-                await self._take(check, held, lane)
+                await self._take(check, held, at)
             finally:
                 batches = check.batches
-                await self._end(check, lane)
+                await self._end(check, at)
         except Unreachable as error:
             raise _unreachable(channel, error) from error
         except (CorruptData, OSError) as error:
@@ -233,7 +240,7 @@ class Archiving:
     def _alone(self, block: Block) -> "_Alone":
         return _Alone(self._busy, block)
 
-    async def _take(self, steps: _Steps, held: "_Held", lane: Lane) -> None:
+    async def _take(self, steps: _Steps, held: "_Held", at: "_At") -> None:
         """Take all steps, with pauses, as long as the block is to be kept as it is.
 
         Raises:
@@ -241,10 +248,10 @@ class Archiving:
         """
         pace = _Pace(held.channel.context.clock)
         while not steps.done:
-            await self._wait(self._runner.run(lambda: pace.take(steps), lane), lane)
+            await self._wait(lambda: pace.take(steps), at)
             held.check()
 
-    async def _begin(self, make: Callable[[], S], lane: Lane) -> S:
+    async def _begin(self, make: Callable[[], S], at: "_At") -> S:
         """Begin steps; what a place elsewhere begins too late is ended at once.
 
         Raises:
@@ -253,58 +260,70 @@ class Archiving:
 
         def end(work: "asyncio.Future[S]") -> None:
             if not work.cancelled() and work.exception() is None:
-                leave(self._runner.run(work.result().close, lane))
+                leave(self._runner.run(work.result().close, *at))
 
-        return await self._wait(self._runner.run(make, lane), lane, end)
+        return await self._wait(make, at, end)
 
     async def _wait(
         self,
-        call: Coroutine[Any, Any, T],
-        lane: Lane,
+        call: Callable[[], T],
+        at: "_At",
         late: Callable[["asyncio.Future[T]"], None] = lambda work: None,
     ) -> T:
-        """Return what a call on a lane returns; ``late`` gets what comes when nobody waits."""
-        if lane not in _ELSEWHERE:
-            return await call
+        """Return what a call returns; ``late`` gets what comes when nobody waits."""
+        work = self._runner.run(call, *at)
+        if not at.place:
+            return await work
         try:
-            return await wait_at_most(STEP_TIMEOUT_S, call, late)
+            return await wait_at_most(STEP_TIMEOUT_S, work, late)
         except TimeoutError as error:
             raise Unreachable("", error) from error
 
-    async def _end(self, steps: _Steps, lane: Lane) -> None:
+    async def _end(self, steps: _Steps, at: "_At") -> None:
         """Give back what steps hold; a place elsewhere that does not answer is not waited for."""
-        if lane not in _ELSEWHERE:
-            await self._runner.run(steps.close, lane)
+        work = self._runner.run(steps.close, *at)
+        if not at.place:
+            await work
             return
         with contextlib.suppress(TimeoutError):
-            await wait_at_most(CLOSE_TIMEOUT_S, self._runner.run(steps.close, lane))
+            await wait_at_most(CLOSE_TIMEOUT_S, work)
 
     # Removing what is elsewhere -----------------------------------------------------------------
     async def discard_all(self, channels: Callable[[], Iterable[Channel]]) -> None:
         """Remove zips elsewhere that no log has any more, for ever."""
         while True:
             await asyncio.sleep(DISCARD_S)
+            by_place: dict[str, list[tuple[Log, Path]]] = {}
             for channel in list(channels()):
                 for part in (*channel.older, channel):
-                    if part.log is not None and part.log.flushing.discards:
-                        await self.discard(part.log)
+                    log = part.log
+                    if log is None or not log.flushing.discards:
+                        continue
+                    marks = list(log.flushing.discards)
+                    read = partial(self._logs.places_of_marks, marks)
+                    for place, mark in zip(
+                        await self._runner.run(read, Lane.PURGE), marks, strict=True
+                    ):
+                        by_place.setdefault(place, []).append((log, mark))
+            await asyncio.gather(*(self._discard(*each) for each in by_place.items()))
 
-    async def discard(self, log: Log) -> None:
-        """Remove the zips elsewhere that a log has dropped; what cannot be reached stays."""
-        for mark in list(log.flushing.discards):
+    async def _discard(self, place: str, marks: list[tuple[Log, Path]]) -> None:
+        """Remove zips in one place; what cannot be reached stays, and so does what follows it."""
+        for log, mark in marks:
+            remove = self._runner.run(partial(self._logs.discard, mark), Lane.UPLOAD, place)
             try:
-                await self._runner.run(lambda mark=mark: self._logs.discard(mark), Lane.UPLOAD)  # type: ignore[misc]
-            except OSError as error:
-                self._tell(mark, error)
-            else:
-                if mark in log.flushing.discards:
-                    log.flushing.discards.remove(mark)
+                await wait_at_most(STEP_TIMEOUT_S, remove)
+            except (OSError, TimeoutError) as error:
+                self._tell(place, mark, error)
+                return
+            if mark in log.flushing.discards:
+                log.flushing.discards.remove(mark)
+        self._told.pop(place, None)
 
-    def _tell(self, mark: Path, error: OSError) -> None:
+    def _tell(self, place: str, mark: Path, error: Exception) -> None:
         text = str(error)
-        if text not in self._told:
-            self._told.clear()
-            self._told.add(text)
+        if text != self._told.get(place):
+            self._told[place] = text
             logger.warning(
                 "archive elsewhere cannot be removed, trying again", path=mark, error=error
             )
@@ -391,9 +410,10 @@ class _Held:
             )
         return archive
 
-    def reading(self, lane: Lane) -> Lane:
+    def reading(self, lane: Lane) -> _At:
         """Return where the archive is read: on ``lane``, unless it lies elsewhere."""
-        return Lane.ELSEWHERE if self.check_archived().url else lane
+        place = place_of(self.check_archived().url)
+        return _At(Lane.ELSEWHERE, place) if place else _At(lane)
 
     def check_restorable(self) -> None:
         """Return if a block file may take the place of the archive now.
@@ -445,11 +465,3 @@ def _unreachable(channel: Channel, error: Unreachable) -> PlaceAway:
 
 def _gone(channel: Channel, block: Block) -> InvalidState:
     return InvalidState(f"the block at {block.start_offset} of {channel} is not here any more")
-
-
-async def _deleted(log: Log) -> None:
-    """Return once the files that were superseded are deleted, or time is up."""
-    for _ in range(DELETED_LOOKS_MAX):
-        if not log.flushing.deletes:
-            return
-        await asyncio.sleep(DELETED_PAUSE_S)

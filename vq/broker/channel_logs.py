@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 
 from vq.broker.archiving import Archived, Archiving, Verified
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import lane_of
+from vq.broker.cold_reads import threads_of
+from vq.broker.flusher_share import give_way, is_done
 from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
@@ -41,7 +42,8 @@ class _Wait:
         self.done = asyncio.Event()
         self._channel = channel
         self._offset = offset
-        channel.parked[self] = None
+        channel.park(self)
+        self.wake()
 
     def wake(self) -> None:
         """See ``parked.Woken``."""
@@ -361,9 +363,11 @@ class ChannelLogs:
             channel.detach()
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
             try:
+                places = log.places_behind(offset)
                 files = await self._runner.run(
                     lambda: self._logs.cut_back(channel.partition, log, offset),
-                    Lane.ELSEWHERE if log.is_elsewhere(offset) else Lane.LOGS,
+                    Lane.ELSEWHERE if places else Lane.LOGS,
+                    places,
                 )
             finally:
                 await self._open(channel)
@@ -462,14 +466,42 @@ class ChannelLogs:
     async def roll(self, channel: Channel, block: Block) -> None:
         """End the block of a log that takes appends, if it is still that one.
 
+        Returns once its end is saved, and others had the flusher for a while: passes over thousands
+        of partitions end one block after the other.
+
         Raises:
             PartitionFailed: An I/O error.
         """
+        clock = channel.context.clock
         async with self.lock(channel.partition):
-            log = channel.log
-            if log is not None and log.open_block is block:
-                log.roll()
-                channel.flush_now()
+            begun_s, log = clock.monotonic(), channel.log
+            if log is None or log.open_block is not block:
+                return
+            log.roll()
+            channel.flush_now()
+        await give_way(clock, begun_s, lambda: channel.log is log and log.flushing.saves)
+
+    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
+        """Return whether all before ``offset`` is committed and durable, once it is or time is up.
+
+        A node that copies asks its master: it does not know that the end of a quiet partition is
+        committed, and nobody else would tell it.
+        """
+        log = channel.log
+        if log is None or offset > log.end_offset:
+            return False
+        wait = _Wait(channel, offset)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wait.done.wait()
+        except TimeoutError:
+            return False
+        finally:
+            channel.parked.pop(wait, None)
+        if log.synced_offset < offset:
+            channel.flush_now()
+            await is_done(lambda: channel.log is log and log.synced_offset < offset)
+        return channel.log is log and offset <= min(log.synced_offset, channel.high_watermark)
 
     async def drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool] = lambda: True
@@ -529,9 +561,9 @@ class ChannelLogs:
         try:
             return _drop(part, offset)
         except NotInMemory as error:  # an index, to count messages; a lane makes it
-            lane = lane_of(error.fetch)
-            if lane is not Lane.READ:  # it may take long: the next try finds it
-                self._tasks.start(self._runner.run(error.fetch, lane))
+            lane, place = threads_of(error.fetch)
+            if place:  # it may take long: the next try finds it
+                self._tasks.start(self._runner.run(error.fetch, lane, place))
                 raise
             await self._runner.run(error.fetch, lane)
             return _drop(part, offset)
@@ -573,17 +605,19 @@ class ChannelLogs:
         """
         await self._archiving.restore(channel, block, still)
 
-    async def verify_archive(self, channel: Channel, block: Block) -> Verified:
+    async def verify_archive(
+        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
+    ) -> Verified:
         """Read an archive as a whole; return what is wrong, if something is.
 
         Zip, block and batches are compared with what the stub says. Damage of batches is looked
-        into, as a reader's report is.
+        into, as a reader's report is. ``still``: whether anybody waits; asked again and again.
 
         Raises:
-            InvalidState: The block is not archived, or not here any more.
+            InvalidState: The block is not archived, or not here any more, or nobody waits.
             Busy: The place of the archive cannot be reached.
         """
-        return await self._archiving.verify(channel, block)
+        return await self._archiving.verify(channel, block, still)
 
     async def put_back(
         self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]

@@ -15,6 +15,7 @@ from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.log_lines import get_logger
+from vq.store.archive import place_of
 from vq.store.archived_file import Fetch, NotInMemory
 
 logger = get_logger(__name__)
@@ -83,13 +84,14 @@ def read_again(
     context.fetch_cold(session, ColdRead(error.fetch, lambda: waiting.is_wanted, then))
 
 
-def lane_of(fetch: Callable[[], None]) -> Lane:
-    """Return where bytes are fetched: what comes from elsewhere may never come."""
-    return Lane.ELSEWHERE if isinstance(fetch, Fetch) and fetch.url else Lane.READ
+def threads_of(fetch: Callable[[], None]) -> tuple[Lane, str]:
+    """Return on which lane, and at which place, bytes are fetched: some may never come."""
+    place = place_of(fetch.url) if isinstance(fetch, Fetch) else ""
+    return (Lane.ELSEWHERE if place else Lane.READ), place
 
 
 class ColdReads:
-    """All cold reads of a node. Those of one connection and lane come one after the other.
+    """All cold reads of a node. Those of one connection and place come one after the other.
 
     So one connection cannot have more brought into memory than one answer; how many wait is bounded
     by its requests in flight. What comes from elsewhere is waited for ``ELSEWHERE_TIMEOUT_S`` at
@@ -99,11 +101,11 @@ class ColdReads:
     def __init__(self, runner: Runner, tasks: Tasks) -> None:
         self._runner = runner
         self._tasks = tasks
-        self._waiting: dict[tuple[Session, Lane], deque[ColdRead]] = {}
+        self._waiting: dict[tuple[Session, str], deque[ColdRead]] = {}  # by place
 
     def add(self, session: Session, read: ColdRead) -> None:
         """Have bytes fetched for a request of ``session``."""
-        key = session, lane_of(read.fetch)
+        key = session, threads_of(read.fetch)[1]
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(read)
@@ -111,24 +113,25 @@ class ColdReads:
         self._waiting[key] = deque([read])
         self._tasks.start(self._work_off(key))
 
-    async def _work_off(self, key: tuple[Session, Lane]) -> None:
+    async def _work_off(self, key: tuple[Session, str]) -> None:
         waiting = self._waiting[key]
         try:
             while waiting:
                 read = waiting.popleft()
                 if read.wanted():
-                    await self._fetch(read.fetch, key[1])
+                    await self._fetch(read.fetch)
                 if read.wanted():
                     self._go_on(read)
         finally:
             del self._waiting[key]
 
-    async def _fetch(self, fetch: Callable[[], None], lane: Lane) -> None:
-        if not isinstance(fetch, Fetch) or lane is Lane.READ:
+    async def _fetch(self, fetch: Callable[[], None]) -> None:
+        lane, place = threads_of(fetch)
+        if not isinstance(fetch, Fetch) or not place:
             await self._runner.run(fetch, lane)
             return
         try:
-            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane))
+            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane, place))
         except TimeoutError as error:
             fetch.give_up(str(error))
 

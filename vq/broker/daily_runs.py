@@ -122,6 +122,7 @@ class DailyRuns:
         runs = await read_runs(self._coordinator)
         now_ms = self._clock.wall_ms()
         done = [each.due_ms for each in runs.known.values() if each.due_ms is not None]
+        done.append(runs.daily_ms)  # it may be forgotten
         due_ms = due_now(now_ms, self._at, done=done, since_ms=runs.since_ms, zone=self._zone)
         if due_ms is None:
             return

@@ -21,6 +21,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -61,6 +62,9 @@ ROOM_BYTES: Final = 4 * CHUNK_BYTES
 ROOM_SHARE: Final = 64
 #: How long it may take to find out whether a place is on this disk.
 PLACE_TIMEOUT_S: Final = 10.0
+#: How long it is waited until a closed block is committed and durable, and in sum, in vain.
+READY_S: Final = 1.0
+READY_IN_VAIN_S: Final = 5.0
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
 
@@ -137,6 +141,7 @@ class EarlyArchiver:
         self._stops = stops
         self._vain: dict[Path, set[str]] = {}  # by directory: topics that gain no space there
         self._told: dict[str, str] = {}  # the last problem with a topic
+        self._in_vain_s = 0.0  # so long the look under way waited for blocks that were not ready
 
     async def run(self) -> None:
         """Look at the disks, for ever; those where nothing is left less often."""
@@ -167,6 +172,7 @@ class EarlyArchiver:
 
     async def _relieve(self, disk: DataDisk) -> bool:
         mine = [each for each in self._channels() if each.place is disk.place and _is_wanted(each)]
+        self._in_vain_s = 0.0
         here = await self._places_here(disk, mine)
         problems: dict[str, str] = {}
         await self._roll_all(mine, problems)
@@ -250,9 +256,12 @@ class EarlyArchiver:
     async def _places_here(self, disk: DataDisk, channels: Sequence[Channel]) -> set[str | None]:
         """Return the places of archives that take space of a disk; None stands for beside."""
         found: set[str | None] = {None}
-        for url in {each.settings.archive_to for each in channels} - {None}:
+        for url in {each.settings.archive_to for each in channels}:
+            if url is None:
+                continue
             try:
-                call = self._runner.run(lambda url=url: lies_on_disk(url, disk.path), Lane.UPLOAD)  # type: ignore[misc]
+                look = partial(lies_on_disk, url, disk.path)
+                call = self._runner.run(look, Lane.UPLOAD, url.rstrip("/"))
                 is_here = await wait_at_most(PLACE_TIMEOUT_S, call)
             except TimeoutError:
                 is_here = True
@@ -267,7 +276,7 @@ class EarlyArchiver:
             block = None if channel.log is None else channel.log.open_block
             if block is None or not block.length:
                 continue
-            first_ms = await first_ms_of(self._disk, self._runner, block)
+            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
             opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
             if not must_roll(opened, as_of_ms=self._clock.wall_ms()):
                 continue
@@ -292,10 +301,13 @@ class EarlyArchiver:
             if block.is_archived:
                 continue
             if block.end_offset > channel.high_watermark:
-                return None
+                wait_s = min(READY_S, READY_IN_VAIN_S - self._in_vain_s)
+                if not await self._logs.stored(channel, block.end_offset, wait_s):
+                    self._in_vain_s += wait_s
+                    return None
             if block.facts is None and block.end_offset != log.end_offset:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
-            last_ms = kept_of(log, block).last_ms
+            last_ms = kept_of(log, block, self._clock).last_ms
             return _Head(last_ms or 0, number, channel, block, rest)
         return None
 

@@ -7,7 +7,6 @@ high watermark.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +17,7 @@ from vq.broker.reading import check_range, check_readable, check_tags
 from vq.broker.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
+from vq.broker.under_way import UnderWay
 from vq.errors import Busy, InternalError, InvalidRequest, PartitionRangeElsewhere, VqError
 from vq.log_lines import get_logger
 from vq.model import Key
@@ -37,7 +37,7 @@ ANSWER_S: Final = 0.5
 #: A pause is so many times as long as the step before it: others get the interpreter.
 PAUSE_SHARE: Final = 1.0
 #: How long one step waits for an archive elsewhere; a client waits longer for the answer. Reads of
-#: consumers wait for the same threads.
+#: consumers there wait for the same threads.
 ELSEWHERE_TIMEOUT_S: Final = 10.0
 #: Blocks that one request looks into.
 BLOCKS_MAX: Final = 64
@@ -74,7 +74,7 @@ class Finder:
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
-        self._under_way: Counter[Session] = Counter()
+        self._under_way = UnderWay("searches")
         self.on_unfit: Callable[[Log, int], None] = lambda log, start: None
 
     def find(
@@ -94,30 +94,18 @@ class Finder:
             log = part.log
             if log is None:
                 raise Busy(f"the log of {channel} is not open yet")
-            self._check_room(session)
             search = self._search(part, log, header, wanted, begin, end)
+            self._under_way.begin(
+                session,
+                per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
+                total_max=limits.FINDS_MAX,
+            )
         except VqError as error:
             session.refuse(request_id, error)
             return
         finding = Finding(session, request_id, header)
         session.waiting[finding] = None
-        self._under_way[session] += 1
         self._tasks.start(self._carry_out(finding, channel, part, log, search))
-
-    def _check_room(self, session: Session) -> None:
-        """Return if another search may begin.
-
-        Raises:
-            Busy: Too many are under way.
-        """
-        if self._under_way[session] >= limits.FINDS_PER_CONNECTION_MAX:
-            raise Busy(
-                f"{self._under_way[session]} searches of this connection are under way; at most "
-                f"{limits.FINDS_PER_CONNECTION_MAX} may be"
-            )
-        total = self._under_way.total()
-        if total >= limits.FINDS_MAX:
-            raise Busy(f"{total} searches are under way; at most {limits.FINDS_MAX} may be")
 
     def _search(
         self,
@@ -159,9 +147,7 @@ class Finder:
             session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
         finally:
             session.waiting.pop(finding, None)
-            self._under_way[session] -= 1
-            if not self._under_way[session]:
-                del self._under_way[session]
+            self._under_way.end(session)
 
     async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> Search:
         """Search until the end, or as long as one request may; return the search as it is then."""
@@ -172,7 +158,7 @@ class Finder:
         try:
             while not search.done and finding.is_wanted and part.log is log:
                 since = now()
-                if search.waits_elsewhere:
+                if search.waits_for:
                     search = await self._step_elsewhere(search)
                 else:
                     await self._runner.run(search.step, Lane.FIND)
@@ -191,11 +177,12 @@ class Finder:
 
         When the place does not answer, that is another one: the step may end one day.
         """
-        spare = search.fork()
+        spare, place = search.fork(), search.waits_for
         try:
-            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(search.step, Lane.ELSEWHERE))
+            step = self._runner.run(search.step, Lane.ELSEWHERE, place)
+            await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
         except TimeoutError as error:
-            leave(self._runner.run(search.close, Lane.ELSEWHERE))
+            leave(self._runner.run(search.close, Lane.ELSEWHERE, place))
             spare.give_up(str(error))
             return spare
         return search

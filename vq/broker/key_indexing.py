@@ -18,6 +18,7 @@ from vq.broker.channel import Channel
 from vq.broker.runner import Lane, Runner, wait_at_most
 from vq.clock import Clock
 from vq.log_lines import get_logger
+from vq.store.archive import place_of
 from vq.store.block import Block
 from vq.store.disk import Disk
 from vq.store.format import keys_name
@@ -192,13 +193,12 @@ class KeyIndexer:
         piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
         build = KeyIndexBuild(self._disk, piece)
         now = self._clock.monotonic
-        archive = block.archive
-        is_elsewhere = archive is not None and bool(archive.url)
+        place = "" if block.archive is None else place_of(block.archive.url)
         try:
             while not build.done and _is_closed(due):
                 begun = now()
-                if is_elsewhere:
-                    step = self._runner.run(build.step, Lane.ELSEWHERE)
+                if place:
+                    step = self._runner.run(build.step, Lane.ELSEWHERE, place)
                     read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
                 else:
                     read = await self._runner.run(build.step, Lane.KEYS)

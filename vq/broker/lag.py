@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.broker.channel import Channel
-from vq.broker.cold_reads import lane_of
+from vq.broker.cold_reads import threads_of
 from vq.broker.runner import Lane, Runner
 from vq.clock import Clock
 from vq.errors import VqError
@@ -144,7 +144,7 @@ class Lags:
         """Return when the batch at an offset was appended; None: nobody can tell."""
         try:
             fetch = log.reader.cold(offset, 1, log.end_offset)
-            if fetch is not None and lane_of(fetch) is not Lane.READ:
+            if fetch is not None and threads_of(fetch)[1]:
                 return None  # in an archive elsewhere, which may not answer
             if fetch is not None:
                 await self._runner.run(fetch, Lane.READ)

@@ -413,6 +413,12 @@ class Logs:
         files = ArchiveFiles.of(path)
         return [files.discard] if drop_archive(self._disk, files.stub) else []
 
+    def places_of_marks(self, marks: Sequence[Path]) -> list[str]:
+        """Return the places of the zips that marks name; "" where there is none."""
+        return [
+            place_of(url_in(self._disk, each)) if self._disk.exists(each) else "" for each in marks
+        ]
+
     def discard(self, mark: Path) -> None:
         """Remove the zip elsewhere that a mark names, and the mark; see ``archive_place``."""
         discard(self._disk, mark, self._directory.archives.owns)

@@ -4,11 +4,12 @@ In here: which these are, and reading facts of one on a lane. Not in here: what 
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from vq.broker.channel import Channel
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
+from vq.clock import Clock
 from vq.errors import CorruptData
 from vq.store.block import Block
 from vq.store.block_facts import read_first_ms
@@ -17,8 +18,11 @@ from vq.store.log import Log
 from vq.store.retention import Kept
 from vq.store.scrub import Piece
 
-__all__ = ["closed_blocks", "first_ms_of", "is_whole", "kept_of", "read_block"]
+__all__ = ["closed_blocks", "first_ms_of", "is_ahead", "is_whole", "kept_of", "read_block"]
 
+#: An append time so far ahead of the clock is not believed. A clock that goes back by less makes
+#: blocks look younger for as long as that.
+AHEAD_MS: Final = 3_600_000
 _BROKEN = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
 
 T = TypeVar("T")
@@ -47,22 +51,46 @@ def closed_blocks(channel: Channel) -> list[tuple[Log, Block]]:
     return found
 
 
-def kept_of(log: Log, block: Block) -> Kept:
+def kept_of(log: Log, block: Block, clock: Clock) -> Kept:
     """Return what is known of a block's age, and of what it takes on the disk."""
     last_ms = None if block.facts is None else block.facts.last_ms
     if block.end_offset == log.end_offset:
         last_ms = log.last_append_time_ms
+    last_ms = _aging(block, last_ms, clock, closed=True)
     archive, archive_bytes = block.archive, None
     if archive is not None:
         archive_bytes = 0 if archive.url else archive.zip_bytes
     return Kept(block.start_offset, block.end_offset, last_ms, archive_bytes)
 
 
-async def first_ms_of(disk: Disk, runner: Runner, block: Block) -> int | None:
-    """Return the append time of a block's first batch; None: damage hides it."""
+async def first_ms_of(disk: Disk, runner: Runner, block: Block, clock: Clock) -> int | None:
+    """Return since when a block that takes appends has a batch; None: damage hides it."""
     if block.index is not None:
-        return block.index.at_offset(block.start_offset).append_time_ms
-    return await read_block(disk, runner, read_first_ms, block)
+        first_ms: int | None = block.index.at_offset(block.start_offset).append_time_ms
+    else:
+        first_ms = await read_block(disk, runner, read_first_ms, block)
+    return _aging(block, first_ms, clock, closed=False)
+
+
+def is_ahead(time_ms: int, clock: Clock) -> bool:
+    """Whether an append time lies so far ahead that a clock must have been wrong."""
+    return time_ms > clock.wall_ms() + AHEAD_MS
+
+
+def _aging(block: Block, time_ms: int | None, clock: Clock, *, closed: bool) -> int | None:
+    """Return an append time of a block; one that lies ahead is when that was first seen.
+
+    A clock was wrong then, and append times never fall along a log: the block would stay young
+    until that time has come. Since it was seen, a block is as old as the time that passed; a clock
+    that is set changes nothing of that. What was seen is forgotten when the log is closed, and when
+    the block is ``closed``: so it is never taken for older than it is.
+    """
+    if time_ms is None or not is_ahead(time_ms, clock):
+        block.ahead_since = None
+        return time_ms
+    if block.ahead_since is None or block.ahead_since[0] is not closed:
+        block.ahead_since = closed, clock.monotonic()
+    return clock.wall_ms() - int((clock.monotonic() - block.ahead_since[1]) * 1000)
 
 
 async def read_block(

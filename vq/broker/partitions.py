@@ -18,6 +18,7 @@ from vq.broker.channel import Channel, check_placement_version
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.context import Context
 from vq.broker.logs import Logs
+from vq.broker.old_blocks import is_ahead
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
@@ -134,7 +135,25 @@ class Partitions:
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
             told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")
-        return [*self.view.told_problems(), *told, *self._told_losses()]
+        return [*self.view.told_problems(), *told, *self._told_ahead(), *self._told_losses()]
+
+    def _told_ahead(self) -> list[str]:
+        """Return which logs have append times ahead of the clock: it was wrong, or is."""
+        clock, found = self._context.clock, []
+        for channel in self.channels.values():
+            time_ms = 0 if channel.log is None else channel.log.last_append_time_ms
+            if is_ahead(time_ms, clock):
+                found.append((time_ms, str(channel)))
+        if not found:
+            return []
+        time_ms, name = max(found)
+        hours = (time_ms - clock.wall_ms()) // 3_600_000
+        return [
+            f"append times of {len(found)} partition(s) lie ahead of the clock, those of {name} by "
+            f"{hours} h: a clock was wrong. Their messages get no earlier times, and count as old "
+            "as the time since this broker has seen that. Check the clocks; to have true times "
+            "again, move the partition to another broker group (`vq topic move`)"
+        ]
 
     def _told_losses(self) -> list[str]:
         """Return what was lost in take-overs, until the files with it are deleted; bounded."""
@@ -459,8 +478,8 @@ class Partitions:
         """
         return await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
 
-    async def purge_trash(self, due: Sequence[Trashed], lane: Lane) -> None:
-        """Remove data from the trash, of topics that were removed; on a lane.
+    async def purge_trash(self, due: Sequence[Trashed]) -> None:
+        """Remove data from the trash, of topics that were removed.
 
         That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
         been restored meanwhile. An operator may take data back from the trash until then.
@@ -481,7 +500,9 @@ class Partitions:
                         hint="was ZooKeeper restored from a backup?",
                     )
                 continue
-            removed += await self._runner.run(partial(self._stored.remove_trash, each), lane)
+            remove = partial(self._stored.remove_trash, each)
+            lane = Lane.UPLOAD if each.places else Lane.PURGE
+            removed += await self._runner.run(remove, lane, each.places)
         if removed:
             logger.info("data of deleted topics removed", topics=removed)
 

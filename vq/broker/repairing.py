@@ -41,7 +41,7 @@ from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 from vq.remoting.transport import Network
-from vq.store.archive import ArchiveFiles
+from vq.store.archive import ArchiveFiles, joined
 from vq.store.block import Block
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
@@ -262,9 +262,11 @@ class Repairer:
             pieces = log.reader.pieces(header.start, log.end_offset)
             pieces = [each._replace(start=max(each.start, header.start)) for each in pieces]
             most = min(max(1, header.max_bytes), REPAIR_BYTES)
+            places = joined(each.place for each in pieces)
             data, following = await self._runner.run(
                 lambda: read_intact(self._disk, pieces, header.start, most),
-                Lane.ELSEWHERE if any(each.is_elsewhere for each in pieces) else Lane.VERIFY,
+                Lane.ELSEWHERE if places else Lane.VERIFY,
+                places,
             )
         except CorruptData as error:
             if any(each.start <= header.start < each.end for each in pieces):

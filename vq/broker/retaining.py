@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count, groupby, takewhile
 from typing import Final, NamedTuple
 
-from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
+from vq.broker.flusher_share import give_way
 from vq.broker.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.relief import Relief
 from vq.broker.runner import Runner
@@ -41,12 +41,6 @@ HOUR_MS: Final = 3_600_000
 #: flusher some 30 ms on ext4, and acknowledgements wait for it.
 BLOCKS_AT_A_TIME: Final = 8
 BYTES_AT_A_TIME: Final = 128 * MIB
-#: A pause is so many times as long as what went took, so that others get most of the flusher.
-PAUSE_SHARE: Final = 3.0
-PAUSE_S_MAX: Final = 1.0
-#: It is looked again and again whether they are gone, with growing pauses, but not for ever.
-DELETED_PAUSE: Final = Backoff(first_s=0.001, most_s=0.05)
-DELETED_LOOKS_MAX: Final = 200
 #: The loop runs other things after so many partitions.
 PARTITIONS_PER_TURN: Final = 64
 #: While a disk is too full, and as long as that frees anything, a pass follows so soon.
@@ -285,9 +279,10 @@ class Retainer:
             if cut.holder:
                 self._early_held.setdefault(topic, cut.holder)
         found = [each for each in blocks if each[1].end_offset <= cut.offset]
-        if settings.retention_policy is RetentionPolicy.ARCHIVE:
+        is_archived = settings.archived_after_hours is not None
+        if is_archived and settings.retention_policy is RetentionPolicy.ARCHIVE:
             found = list(takewhile(lambda each: each[1].is_archived, found))
-        return [kept_of(*each) for each in found]
+        return [kept_of(*each, self._clock) for each in found]
 
     # One partition ------------------------------------------------------------------------------
     async def _retain(self, channel: Channel, work: "_Topic", early: Early | None) -> None:
@@ -333,10 +328,11 @@ class Retainer:
                 return
             if due or not (channel.older or channel.log is None or channel.log.size_bytes):
                 channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
-            if not due or not freed.blocks or not await self._are_deleted(channel):
+            if not due or not freed.blocks:
                 return
-            took_s = self._clock.monotonic() - begun_s
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_SHARE * took_s))
+            # The next ones, of this or another partition, wait until the files of these are gone.
+            if not await give_way(self._clock, begun_s, lambda: _deletes(channel)):
+                return
 
     async def _needs(self, channel: Channel, work: "_Topic") -> Needs:
         """Return who needs what of a topic, as it was ``NEEDS_S`` ago at most."""
@@ -345,19 +341,6 @@ class Retainer:
             work.needs_at = now
             work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
         return work.needs
-
-    async def _are_deleted(self, channel: Channel) -> bool:
-        """Return whether the files of dropped blocks are deleted, once they are or time is up.
-
-        They are deleted by the flusher, between flushes that others wait for. So the next ones, of
-        this or another partition, wait until these are gone.
-        """
-        logs = [each.log for each in (*channel.older, channel) if each.log is not None]
-        for number in range(1, DELETED_LOOKS_MAX):
-            if not any(log.flushing.deletes for log in logs):
-                return True
-            await asyncio.sleep(DELETED_PAUSE.pause_s(number))
-        return False
 
     def _decide(
         self,
@@ -369,7 +352,7 @@ class Retainer:
     ) -> Cut:
         logs = [each.log for each in (*channel.older, channel) if each.log is not None]
         return decide(
-            [kept_of(log, block) for log, block in blocks],
+            [kept_of(log, block, self._clock) for log, block in blocks],
             limits,
             start=blocks[0][1].start_offset if blocks else channel.start_offset,
             size_bytes=sum(log.size_bytes for log in logs),
@@ -385,7 +368,7 @@ class Retainer:
         if not cut.holder:
             self.held.pop(channel, None)
             return
-        kept = [kept_of(log, block) for log, block in blocks]
+        kept = [kept_of(log, block, self._clock) for log, block in blocks]
         held = [each for each in kept if cut.offset < each.end <= cut.wanted]
         due_ms = 0
         if limits.age_ms is not None and held[0].last_ms is not None:
@@ -404,7 +387,7 @@ class Retainer:
             return
         first_ms = None
         if limits.age_ms is not None:
-            first_ms = await first_ms_of(self._disk, self._runner, block)
+            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
         open_block = OpenBlock(block.start_offset, block.end_offset, first_ms)
         if must_roll(open_block, limits, now_ms=self._clock.wall_ms()):
             await self._logs.roll(channel, block)
@@ -417,12 +400,13 @@ class Retainer:
         if limits is not None and limits.age_ms is None:
             return
         now_ms = self._clock.wall_ms()
-        for _, block in blocks:
+        for log, block in blocks:
             if block.facts is None:
                 block.facts = await read_block(self._disk, self._runner, read_facts, block)
             if limits is None or block.facts is None:
                 continue
-            if limits.age_ms is not None and block.facts.last_ms > now_ms - limits.age_ms:
+            last_ms = kept_of(log, block, self._clock).last_ms
+            if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
 
 
@@ -467,6 +451,12 @@ def _leads(channel: Channel) -> bool:
 
 def _may_go_early(channel: Channel) -> bool:
     return channel.settings.retention_early_hours is not None and _leads(channel)
+
+
+def _deletes(channel: Channel) -> bool:
+    """Whether files of dropped blocks are still to be deleted."""
+    logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+    return any(log.flushing.deletes for log in logs)
 
 
 def _freed_by(blocks: Sequence[Kept]) -> int:

@@ -4,15 +4,20 @@ import asyncio
 import contextlib
 import enum
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-#: Calls of a lane that may never answer: nobody waits for them for ever, so they would pile up.
+#: Calls to a place that may never answer: nobody waits for them for ever, so they would pile up.
 CALLS_MAX: Final = 256
+#: Places with threads of their own. Those beyond share some, unless one before has no call.
+PLACES_MAX: Final = 16
+#: A place hangs that has answered none of its threads for so long: nothing more is asked there
+#: until one of these calls ends.
+HANGS_S: Final = 60.0
 
 
 class Lane(enum.Enum):
@@ -27,7 +32,8 @@ class Lane(enum.Enum):
     PURGE = ("purge", 1)  # deleting files, which may take seconds each
     VERIFY = ("verify", 1)  # reading everything, slowly
     ARCHIVE = ("archive", 1)  # archiving and restoring beside the log
-    # Places of archives that may not answer for ever. Nothing else waits behind these two.
+    # Places of archives that may not answer for ever. Each place has threads of its own, so nothing
+    # else waits behind these two, no other place either.
     ELSEWHERE = ("elsewhere", 4)  # reading there
     UPLOAD = ("upload", 1)  # writing and removing there, one thing after the other
     FIND = ("find", 1)  # searching for messages
@@ -41,19 +47,27 @@ class Lane(enum.Enum):
         return self.value[1]
 
     @property
-    def calls_max(self) -> int | None:
-        """How many calls may run or wait; None: who hands them in bounds them, by waiting."""
-        return CALLS_MAX if self in (Lane.ELSEWHERE, Lane.UPLOAD) else None
+    def by_place(self) -> bool:
+        """Whether each place has threads of its own, and a bound of calls that run or wait.
+
+        The calls of other lanes are bounded by who hands them in, who waits for them.
+        """
+        return self in (Lane.ELSEWHERE, Lane.UPLOAD)
 
 
 class Runner(Protocol):
     """Runs blocking calls without holding up the event loop, where there is a way to."""
 
-    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
         """Return what ``call()`` returns, or raise what it raises.
 
+        Args:
+            call: Blocks.
+            lane: Where it runs.
+            place: Whose answer it waits for, of a lane with threads for each (``Lane.by_place``).
+
         Raises:
-            TimeoutError: As many calls as may (``Lane.calls_max``) wait for that lane already.
+            TimeoutError: The place hangs, or as many calls as may wait for it already.
         """
         ...
 
@@ -100,47 +114,93 @@ def _look(work: "asyncio.Future[Any]") -> None:
         work.exception()
 
 
+class _Threads:
+    """The threads of one lane, or of one lane for one place.
+
+    Attributes:
+        calls: That run or wait.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self.calls = 0
+        self._lane = lane
+        self._pool = ThreadPoolExecutor(
+            max_workers=lane.threads, thread_name_prefix=f"vq-{lane.value[0]}"
+        )
+        self._begun: dict[object, float] = {}  # the calls that run, and since when
+
+    def begin(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Have a call made; count it until it has ended, whoever waits."""
+        self.calls += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, self._call, call)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _call(self, call: Callable[[], T]) -> T:
+        mark = object()
+        self._begun[mark] = time.monotonic()
+        try:
+            return call()
+        finally:
+            del self._begun[mark]
+
+    def _ended(self, _: "asyncio.Future[Any]") -> None:
+        self.calls -= 1
+
+    def why_not(self) -> str:
+        """Return why a place is not asked now; "": it is."""
+        running = list(self._begun.values())
+        if len(running) >= self._lane.threads and time.monotonic() - max(running) > HANGS_S:
+            return f"no answer for {time.monotonic() - max(running):.0f} s"
+        return f"{self.calls} calls wait for it already" if self.calls >= CALLS_MAX else ""
+
+    def close(self, *, wait: bool) -> None:
+        """Take no more calls; ``wait`` until those under way have ended."""
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+
+
 class ThreadRunner:
-    """Runs calls on threads, of each lane its own; they are made when they are needed."""
+    """Runs calls on threads, of each lane, or lane and place, its own; made when needed."""
 
     def __init__(self) -> None:
-        self._pools: dict[Lane, ThreadPoolExecutor] = {}
-        self._calls: Counter[Lane] = Counter()  # that run or wait, of lanes with a bound
+        self._threads: dict[tuple[Lane, str], _Threads] = {}
+        self._closed = False
 
-    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
         """See ``Runner.run``."""
-        loop = asyncio.get_running_loop()
-        if lane.calls_max is None:
-            return await loop.run_in_executor(self._pool(lane), call)
-        if self._calls[lane] >= lane.calls_max:
-            raise TimeoutError(f"{self._calls[lane]} calls wait for the places of archives already")
-        self._calls[lane] += 1
-        future = loop.run_in_executor(self._pool(lane), call)
-        future.add_done_callback(lambda _: self._ended(lane))
-        return await asyncio.shield(future)
+        if not lane.by_place:
+            return await self._threads_of(lane, "").begin(call)
+        threads = self._threads_of(lane, place)
+        why_not = threads.why_not()
+        if why_not:
+            raise TimeoutError(f"{place or 'the place of archives'}: {why_not}")
+        return await asyncio.shield(threads.begin(call))
 
-    def _ended(self, lane: Lane) -> None:
-        self._calls[lane] -= 1
-
-    def _pool(self, lane: Lane) -> ThreadPoolExecutor:
-        pool = self._pools.get(lane)
-        if pool is None:
-            pool = ThreadPoolExecutor(
-                max_workers=lane.threads, thread_name_prefix=f"vq-{lane.value[0]}"
-            )
-            self._pools[lane] = pool
-        return pool
+    def _threads_of(self, lane: Lane, place: str) -> _Threads:
+        threads = self._threads.get((lane, place))
+        if threads is None:
+            others = [each for each in self._threads if each[0] is lane and each[1]]
+            if place and len(others) >= PLACES_MAX:
+                idle = next((each for each in others if not self._threads[each].calls), None)
+                if idle is None:
+                    return self._threads_of(lane, "")
+                self._threads.pop(idle).close(wait=False)
+            threads = self._threads[lane, place] = _Threads(lane)
+            if self._closed:
+                threads.close(wait=False)
+        return threads
 
     async def close(self) -> None:
         """See ``Runner.close``."""
-        for lane in Lane:  # also those not made yet: nothing can be begun any more
-            self._pool(lane).shutdown(wait=False, cancel_futures=True)
+        self._closed = True
+        for threads in self._threads.values():
+            threads.close(wait=False)
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
 
         def join() -> None:
-            for pool in self._pools.values():
-                pool.shutdown(wait=True)
+            for threads in list(self._threads.values()):
+                threads.close(wait=True)
             with contextlib.suppress(RuntimeError):  # nobody waits, and the loop has ended
                 loop.call_soon_threadsafe(ended.set)
 
@@ -152,7 +212,7 @@ class ThreadRunner:
 class InlineRunner:
     """The twin for simulated clusters: runs calls on the loop."""
 
-    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
         """See ``Runner.run``. Gives way once, as the real one does."""
         await asyncio.sleep(0)
         return call()

@@ -28,7 +28,7 @@ from vq.broker.key_indexing import KeyIndexer
 from vq.broker.partitions import Partitions
 from vq.broker.relief import Relief
 from vq.broker.retaining import Retainer
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Runner
 from vq.broker.scrubbing import Scrubber
 from vq.broker.tasks import Tasks
 from vq.broker.topic_remover import TopicRemover
@@ -90,8 +90,7 @@ class Upkeep:
         self._partitions = partitions
         self._trash_keep_s = config.trash_keep_s
         self._tidy_interval_s = max(TIDY_LEAST_S, min(config.trash_keep_s, TIDY_INTERVAL_S))
-        self._elsewhere: list[Trashed] = []  # in the trash, with archives elsewhere, and due
-        self._elsewhere_due = asyncio.Event()
+        self._purging: set[str] = set()  # places of which archives of removed topics are removed
         self.scrubber = Scrubber(
             partitions.channels,
             verifier,
@@ -167,8 +166,7 @@ class Upkeep:
     def run_registered(self, tasks: Tasks) -> None:
         """Begin what a registered node does."""
         tasks.keep(self._tidy, "tidy up")
-        tasks.keep(self._empty_trash, "empty the trash")
-        tasks.keep(self._empty_trash_elsewhere, "purge archives elsewhere")
+        tasks.keep(lambda: self._empty_trash(tasks), "empty the trash")
         tasks.keep(self.archiver.run, "archive")
         tasks.keep(self._early_archiver.run, "archive early")
         tasks.keep(self._daily_runs.run, "make daily runs")
@@ -180,29 +178,32 @@ class Upkeep:
             await self._partitions.look_at_losses()
             await asyncio.sleep(self._tidy_interval_s)
 
-    async def _empty_trash(self) -> None:
-        """Remove data of removed topics after a while, in which an operator may take them back."""
+    async def _empty_trash(self, tasks: Tasks) -> None:
+        """Remove data of removed topics after a while, in which an operator may take them back.
+
+        A place of archives that does not answer holds up what has archives there, and nothing else.
+        """
         while True:
             try:
                 due = await self._partitions.due_trash(self._trash_keep_s)
-                self._elsewhere = [each for each in due if each.elsewhere]
-                if self._elsewhere:
-                    self._elsewhere_due.set()
-                here = [each for each in due if not each.elsewhere]
-                await self._partitions.purge_trash(here, Lane.PURGE)
-            except (OSError, VqError) as error:
-                logger.warning("trash cannot be emptied, trying again later", error=error)
+            except OSError as error:
+                _tell_full_trash(error)
+                due = []
+            for places in sorted({each.places for each in due} - self._purging - {""}):
+                self._purging.add(places)
+                tasks.start(self._purge(places, [each for each in due if each.places == places]))
+            await self._purge("", [each for each in due if not each.places])
             await asyncio.sleep(self._tidy_interval_s)
 
-    async def _empty_trash_elsewhere(self) -> None:
-        """Remove what has archives elsewhere: a place that does not answer holds up nothing else.
+    async def _purge(self, places: str, due: Sequence[Trashed]) -> None:
+        """Purge what has archives in the same places; what stays is due again at the next look."""
+        try:
+            await self._partitions.purge_trash(due)
+        except (OSError, VqError) as error:
+            _tell_full_trash(error)
+        finally:
+            self._purging.discard(places)
 
-        What cannot be removed is due again when the trash is looked at next.
-        """
-        while True:
-            await self._elsewhere_due.wait()
-            try:
-                await self._partitions.purge_trash(self._elsewhere, Lane.UPLOAD)
-            except (OSError, VqError) as error:
-                logger.warning("trash cannot be emptied, trying again later", error=error)
-            self._elsewhere_due.clear()  # what was listed meanwhile may be gone by now
+
+def _tell_full_trash(error: Exception) -> None:
+    logger.warning("trash cannot be emptied, trying again later", error=error)

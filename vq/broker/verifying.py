@@ -22,6 +22,7 @@ from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.store.archive import joined, place_of
 from vq.store.archived_file import stored_length
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
@@ -484,12 +485,13 @@ class Verifier:
 
         What is elsewhere is read on a lane of its own, and is not waited for without an end.
         """
-        lane = Lane.ELSEWHERE if any(each.is_elsewhere for each in pieces) else Lane.VERIFY
+        place = joined(each.place for each in pieces)
+        lane = Lane.ELSEWHERE if place else Lane.VERIFY
         try:
             while not scrub.done and not _gone(channel, log):
                 batches = scrub.batches
-                step = self._runner.run(scrub.step, lane)
-                if lane is Lane.ELSEWHERE:
+                step = self._runner.run(scrub.step, lane, place)
+                if place:
                     step = wait_at_most(ELSEWHERE_TIMEOUT_S, step)
                 read = await step
                 if then is not None:
@@ -497,8 +499,8 @@ class Verifier:
         except TimeoutError as error:
             scrub.unreachable = str(error)
         finally:  # behind a step that a cancellation left running
-            if lane is Lane.ELSEWHERE:
-                leave(self._runner.run(scrub.close, lane))
+            if place:
+                leave(self._runner.run(scrub.close, lane, place))
             else:
                 await self._runner.run(scrub.close, lane)
 
@@ -589,7 +591,7 @@ def _located(log: Log, piece: Piece) -> Piece:
     if block is None or block.start_offset != piece.block_start:
         return piece
     archive = block.archive
-    return piece._replace(path=block.path, is_elsewhere=archive is not None and bool(archive.url))
+    return piece._replace(path=block.path, place=place_of(archive.url) if archive else "")
 
 
 def _is_there(disk: Disk, piece: Piece) -> bool:

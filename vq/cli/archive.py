@@ -189,7 +189,7 @@ def history(invocation: Invocation, limit: int) -> None:
         raise CommandFailed(f"run {newest.number} has failed: {newest.error or newest.total.error}")
 
 
-_TOTAL = ("blocks", "bytes", "zip_bytes", "failed", "error")
+_TOTAL = ("blocks", "bytes", "zip_bytes", "failed", "later", "error")
 
 
 def _total(found: ArchiveTopicRun) -> dict[str, Any]:
@@ -198,6 +198,7 @@ def _total(found: ArchiveTopicRun) -> dict[str, Any]:
         "bytes": bytes_text(found.size_bytes),
         "zip_bytes": bytes_text(found.archive_bytes),
         "failed": found.failed,
+        "later": found.later,
         "error": found.error or None,
     }
 
@@ -258,6 +259,7 @@ def _total_json(found: ArchiveTopicRun) -> dict[str, Any]:
         "bytes": found.size_bytes,
         "zip_bytes": found.archive_bytes,
         "failed": found.failed,
+        "later": found.later,
     }
 
 

@@ -195,7 +195,7 @@ _NODE: Final = record(
     unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
 )
 
-_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE)
+_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE, later=WHOLE)
 _ARCHIVED_BLOCK: Final = record(
     topic=TEXT,
     partition=WHOLE,

@@ -25,12 +25,21 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.reading import children_or_none, gather_all, numbered_children
+from vq.coordination.registry import all_nodes
 from vq.coordination.update import Plan, apply_plan
-from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunCounter, RunResult
+from vq.coordination.values.runs import (
+    RUNS_KEPT,
+    RUNS_MAX,
+    ArchiveRun,
+    RunCounter,
+    RunResult,
+    covering,
+)
 from vq.errors import CoordinationError
 
 __all__ = [
     "Runs",
+    "TooManyRuns",
     "begin_runs",
     "forget_runs",
     "make_run",
@@ -49,11 +58,19 @@ class Runs:
         known: By number, in rising order.
         unreadable: Those whose znode has something else, with the error; nobody does them.
         since_ms: When a node first held the lease; 0: not known.
+        daily_ms: When the last daily run was due; 0: there was none.
     """
 
     known: Mapping[int, ArchiveRun] = field(default_factory=dict)
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     since_ms: int = 0
+    daily_ms: int = 0
+
+
+class TooManyRuns(CoordinationError):
+    """Too many runs wait for nodes that are to do them; none was made."""
+
+    retriable = False
 
 
 async def begin_runs(coordinator: Coordinator, now_ms: int) -> None:
@@ -80,6 +97,7 @@ async def make_run(
 
     Raises:
         LeaseNotHeld: Another node holds the lease; nothing was made.
+        TooManyRuns: Nodes do not do the runs that are there; a daily run is made all the same.
         CoordinationError: See ``update``.
     """
     path = RunCounter.path()
@@ -93,12 +111,20 @@ async def make_run(
         for number, known in runs.known.items():
             if known.nonce == run.nonce or (run.due_ms is not None and known.due_ms == run.due_ms):
                 return Plan([], number)
+        if lease is None and len(runs.known) >= RUNS_MAX:
+            raise TooManyRuns(
+                f"{len(runs.known)} runs of the archive are there, at most {RUNS_MAX} may be: some "
+                "node has not done them",
+                hint="`vq archive history` says which node is missing",
+            )
         counter = _counter(node)
         taken = [*runs.known, *runs.unreadable]
         number = max(counter.next, max(taken, default=-1) + 1)
         operations: list[Operation] = [] if check is None else [check]
+        daily_ms = counter.daily_ms if run.due_ms is None else run.due_ms
+        counter = replace(counter, next=number + 1, daily_ms=daily_ms)
         operations += [
-            Set(path, replace(counter, next=number + 1).encode(), node.stat.version),
+            Set(path, counter.encode(), node.stat.version),
             Create(ArchiveRun.path(number), run.encode()),
         ]
         return Plan(operations, number)
@@ -151,10 +177,15 @@ async def read_runs(
 
     await gather_all(read(number) for number in numbers if number not in found)
     try:
-        since_ms = _counter(await coordinator.get(RunCounter.path())).since_ms
+        counter = _counter(await coordinator.get(RunCounter.path()))
     except NoNode:
-        since_ms = 0
-    return Runs(dict(sorted(found.items())), dict(sorted(unreadable.items())), since_ms)
+        counter = RunCounter()
+    return Runs(
+        dict(sorted(found.items())),
+        dict(sorted(unreadable.items())),
+        counter.since_ms,
+        counter.daily_ms,
+    )
 
 
 async def read_results(
@@ -214,9 +245,26 @@ async def write_result(
 
 
 async def forget_runs(coordinator: Coordinator) -> None:
-    """Delete all runs but the newest ``RUNS_KEPT``; one that gets a result meanwhile stays."""
-    numbers = await numbered_children(coordinator, RunCounter.path())
+    """Delete runs that are not among the newest ``RUNS_KEPT``, and that no node is to do any more.
+
+    Every registered node has ended them, or a later run does their work. One that gets a result
+    meanwhile stays.
+    """
+    if len(await numbered_children(coordinator, RunCounter.path())) <= RUNS_KEPT:
+        return
+    runs = await read_runs(coordinator)
+    numbers = sorted([*runs.known, *runs.unreadable])
+    registered = {(each.group, each.node) for each in await all_nodes(coordinator)}
     for number in numbers[:-RUNS_KEPT]:
+        if number in runs.known and covering(runs.known, number) is None:
+            results = await read_results(coordinator, number)
+            ended = {
+                node
+                for node, each in results.items()
+                if isinstance(each, RunResult) and each.has_ended
+            }
+            if not results or registered - ended:
+                continue
         path = ArchiveRun.path(number)
         for name in await children_or_none(coordinator, path):
             await _delete(coordinator, join(path, name))

@@ -22,7 +22,7 @@ and the CRC-32 of its bytes; it is stored if both sizes are equal.
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -279,6 +279,14 @@ def owner_of(url: str) -> str:
     """Return which data directory owns a zip (``archive_owner``); "": the URL names none."""
     found = _OWNER.search(node_url(url))
     return "" if found is None else found[1]
+
+
+def joined(places: Iterable[str]) -> str:
+    """Return one name for several places; "" is none, and counts for nothing.
+
+    Threads are told apart by it: what waits for two places holds up neither for others.
+    """
+    return " ".join(sorted({*places} - {""}))
 
 
 def url_of(place: str, parts: Sequence[str], start_offset: int) -> str:

@@ -34,22 +34,21 @@ EARLY_MS_MAX: Final = 2 * HOUR_MS
 EARLY_SHARE: Final = 12
 
 
-def due(blocks: Sequence[Kept], *, after_hours: int, as_of_ms: int, committed: int) -> int:
+def due(blocks: Sequence[Kept], *, after_hours: int, as_of_ms: int) -> int:
     """Return how many of the blocks are due: the first ones.
 
-    The first one that is too young, or not committed, ends the search. A block whose time is not
+    The first one that is too young ends the search. A block whose time is not
     known is as old as the next one that has a time; without one it stays.
 
     Args:
         blocks: The closed blocks that are no archives, in rising order.
         after_hours: Of the topic.
         as_of_ms: Of the run.
-        committed: Nothing that ends behind this is taken.
     """
     age_ms = after_hours * HOUR_MS
     before_ms = as_of_ms - age_ms + min(EARLY_MS_MAX, age_ms // EARLY_SHARE)
-    for at, (block, time_ms) in enumerate(zip(blocks, times_of(blocks), strict=True)):
-        if time_ms is None or time_ms > before_ms or block.end > committed:
+    for at, time_ms in enumerate(times_of(blocks)):
+        if time_ms is None or time_ms > before_ms:
             return at
     return len(blocks)
 

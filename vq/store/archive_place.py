@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from vq.errors import CorruptData
 from vq.extras import install_command
 from vq.log_lines import get_logger
-from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub
+from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub, joined, place_of
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import FILE_MODE, Disk
 from vq.store.format import (
@@ -42,6 +42,7 @@ __all__ = [
     "local_path",
     "new_zip",
     "open_zip",
+    "places_below",
     "url_in",
     "zip_at",
 ]
@@ -453,6 +454,11 @@ def discard_all(disk: Disk, directory: Path, owns: Owns) -> None:
 def has_archives_elsewhere(disk: Disk, directory: Path) -> bool:
     """Whether a log below a directory has a zip elsewhere."""
     return next(_urls_below(disk, directory), None) is not None
+
+
+def places_below(disk: Disk, directory: Path) -> str:
+    """Return the places of the zips elsewhere of all logs below a directory; see ``joined``."""
+    return joined(map(place_of, _urls_below(disk, directory)))
 
 
 def _urls_below(disk: Disk, directory: Path) -> Iterator[str]:

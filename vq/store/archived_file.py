@@ -19,7 +19,7 @@ from typing import Final
 
 from vq.errors import Busy, CorruptData
 from vq.limits import MIB
-from vq.store.archive import Archive, ArchiveFiles, Chunk, Stub
+from vq.store.archive import Archive, ArchiveFiles, Chunk, Stub, place_of
 from vq.store.archive_place import Unreachable, ZipReader, open_zip
 from vq.store.disk import Buffer, Disk, File
 from vq.store.file_system import FileSystem
@@ -31,8 +31,8 @@ __all__ = [
     "NotInMemory",
     "fetch_stored",
     "inflate",
-    "is_elsewhere",
     "open_stored",
+    "place_of_file",
     "read_archive",
     "stored_length",
 ]
@@ -355,9 +355,12 @@ def _open(disk: Disk, path: Path, chunks: ChunkCache | None) -> File:
     return disk.open(path)
 
 
-def is_elsewhere(file: File) -> bool:
-    """Whether reading from a file that ``open_stored`` returned may wait for another machine."""
-    return isinstance(file, ArchivedFile) and bool(file.archive.url)
+def place_of_file(file: File) -> str:
+    """Return where the bytes of a file are that ``open_stored`` returned; "": on this disk.
+
+    Reading them may wait for another machine.
+    """
+    return place_of(file.archive.url) if isinstance(file, ArchivedFile) else ""
 
 
 def stored_length(disk: Disk, path: Path) -> int:

@@ -155,12 +155,16 @@ class Block:
         index: The sparse index, or None until it is needed.
         index_saved: Whether ``index`` may be forgotten: it is beside the block, or can be built.
         facts: Of a block that takes no more appends, once they are known.
+        ahead_since: Whether the block took no more appends when its append time was first seen to
+            lie ahead of the clock, and when that was, of a monotonic clock; None: it does not. For
+            whoever looks at its age.
         archive: What holds its bytes instead of a block file; None: a block file does.
         path: The block file, or the archive's stub.
     """
 
     __slots__ = (
         "_disk",
+        "ahead_since",
         "allocated",
         "archive",
         "cache",
@@ -197,6 +201,7 @@ class Block:
         self.index: OffsetIndex | None = None
         self.index_saved = True
         self.facts: BlockFacts | None = None
+        self.ahead_since: tuple[bool, float] | None = None
         self.file: File | None = None
         self.cache = cache
         self.archive: Archive | None = None

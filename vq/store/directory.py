@@ -14,6 +14,7 @@ A directory with a file that cannot be read is refused: nothing is moved or remo
 ``time`` is when the data were moved, as ``20261122T095600Z``.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,13 +24,17 @@ from pathlib import Path
 from typing import Final
 
 from vq.clock import Clock
-from vq.errors import CorruptData, DirectoryRefused
+from vq.errors import CorruptData, DirectoryRefused, InvalidArgument, VqError
 from vq.limits import is_topic_id, is_valid_name
 from vq.log_lines import get_logger
 from vq.model import check_name
 from vq.shown import shown
 from vq.store.archive_owner import ArchiveOwner
-from vq.store.archive_place import Unreachable, discard_all, has_archives_elsewhere
+from vq.store.archive_place import (
+    Unreachable,
+    discard_all,
+    places_below,
+)
 from vq.store.begun import BegunLogs
 from vq.store.block import PASSING_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
@@ -47,12 +52,22 @@ TRASH_NAME: Final = "@trash"
 KEPT_NAME: Final = "@kept"
 TOPIC_FILE_NAME: Final = "topic.json"
 TOPIC_VERSION: Final = 2
+_NO_DIRECTORY_ERRNOS: Final = frozenset({errno.ENOTDIR, errno.EEXIST})
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 _MOVED = re.compile(r"(?P<base>.+)\.(?P<time>\d{8}T\d{6}Z)(-\d+)?")
 
 
-def unusable(path: Path, error: OSError) -> DirectoryRefused:
-    """Return the error for a data directory that the system does not let us use."""
+def unusable(path: Path, error: OSError) -> VqError:
+    """Return the error for a data directory that the system does not let us use.
+
+    A path that names a file, or goes through one, is an unusable setting: another start meets it,
+    too.
+    """
+    if error.errno in _NO_DIRECTORY_ERRNOS:
+        return InvalidArgument(
+            f"data directory {path} cannot be used: it, or what it should lie in, is a file; give "
+            "one that can be made and written here"
+        )
     where = f" ({error.filename})" if error.filename not in {None, str(path)} else ""
     return DirectoryRefused(
         f"data directory {path} cannot be used: {error.strerror or error}{where}; give one that "
@@ -110,12 +125,12 @@ class Trashed:
     Attributes:
         path: Where they lie.
         topic_id: Of the topic; "" if the name does not tell it.
-        elsewhere: It has archives elsewhere, whose place may take long to answer.
+        places: Where it has archives elsewhere, which may take long to answer; see ``joined``.
     """
 
     path: Path
     topic_id: str
-    elsewhere: bool = False
+    places: str = ""
 
 
 class DataDirectory:
@@ -172,6 +187,7 @@ class DataDirectory:
         Raises:
             DirectoryRefused: Another process uses it, it belongs to something else, or it cannot be
                 made, read or written.
+            InvalidArgument: It cannot be a directory: a file is there.
         """
         try:
             for parent in [*disk.mkdir(path), path.parent]:
@@ -403,9 +419,7 @@ class DataDirectory:
         now_s = clock.monotonic()
         self._trashed = {name: self._trashed.get(name, now_s) for name in names}
         return [
-            Trashed(
-                trash / name, _topic_id_of(name), has_archives_elsewhere(self._disk, trash / name)
-            )
+            Trashed(trash / name, _topic_id_of(name), places_below(self._disk, trash / name))
             for name, since_s in sorted(self._trashed.items())
             if now_s - since_s >= keep_s
         ]

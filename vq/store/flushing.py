@@ -112,6 +112,12 @@ class Flushing:
         out = ticket is not None and bool(ticket.doomed or ticket.superseded)
         return out or bool(self.doomed or self.superseded)
 
+    @property
+    def saves(self) -> bool:
+        """Whether a checkpoint is still to be written, as behind the end of a block."""
+        ticket = self._ticket
+        return self.checkpoint_wanted or (ticket is not None and ticket.checkpoint is not None)
+
     def delete_again(self) -> bool:
         """Have the next ticket delete what an earlier one could not; whether there is something.
 

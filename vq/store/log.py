@@ -24,7 +24,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp
-from vq.store.archive import Archive
+from vq.store.archive import Archive, joined, place_of
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
@@ -476,12 +476,12 @@ class Log:
         block.use_archive(archive)
         self._tail.rolled |= block is self._blocks.last
 
-    def is_elsewhere(self, offset: int) -> bool:
-        """Whether something behind an offset is in archives that lie elsewhere."""
-        return any(
-            block.archive is not None and block.archive.url
+    def places_behind(self, offset: int) -> str:
+        """Return the places of what is behind an offset and lies elsewhere; see ``joined``."""
+        return joined(
+            place_of(block.archive.url)
             for block in self._blocks
-            if block.end_offset > offset
+            if block.end_offset > offset and block.archive is not None
         )
 
     def has(self, block: Block) -> bool:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
 from vq.log_lines import get_logger
 from vq.store import lookup
+from vq.store.archive import place_of
 from vq.store.archive_place import Unreachable
 from vq.store.archived_file import NotInMemory
 from vq.store.block import Block
@@ -196,8 +197,8 @@ class LogReader:
                 start = self._batch_start(block, max(offset, block.start_offset))
                 piece_end = min(block.end_offset, end)
                 archive = block.archive
-                is_elsewhere = archive is not None and bool(archive.url)
-                found.append(Piece(block.path, block.start_offset, start, piece_end, is_elsewhere))
+                place = place_of(archive.url) if archive is not None else ""
+                found.append(Piece(block.path, block.start_offset, start, piece_end, place))
         return found
 
     def _batch_start(self, block: Block, offset: int) -> int:

@@ -33,14 +33,14 @@ STEP_BATCHES: Final = 128
 class Piece(NamedTuple):
     """A run of whole batches ``[start, end)`` in the block at ``path``.
 
-    ``is_elsewhere``: it is in an archive at a URL, which may not answer.
+    ``place``: where its archive is, if that is at a URL, whose place may not answer; "": here.
     """
 
     path: Path
     block_start: int
     start: int
     end: int
-    is_elsewhere: bool = False
+    place: str = ""
 
     def open(self, disk: Disk) -> File:
         """Return the block's file, opened for this caller alone; any thread.

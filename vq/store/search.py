@@ -19,7 +19,7 @@ import google_crc32c
 from vq.errors import CorruptData
 from vq.limits import KIB
 from vq.store.archive_place import Unreachable
-from vq.store.archived_file import is_elsewhere
+from vq.store.archived_file import place_of_file
 from vq.store.batches import Batch, read_batches
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, decode_control, keys_name
@@ -175,8 +175,9 @@ class Search:
         try:
             if self._file is None:
                 self._file = piece.open(self._disk)
-                if is_elsewhere(self._file) and not piece.is_elsewhere:  # since a moment ago
-                    self._pieces[-1] = piece._replace(is_elsewhere=True)
+                place = place_of_file(self._file)
+                if place and not piece.place:  # since a moment ago
+                    self._pieces[-1] = piece._replace(place=place)
                     self.close()
                     return
                 self._index = self._load_index(piece, self._file)
@@ -198,9 +199,9 @@ class Search:
         self.position = max(self.position, min(self._at, self._end))
 
     @property
-    def waits_elsewhere(self) -> bool:
-        """Whether the next step reads from a place that may not answer for ever."""
-        return not self.done and self._pieces[-1].is_elsewhere
+    def waits_for(self) -> str:
+        """The place, which may not answer for ever, that the next step reads from; "": none."""
+        return "" if self.done else self._pieces[-1].place
 
     def fork(self) -> "Search":
         """Return a search that is where this one is, and shares nothing with it.

@@ -11,12 +11,13 @@ from support.waiting import until, until_true
 
 from vq.broker import archive_runs
 from vq.broker.archiving import PlaceAway
+from vq.broker.channel import Channel
 from vq.broker.node import Stage
 from vq.clock import ManualClock
 from vq.coordination.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics import change_settings
 from vq.coordination.values.runs import ArchiveRun, ArchiveTopicRun, RunResult, RunState
-from vq.errors import InvalidState, PartitionFailed
+from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log import Log
 
@@ -314,8 +315,50 @@ async def test_a_copy_archives_its_own_blocks(node_pair, monkeypatch: pytest.Mon
         kept = [noted(each, monkeypatch) for each in nodes]
         results = [await result_of(coordinator, number, each) for each in nodes]
     assert [each.state for each in results] == [RunState.DONE] * 2
-    assert [each.done[0] for each in kept] == [(0, 0), (0, 0)]
-    assert len(kept[0].done) == 2  # an idle copy may not know that its last message is committed
+    assert kept[0].done == kept[1].done, "the end of a quiet partition, too"
+    assert len(kept[0].done) == 2
+
+
+async def test_what_was_written_a_moment_ago_is_archived_by_the_first_run(served) -> None:
+    """With flush async it is not durable yet when the run ends its block."""
+    await alter(served, **ARCHIVE, flush="async")
+    await served.client.put("t", 0, [message(b"x" * 100)])
+    async with served.cluster.admin() as coordinator:
+        found = await done(coordinator, served.node, 48)
+    assert (found.state, found.total.blocks, found.total.error) == (RunState.DONE, 1, "")
+
+
+async def test_blocks_that_are_merely_too_early_are_taken_later(
+    served, archives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new master does not know yet what is committed: no failure."""
+    monkeypatch.setattr(archive_runs, "READY_S", 0.1)
+    starts = await blocks(served, 2)
+    channel = served.node._partitions.channels["t", 0]
+    end, channel.high_watermark = channel.high_watermark, starts[1]
+    committed = Channel._committed
+    monkeypatch.setattr(Channel, "_committed", lambda *_: starts[1])
+    async with served.cluster.admin() as coordinator:
+        found = await done(coordinator, served.node, 25)
+        assert (found.state, found.total.failed, found.total.error) == (RunState.DONE, 0, "")
+        assert (found.total.blocks, found.total.later) == (1, 2)
+        monkeypatch.setattr(archive_runs, "READY_S", 30.0)
+        number = await make_run(coordinator, run_of(served.node, 26))
+        await until(lambda: channel.parked)
+        monkeypatch.setattr(Channel, "_committed", committed)
+        channel.commit()
+        found = await result_of(coordinator, number, served.node)
+    assert (found.total.blocks, found.total.later) == (2, 0)
+    assert channel.high_watermark == end
+
+
+async def test_a_block_that_is_in_use_is_taken_later(served, archives) -> None:
+    """It becomes an archive early at this moment, say."""
+    starts = await blocks(served, 1)
+    archives.bad[starts[0]] = Busy("it is being archived")
+    async with served.cluster.admin() as coordinator:
+        found = await done(coordinator, served.node, 25)
+    assert (found.state, found.total.blocks, found.total.later) == (RunState.DONE, 1, 1)
 
 
 async def test_a_result_that_cannot_be_written_is_written_later_and_the_run_not_done_again(

@@ -11,12 +11,14 @@ from support.client import factory_of
 from support.node_pair import settled
 from support.waiting import WAIT_S, until, until_true
 
-from vq.broker import archiving, cold_reads, finding, key_indexing, verifying
+from vq import limits
+from vq.broker import archiving, cold_reads, finding, key_indexing, upkeep, verifying
 from vq.broker.channel import Channel
 from vq.broker.runner import Lane, ThreadRunner
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
 from vq.store import archive_writer
 from vq.store.block import Block
 from vq.store.log import Log, LogState
@@ -50,8 +52,8 @@ async def fill(served, blocks: int = 3) -> list[Block]:
     return list(log_of(served).closed_blocks)
 
 
-async def archive(served, block: Block) -> None:
-    await served.node._partitions.logs.archive(channel_of(served), block, URL)
+async def archive(served, block: Block, to: str = URL) -> None:
+    await served.node._partitions.logs.archive(channel_of(served), block, to)
 
 
 async def read_all(client: Client, begin: int = 0) -> bytes:
@@ -175,7 +177,7 @@ async def test_what_retention_drops_is_removed_elsewhere(served):
     Failing.down = False
     await until(lambda: not names(served, ".discard"))
     assert stored() == [f"{blocks[2].start_offset:016d}.zip"]
-    assert not log_of(served).flushing.discards
+    await until(lambda: not log_of(served).flushing.discards)
 
 
 async def test_a_zip_that_is_written_again_is_not_removed(served):
@@ -316,7 +318,9 @@ async def threaded(cluster, monkeypatch):
         await cluster.create_topic("t", partitions=1)
         await until(lambda: ("t", 0) in node._partitions.channels)
         client = await Client.connect(cluster.network, node.address)
-        served = SimpleNamespace(node=node, client=client, disk=cluster.disks["b1"])
+        served = SimpleNamespace(
+            node=node, client=client, disk=cluster.disks["b1"], cluster=cluster
+        )
         served.blocks = await fill(served, 6)
         yield served
     finally:
@@ -369,6 +373,116 @@ async def test_a_place_that_never_answers_keeps_no_other_block_without_a_key_ind
         threaded.node._upkeep.indexer.rebuild(log_of(threaded), block.start_offset)
     await until(lambda: blocks[5].index_path.with_suffix(".keys").name in names(threaded, ".keys"))
     assert len(names(threaded, ".keys")) == 5
+
+
+OTHER = "failing://other"
+
+
+async def test_a_place_that_never_answers_holds_up_no_other_place(threaded, monkeypatch):
+    """Each has threads of its own: to read, search, archive, verify and remove there."""
+    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
+    blocks, client, logs = threaded.blocks, threaded.client, threaded.node._partitions.logs
+    channel = channel_of(threaded)
+    before = await read_all(client, blocks[1].start_offset)
+    for block in blocks[:2]:
+        await archive(threaded, block)
+    for block in blocks[2:4]:
+        await archive(threaded, block, OTHER)
+    Failing.held = frozenset({"bucket"})
+    Failing.free.clear()
+    for _ in range(5):  # more than a lane has threads
+        with pytest.raises(Busy, match="no answer"):
+            await client.get("t", 0, 0)
+    with pytest.raises(Busy):
+        await archive(threaded, blocks[4])
+    assert await read_all(client, blocks[2].start_offset) == before[blocks[1].length :]
+    _, unreachable = await find(threaded, blocks[2].start_offset)
+    assert unreachable == []
+    assert (await logs.verify_archive(channel, blocks[2])).problem == ""
+    await archive(threaded, blocks[5], OTHER)
+    await logs.drop_before(channel, blocks[2].end_offset)
+    await settled(channel)
+    await until(lambda: len(channel.log.flushing.discards) == 2)
+    assert len(stored(OTHER)) == 2, "what is removed here waits for no other place"
+
+
+async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster, monkeypatch):
+    """One place hangs; data of a topic that had archives in another one go."""
+    monkeypatch.setattr(upkeep, "TIDY_LEAST_S", 0.05)
+    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
+    node = cluster.node(retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1)
+    node._runner = runner = ThreadRunner()
+    await node.start()
+    try:
+        client = await Client.connect(cluster.network, node.address)
+        for name, place in (("a", URL), ("z", OTHER)):
+            await cluster.create_topic(name, partitions=1)
+            await until(lambda name=name: (name, 0) in node._partitions.channels)
+            channel = node._partitions.channels[name, 0]
+            await client.put(name, 0, [message(b"x" * 500)])
+            channel.log.roll()
+            await settled(channel)
+            await node._partitions.logs.archive(channel, channel.log.closed_blocks[0], place)
+        Failing.held = frozenset({"bucket"})
+        Failing.free.clear()
+        async with factory_of(cluster) as factory:
+            for name in ("a", "z"):
+                await factory.admin.delete_topic(name, now=True)
+        trash = DATA / "@trash"
+        disk = cluster.disks["b1"]
+        await until(lambda: disk.exists(trash) and stored(OTHER) == [])
+        await until(lambda: [each.partition(".")[0] for each in disk.listdir(trash)] == ["a"])
+        assert len(stored()) == 1
+        Failing.free.set()
+        await until(lambda: disk.listdir(trash) == [])
+        assert stored() == []
+    finally:
+        Failing.free.set()
+        await node.stop()
+        await runner.close()
+
+
+async def test_few_archives_are_verified_for_one_connection_at_a_time(threaded, monkeypatch):
+    """More are refused at once; what nobody waits for any more ends."""
+    for block in threaded.blocks[:4]:
+        await archive(threaded, block)
+    ended: list[str] = []
+    logs = threaded.node._partitions.logs
+    verify = logs.verify_archive
+
+    async def noted(*args: object) -> object:
+        try:
+            found = await verify(*args)
+        except Exception as error:
+            ended.append(str(error))
+            raise
+        ended.append("verified")
+        return found
+
+    monkeypatch.setattr(logs, "verify_archive", noted)
+    Failing.free.clear()
+    cluster = threaded.cluster
+    other = await cluster.prove(await Client.connect(cluster.network, threaded.node.address))
+    await cluster.prove(threaded.client)
+
+    def ask(client: Client, number: int) -> "asyncio.Future[object]":
+        start = threaded.blocks[number].start_offset
+        request = wire.ArchiveRequest(action=1, topic="t", partition=0, start_offset=start)
+        return client.send(Command.ARCHIVE, request)
+
+    most = limits.ARCHIVES_PER_CONNECTION_MAX
+    waiting = [ask(other, number) for number in range(most)]
+    with pytest.raises(Busy, match="at most 2"):
+        decode_reply(await ask(other, most))
+    waiting.append(ask(threaded.client, most))
+    other.close()
+    await until(lambda: len(threaded.node._server.sessions) == 1)
+    Failing.free.set()
+    assert decode_reply(await waiting[-1]).problem == ""
+    await until(lambda: len(ended) == most + 1)
+    assert ended.count("verified") == 1
+    assert decode_reply(await ask(threaded.client, 0)).problem == ""
 
 
 async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own_lane(

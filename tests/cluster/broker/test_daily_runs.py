@@ -17,8 +17,8 @@ from vq.broker.daily import DAY_MS, DailyTime, last_due, next_due
 from vq.broker.daily_runs import DailyRuns, no_alarm
 from vq.clock import Clock
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.runs import begin_runs, make_run, read_runs
-from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun
+from vq.coordination.runs import begin_runs, forget_runs, make_run, read_runs, write_result
+from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunResult, RunState
 from vq.model import TopicSettings
 
 pytestmark = pytest.mark.virtual_time
@@ -248,6 +248,26 @@ async def test_the_newest_runs_are_kept(makers: Makers) -> None:
     found = await makers.runs()
     assert len(found) == RUNS_KEPT
     assert found[-1].by == "b1/n1"
+
+
+async def test_a_daily_run_that_was_forgotten_is_not_due_again(makers: Makers) -> None:
+    """Operators made many runs behind it."""
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.sleep_until_due()
+    await asyncio.sleep(daily_runs.AUDIT_S + 1)
+    [daily] = [each for each in await makers.runs() if each.due_ms is not None]
+    async with client_of(makers.ensemble) as client:
+        for n in range(RUNS_KEPT + 1):
+            dry = ArchiveRun(as_of_ms=1, started_ms=1, nonce=str(n), dry_run=True)
+            number = await make_run(client, dry)
+            await write_result(client, number, "b1", "n1", RunResult(state=RunState.DONE))
+        [oldest] = [n for n, each in (await read_runs(client)).known.items() if each == daily]
+        await write_result(client, oldest, "b1", "n1", RunResult(state=RunState.DONE))
+        await forget_runs(client)
+    assert daily not in await makers.runs()
+    await asyncio.sleep(2 * daily_runs.AUDIT_S)
+    assert not [each for each in await makers.runs() if each.due_ms is not None]
 
 
 async def test_zookeeper_that_is_away_delays_the_run(makers: Makers) -> None:

@@ -337,3 +337,28 @@ def test_a_zip_fits_below_the_mark_at_which_copies_stop():
     watch = DiskWatch(Marks())
     watch.observe(100, 1_000)
     assert [fits(watch, size) for size in (0, 69, 70, 71)] == [True, True, False, False]
+
+
+async def test_a_copy_archives_the_end_of_a_quiet_partition_early(node_pair):
+    """It has to ask its master whether that is committed."""
+    wanted = TopicSettings(partitions=1, retention_policy="archive")
+    async with node_pair.cluster.admin() as coordinator:
+        await change_settings(coordinator, "t", wanted)
+    await until(lambda: node_pair.channel("n2").settings == wanted)
+    node, channel, log = node_pair.nodes["n2"], node_pair.channel("n2"), node_pair.log("n2")
+    log.roll()
+    await settled(channel)
+    channel.high_watermark = channel.copies.told = 0
+    node_pair.disk("n2").free_space = lambda path: (150, 1000)
+    node._disks.main.look_now()
+    early = node._upkeep._early_archiver
+    monkey = early._logs.archive
+    done = []
+
+    async def archive(channel, block, to, still):
+        done.append(block.start_offset)
+        return await monkey(channel, block, None, still)
+
+    early._logs.archive = archive
+    await early.look()
+    assert done == [0]

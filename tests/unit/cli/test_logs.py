@@ -98,7 +98,9 @@ def _handlers() -> Iterator[None]:
     ("arguments", "code", "why"),
     [
         (["--node", "n1"], 2, "data is not set"),
-        (["--data", "{file}/below", "--group", "g", "--node", "n1"], 1, "cannot be used"),
+        (["--data", "{file}/below", "--group", "g", "--node", "n1"], 2, "is a file"),
+        (["--data", "{file}", "--group", "g", "--node", "n1"], 2, "is a file"),
+        (["--data", "/proc/nope", "--group", "g", "--node", "n1"], 1, "cannot be used"),
     ],
 )
 def test_the_last_line_of_a_broker_that_logs_json_is_json(

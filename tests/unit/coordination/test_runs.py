@@ -1,11 +1,13 @@
-"""Runs of the archive: made once, forgotten after a while, and set aside when unreadable."""
+"""Runs of the archive: made once, forgotten when they are done, set aside when unreadable."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
 from support.waiting import until
 
+from vq.coordination import runs
 from vq.coordination.coordinator import Check, NodeExists, WatchEvent
 from vq.coordination.leases import LeaseNotHeld
 from vq.coordination.memory import MemoryEnsemble
@@ -18,6 +20,7 @@ from vq.coordination.runs import (
     read_runs,
     write_result,
 )
+from vq.coordination.values.brokers import BrokerNode
 from vq.coordination.values.leases import LeaseFence
 from vq.coordination.values.runs import (
     RUNS_KEPT,
@@ -126,6 +129,65 @@ async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
     await write_result(client, 2, "b1", "n1", DONE)  # of a node that was away
     assert await read_results(client, 2) == {}
     assert await make_run(client, run("next")) == RUNS_KEPT + 3
+
+
+async def registered(client, *nodes: str) -> None:
+    for node in nodes:
+        made = BrokerNode(host=node, port=1)
+        await client.create(BrokerNode.path("b1", node), made.encode(), parents=True)
+
+
+async def test_a_run_that_a_registered_node_has_not_done_is_not_forgotten(client) -> None:
+    """Forty runs of forty topics, made at once: nodes do them one after the other."""
+    await registered(client, "n1", "n2")
+    for n in range(RUNS_KEPT + 10):
+        await make_run(client, run(str(n), topic=f"t{n}"))
+        await forget_runs(client)
+    assert len((await read_runs(client)).known) == RUNS_KEPT + 10
+    running = RunResult(state=RunState.RUNNING)
+    for n in range(RUNS_KEPT + 10):
+        await write_result(client, n, "b1", "n1", DONE)
+        await write_result(client, n, "b1", "n2", running if n == 4 else DONE)
+    await forget_runs(client)
+    assert list((await read_runs(client)).known) == [4, *range(10, RUNS_KEPT + 10)]
+    await write_result(client, 4, "b1", "n2", replace(DONE, state=RunState.FAILED))
+    await forget_runs(client)
+    assert list((await read_runs(client)).known) == list(range(10, RUNS_KEPT + 10))
+
+
+async def test_a_run_that_a_later_one_covers_is_forgotten_whoever_has_not_done_it(client) -> None:
+    await registered(client, "n1")
+    for n in range(RUNS_KEPT):
+        await make_run(client, run(str(n), topic=f"t{n}"))
+    await make_run(client, run("dry", dry_run=True))
+    await make_run(client, run("all"))
+    await forget_runs(client)
+    assert list((await read_runs(client)).known) == list(range(2, RUNS_KEPT + 2))
+    for n in range(2):
+        await make_run(client, run(f"later{n}", as_of_ms=7, topic="t"))
+        await forget_runs(client)
+    assert list((await read_runs(client)).known)[:2] == [4, 5]
+
+
+async def test_runs_that_nobody_does_are_refused_at_a_bound(client, monkeypatch) -> None:
+    """Not the daily one: it covers what was before it."""
+    monkeypatch.setattr(runs, "RUNS_MAX", 3)
+    for n in range(3):
+        await make_run(client, run(str(n), topic=f"t{n}"))
+    with pytest.raises(runs.TooManyRuns, match="at most 3"):
+        await make_run(client, run("more"))
+    assert await make_run(client, run("0", topic="t0")) == 0, "it is there"
+
+
+async def test_a_daily_run_is_remembered_when_it_is_forgotten(client) -> None:
+    await make_run(client, run("daily", due_ms=77))
+    for n in range(RUNS_KEPT + 1):
+        await make_run(client, run(str(n), dry_run=n > 0))
+        await write_result(client, n + 1, "b1", "n1", DONE)
+        await forget_runs(client)
+    found = await read_runs(client)
+    assert 0 not in found.known
+    assert found.daily_ms == 77
 
 
 async def test_results_are_those_that_nodes_wrote_last(client) -> None:

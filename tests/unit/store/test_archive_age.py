@@ -33,7 +33,7 @@ def blocks(*hours: float | None) -> list[Kept]:
 def test_blocks_are_due_in_order_by_their_last_batch(
     ages: tuple[float | None, ...], count: int
 ) -> None:
-    assert due(blocks(*ages), after_hours=24, as_of_ms=NOW_MS, committed=1_000) == count
+    assert due(blocks(*ages), after_hours=24, as_of_ms=NOW_MS) == count
 
 
 @pytest.mark.parametrize(("hours", "early"), [(1, 1 / 12), (12, 1), (24, 2), (1_000, 2)])
@@ -41,12 +41,7 @@ def test_a_block_is_due_a_twelfth_of_its_age_early_and_at_most_two_hours(
     hours: int, early: float
 ) -> None:
     for age, count in ((hours - early, 1), (hours - early - 0.01, 0)):
-        assert due(blocks(age), after_hours=hours, as_of_ms=NOW_MS, committed=1_000) == count
-
-
-def test_a_block_that_is_not_committed_is_not_due() -> None:
-    assert due(blocks(50, 40, 30), after_hours=24, as_of_ms=NOW_MS, committed=20) == 2
-    assert due(blocks(50, 40, 30), after_hours=24, as_of_ms=NOW_MS, committed=19) == 1
+        assert due(blocks(age), after_hours=hours, as_of_ms=NOW_MS) == count
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,7 @@ def test_what_one_run_ends_the_next_one_takes(day_hours: int, late_s: int) -> No
     last_ms = NOW_MS + late_s * 1_000
     assert must_roll(OpenBlock(0, 10, NOW_MS - DAY_MS), as_of_ms=NOW_MS)
     next_ms = NOW_MS + day_hours * HOUR_MS
-    assert due([Kept(0, 10, last_ms)], after_hours=24, as_of_ms=next_ms, committed=10) == 1
+    assert due([Kept(0, 10, last_ms)], after_hours=24, as_of_ms=next_ms) == 1
 
 
 def test_the_early_share_is_more_than_a_short_day_takes() -> None:

@@ -309,7 +309,7 @@ def test_the_trash_goes_with_its_archives_elsewhere() -> None:
     directory.move_topic("orders", "t1", clock, keep=False)
     [trashed] = directory.due_trash(clock, 0.0)
     Failing.down = True
-    assert trashed.elsewhere
+    assert trashed.places
     assert not directory.remove_trash(trashed)
     Failing.down = False
     assert directory.remove_trash(trashed)

@@ -368,16 +368,21 @@ class NoLock(RealDisk):
 
 
 @pytest.mark.parametrize(
-    ("place", "disk"),
-    [("/proc/nope", RealDisk()), ("file/sub", RealDisk()), ("read only", NoLock())],
-    ids=["not made", "below a file", "read only"],
+    ("place", "disk", "kind"),
+    [
+        ("/proc/nope", RealDisk(), DirectoryRefused),
+        ("file/sub", RealDisk(), InvalidArgument),
+        ("file", RealDisk(), InvalidArgument),
+        ("read only", NoLock(), DirectoryRefused),
+    ],
+    ids=["not made", "below a file", "a file", "read only"],
 )
 def test_a_directory_that_the_system_refuses_is_named(
-    tmp_path: Path, place: str, disk: Disk
+    tmp_path: Path, place: str, disk: Disk, kind: type[Exception]
 ) -> None:
     """The error says which directory, why, and what to give instead."""
     (tmp_path / "file").touch()
     path = tmp_path / place
-    with pytest.raises(DirectoryRefused, match=r"cannot be used: .*; give one") as refused:
+    with pytest.raises(kind, match=r"cannot be used: .*; give one") as refused:
         open_directory(disk, path)
     assert str(path) in str(refused.value)

@@ -13,8 +13,10 @@ from vq.coordination.coordinator import join
 from vq.coordination.paths import ARCHIVE
 from vq.coordination.values.value import Value
 
-#: Runs that are remembered: the newest ones.
+#: Runs that are remembered: the newest ones, and earlier ones that a node is still to do.
 RUNS_KEPT: Final = 30
+#: Nobody but the daily job makes a run while there are so many.
+RUNS_MAX: Final = 500
 #: Topics in the result of one node, those with failures and the most bytes first.
 RESULT_TOPICS_MAX: Final = 50
 ERROR_CHARACTERS_MAX: Final = 300
@@ -38,12 +40,14 @@ class RunCounter(Value):
     """``archive/runs``: ``next`` is the number of the next run.
 
     ``since_ms`` is when a node first held the lease: a daily run that was due earlier was not
-    missed.
+    missed. ``daily_ms`` is when the last daily run was due, which may be forgotten; 0: there was
+    none.
     """
 
     _what = "counter of runs"
     next: int = 0
     since_ms: int = 0
+    daily_ms: int = 0
 
     @staticmethod
     def path() -> str:
@@ -102,6 +106,8 @@ class ArchiveTopicRun:
         archive_bytes: Of the archives.
         failed: Blocks that are due and could not be archived.
         error: Why, of the first of them; "": all could.
+        later: Blocks that are due, and are not committed or not durable yet, or in use at this
+            moment: the next run takes them.
     """
 
     blocks: int = 0
@@ -109,6 +115,7 @@ class ArchiveTopicRun:
     archive_bytes: int = 0
     failed: int = 0
     error: str = ""
+    later: int = 0
 
     def plus(self, other: "ArchiveTopicRun") -> "ArchiveTopicRun":
         """Return both together; the first error counts."""
@@ -118,6 +125,7 @@ class ArchiveTopicRun:
             self.archive_bytes + other.archive_bytes,
             self.failed + other.failed,
             self.error or other.error,
+            self.later + other.later,
         )
 
 
@@ -214,4 +222,5 @@ def _topic_result(document: Mapping[str, Any]) -> ArchiveTopicRun:
         archive_bytes=int(document["archive_bytes"]),
         failed=int(document["failed"]),
         error=str(document.get("error", "")),
+        later=int(document.get("later", 0)),
     )

@@ -1,0 +1,85 @@
+"""Background work over many partitions gives the flusher a little at a time.
+
+A flush that ends hundreds of blocks takes seconds, and no batch of any topic is acknowledged
+meanwhile.
+"""
+
+import pytest
+from support.archives import done
+from support.broker import Client, MemoryCluster, message
+from support.late_clock import LateClock
+from support.waiting import until
+
+from vq.broker.data_disk import DataDisk
+from vq.broker.early_archives import EarlyArchiver
+from vq.broker.node import BrokerNode
+
+pytestmark = pytest.mark.virtual_time
+
+PARTITIONS = 150
+#: Of one walk the flusher has one block to end at a time; a flush may have what others wrote, too.
+LOGS_MAX = 4
+
+
+class Widths:
+    """How many logs each flush of a node had, from now on."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.seen: list[int] = []
+        flusher = cluster.flushers["b1"]
+        submit = flusher.submit
+
+        def note(tickets) -> None:
+            self.seen.append(len(tickets))
+            submit(tickets)
+
+        flusher.submit = note
+
+
+async def filled(cluster: MemoryCluster, **settings: object) -> BrokerNode:
+    """Start a node with a message in each of many partitions."""
+    node = await cluster.start()
+    await cluster.create_topic("t", partitions=PARTITIONS, **settings)
+    await until(lambda: len(node._partitions.channels) == PARTITIONS)
+    client = await Client.connect(cluster.network, node.address)
+    for number in range(PARTITIONS):
+        await client.put("t", number, [message(b"x" * 100)])
+    client.close()
+    return node
+
+
+def open_blocks(node: BrokerNode) -> int:
+    return sum(each.log.open_block is not None for each in node._partitions.channels.values())
+
+
+async def test_a_run_of_the_archive_ends_blocks_one_after_the_other(cluster) -> None:
+    node = await filled(cluster, retention_policy="archive")
+    widths = Widths(cluster)
+    async with cluster.admin() as coordinator:
+        await done(coordinator, node, 1.1)
+    assert open_blocks(node) == 0
+    assert max(widths.seen) <= LOGS_MAX
+
+
+async def test_early_archives_end_blocks_one_after_the_other(cluster) -> None:
+    node = await filled(cluster, retention_policy="archive")
+    clock = LateClock(node._clock, 2.0)
+    early: EarlyArchiver = node._upkeep._early_archiver
+    early._clock = clock
+    widths = Widths(cluster)
+    main: DataDisk = node._disks.main
+    cluster.disks["b1"].free_space = lambda path: (1, 100)
+    main.look_now()
+    await early.look()
+    assert open_blocks(node) == 0
+    assert max(widths.seen) <= LOGS_MAX
+
+
+async def test_retention_ends_blocks_one_after_the_other(cluster) -> None:
+    node = await filled(cluster, retention_hours=10, retention_policy="delete")
+    retainer = node._monitor._watched.retainer
+    retainer._clock = LateClock(node._clock, 11.0)
+    widths = Widths(cluster)
+    await retainer.look()
+    assert open_blocks(node) == 0
+    assert max(widths.seen) <= LOGS_MAX
