@@ -355,6 +355,19 @@ class SequenceGap(Refused):
     hint = "a batch of this producer is missing before this one; send it first"
 
 
+class SequenceTaken(Refused):
+    """Another batch is stored under the stamp of this one: it is no resend of that batch.
+
+    Somebody else has sent it, who knows the producer's id: these are in the log.
+    """
+
+    status = 50
+    hint = (
+        "somebody else writes with this producer's id; this batch is not stored, send its messages "
+        "again with another id"
+    )
+
+
 class ProducerFenced(Refused):
     status = 42
     hint = "a newer epoch of this producer id writes here; close this producer"

@@ -22,7 +22,7 @@ from vq.store.format import (
     md5,
 )
 from vq.store.offset_index import OffsetIndex
-from vq.store.producers import ProducerTable
+from vq.store.producers import ProducerTable, Records
 from vq.store.record import (
     Properties,
     boundaries,
@@ -210,13 +210,14 @@ def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int,
     for number, (producer, back, through_bytes) in enumerate(steps):
         sent = history.setdefault(producer, [])
         assert table.check(ProducerStamp(producer, 0, len(sent))) is None
-        table.record(ProducerStamp(producer, 0, len(sent)), number)
+        table.record(ProducerStamp(producer, 0, len(sent)), number, Records(1, number))
         sent.append(number)
         if through_bytes:
             table = ProducerTable.from_bytes(table.to_bytes())
         if back < len(sent):
             repeated = len(sent) - 1 - back
             assert table.check(ProducerStamp(producer, 0, repeated)) == sent[repeated]
+            table.compare(ProducerStamp(producer, 0, repeated), Records(1, sent[repeated]))
 
 
 # Both codecs --------------------------------------------------------------------------------------

@@ -53,8 +53,9 @@ from vq.model import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.store.divergence import Diverged
-from vq.store.format import CONTROL_BYTES
+from vq.store.format import CONTROL_BYTES, records_mark
 from vq.store.log import Log, LogState
+from vq.store.producers import Records
 from vq.store.ticket import SyncTicket
 
 logger = get_logger(__name__)
@@ -479,6 +480,7 @@ class Channel:
                 stamp = _new(ProducerStamp, (producer_id, producer_epoch, header.sequence))
                 first = log.producers.check(stamp, resend=header.resend)
                 if first is not None:
+                    log.producers.compare(stamp, Records(count, records_mark(crc)))
                     self._acknowledge_again(session, request_id, first)
                     return
             start = log.append(
@@ -530,7 +532,8 @@ class Channel:
         """Answer a batch that is stored already with its first result; return whether it is.
 
         For a topic that was closed, and a disk that is full: its producer has lost the answer, and
-        would not learn the outcome from a refusal.
+        would not learn the outcome from a refusal. Nothing looks at the body: the header has its
+        CRC, which says whether it is the batch that is stored.
         """
         log, role, place = self.log, self.role, self.place
         is_closed = self.state is State.NOT_WRITABLE
@@ -542,9 +545,11 @@ class Channel:
         stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
         try:
             first = log.producers.check(stamp)
+            if first is None:
+                return False
+            crc = header.crc if header.record_count else 0
+            log.producers.compare(stamp, Records(header.record_count, records_mark(crc)))
         except VqError:
-            return False
-        if first is None:
             return False
         self._acknowledge_again(session, request_id, first)
         return True

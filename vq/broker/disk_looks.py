@@ -18,6 +18,8 @@ __all__ = ["FLUSH_SILENT_S", "SILENT_S", "DiskLooks", "Seen"]
 SILENT_S: Final = 5.0
 #: A flush may have to wait for what other programs write; then the directory is silent, too.
 FLUSH_SILENT_S: Final = 15.0
+#: The wait for a look is cut into so many.
+STEPS: Final = 5
 
 
 class Seen(NamedTuple):
@@ -56,15 +58,20 @@ class DiskLooks:
     async def next(self) -> Seen | None:
         """Return what a look finds; None: there is no answer yet, after ``SILENT_S``.
 
-        One that is under way counts; so nothing piles up behind a directory that hangs.
+        One that is under way counts; so nothing piles up behind a directory that hangs. The wait is
+        cut into steps, each of which counts once: a loop that comes late, or a process that was
+        stopped, finds the answer that came meanwhile before it has counted them all.
         """
         work = self._under_way
         if work is None or work.done():
             self._since_s = self._clock.monotonic()
             work = asyncio.ensure_future(self._runner.run(self._look, Lane.LOOK))
             self._under_way = work
-        await asyncio.wait([work], timeout=SILENT_S)
-        if not work.done():
+        for _ in range(STEPS):
+            await asyncio.wait([work], timeout=SILENT_S / STEPS)
+            if work.done():
+                break
+        else:
             return None
         if self._under_way is work:
             self._under_way = None

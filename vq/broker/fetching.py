@@ -16,6 +16,7 @@ Sessions end with their connection. What they remember is bounded per connection
 """
 
 import enum
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -61,6 +62,7 @@ class Fetches:
         self._bounds = bounds
         self._sessions: dict[tuple[Session, int], FetchSession] = {}
         self._bytes: dict[Session, int] = {}
+        self._bytes_of: Counter[str] = Counter()  # by address
         self._bytes_total = 0
 
     def fetch(
@@ -123,18 +125,26 @@ class Fetches:
         """The text of the error when ``count_bytes`` refuses."""
         return (
             f"too many fetched partitions: at most {self._bounds.fetch_state_bytes_max} "
-            f"bytes are kept for a connection, {self._bounds.fetch_state_bytes_total_max} for all"
+            f"bytes are kept for a connection, {self._bounds.fetch_state_bytes_total_max} for all, "
+            "half of them for the connections of one address"
         )
 
     def count_bytes(self, session: Session, size: int) -> bool:
-        """Count ``size`` bytes for a connection; False, and nothing is counted, beyond a bound."""
+        """Count ``size`` bytes for a connection; False, and nothing is counted, beyond a bound.
+
+        The connections of one address get half of what there is for all.
+        """
         used = self._bytes.get(session, 0) + size
+        of_address = self._bytes_of[session.address] + size
+        total_max = self._bounds.fetch_state_bytes_total_max
         if (
             used > self._bounds.fetch_state_bytes_max
-            or self._bytes_total + size > self._bounds.fetch_state_bytes_total_max
+            or of_address > total_max // 2
+            or self._bytes_total + size > total_max
         ):
             return False
         self._bytes[session] = used
+        self._bytes_of[session.address] = of_address
         self._bytes_total += size
         return True
 
@@ -144,6 +154,9 @@ class Fetches:
         self._bytes[session] -= size
         if not self._bytes[session]:
             del self._bytes[session]
+        self._bytes_of[session.address] -= size
+        if not self._bytes_of[session.address]:
+            del self._bytes_of[session.address]
 
     def forget(self, session: Session, number: int) -> None:
         """A session has ended."""

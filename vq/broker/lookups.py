@@ -2,7 +2,8 @@
 
 A look-up waits for one read of its topic. Clients that ask for many topics must not keep the others
 waiting, so some of the places are for clients that ask for few, and names are read in turn: one of
-each client, then the next one of each. One read of a name answers all that wait for it.
+each client, then the next one of each. One read of a name answers all that wait for it, and one
+read of the list of topics all that wait for names which nobody here has heard of.
 
 Example, with three names to be read at a time:
 
@@ -18,14 +19,18 @@ from typing import Final, NamedTuple
 from vq.errors import VqError
 
 #: Look-ups that may wait. What a node lets wait at all is bounded where it comes in, but those
-#: whose connection has ended are not counted there any more.
-WAITING_MAX: Final = 65_536
+#: whose connection has ended are not counted there any more. Each is a dozen objects, and each full
+#: pass of the garbage collector looks at all of them while the loop stands still: 16 384 take it
+#: 0.03 s. One read answers for thousands, so they need not wait for long.
+WAITING_MAX: Final = 16_384
 #: Of these, look-ups of one client.
 WAITING_PER_ASKER_MAX: Final = 4_096
 #: A client with fewer look-ups than this asks for few ...
-FEW: Final = 16
+FEW: Final = 4
 #: ... and so many places are for such clients alone.
 KEPT: Final = WAITING_MAX // 4
+#: Names that one read of the list of topics answers for: walking through more takes too long.
+UNKNOWN_AT_ONCE_MAX: Final = 4_096
 
 #: Called after the read, with an error if that failed.
 Then = Callable[[VqError | None], None]
@@ -36,6 +41,20 @@ class Lookup(NamedTuple):
 
     asker: Hashable
     then: Then
+
+
+class Taken(NamedTuple):
+    """What is to be read next.
+
+    Attributes:
+        names: Topics to read.
+        lists: The list of topics is to be read, too.
+        lookups: What waits for that.
+    """
+
+    names: list[str]
+    lists: bool
+    lookups: list[Lookup]
 
 
 class Lookups:
@@ -87,20 +106,35 @@ class Lookups:
         self._counts[asker] += 1
         self._waiting += 1
 
-    def take(self, names_max: int) -> tuple[list[str], list[Lookup]]:
-        """Return the names to be read next, and all look-ups that such a read answers."""
+    def take(
+        self,
+        names_max: int,
+        is_known: Callable[[str], bool] = lambda _: True,
+        unknown_max: int = UNKNOWN_AT_ONCE_MAX,
+    ) -> Taken:
+        """Return what is to be read next, and all look-ups that this answers.
+
+        Args:
+            names_max: How many names that are known may be read.
+            is_known: Whether a name is that of a topic known here.
+            unknown_max: How many other names the list of topics may answer for.
+        """
         names: list[str] = []
         taken: list[Lookup] = []
-        while self._lines and len(names) < names_max:
+        unknown = 0
+        while self._lines and len(names) < names_max and unknown < unknown_max:
             asker, line = self._lines.popitem(last=False)
             found = self._first_waiting(line)
             if found is not None:
-                names.append(found)
                 taken += self._by_name.pop(found)
+                if is_known(found):
+                    names.append(found)
+                else:
+                    unknown += 1
             if line:
                 self._lines[asker] = line
         self._waiting -= len(taken)
-        return names, taken
+        return Taken(names, unknown > 0, taken)
 
     def take_all(self) -> list[Lookup]:
         """Return all look-ups that wait: ZooKeeper cannot be read."""

@@ -6,11 +6,13 @@ until the end of the loop iteration and leave with one ``writelines``, and one s
 deadlines of all connections.
 
 Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
-does not read its answers, or the node as a whole is at a bound. TCP then stops the peer.
+does not read its answers, or its share of what the node has for all is used up (``shares``). TCP
+then stops the peer. So many requests are handled in one turn of the loop; what came beside them
+waits, unread if it can, for the next turns, and connections take turns at that.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
@@ -18,6 +20,15 @@ from vq.broker.admission import Admission
 from vq.broker.config import ConnectionLimits
 from vq.broker.outgoing import Outgoing
 from vq.broker.session import Cancellable, Handler
+from vq.broker.shares import (
+    CUT_PER_REQUEST,
+    PIECE_BYTES,
+    REQUESTS_PER_TURN,
+    WAITED_PER_TURN,
+    Line,
+    is_full,
+    shared,
+)
 from vq.broker.silence import Silence
 from vq.broker.turn import Turn
 from vq.clock import Clock
@@ -46,6 +57,20 @@ LINGER_S: Final = 2.0
 LINGERING_MAX: Final = 64
 #: How many silent connections are ended when the process has run out of file descriptors.
 SILENT_ENDED: Final = 16
+#: A connection that keeps one part in so many of what the largest one keeps is large, too: a batch
+#: of the largest size beside a frame of the largest size.
+LARGE_PART: Final = 4
+
+
+class _Later:
+    """What a peer has sent that waits for a turn: requests, and behind them bytes as they came."""
+
+    __slots__ = ("events", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.events: deque[Opened | Request | Closing] = deque()
+        self.pieces: deque[bytes] = deque()
+        self.size = 0  # bytes of all, those of the events' piece included
 
 
 class BrokerSession(asyncio.Protocol):
@@ -53,7 +78,9 @@ class BrokerSession(asyncio.Protocol):
 
     __slots__ = (
         "_closing_since",
+        "_end_handshake",
         "_gathered",
+        "_later",
         "_outgoing",
         "_paused",
         "_server",
@@ -76,6 +103,8 @@ class BrokerSession(asyncio.Protocol):
         self._silence = Silence(server.now())
         self._closing_since: float | None = None
         self._gathered = 0
+        self._later: _Later | None = None
+        self._end_handshake: Callable[[], object] | None = None
         self._paused = False
         self.address = ""
         self.client_id = ""
@@ -92,28 +121,62 @@ class BrokerSession(asyncio.Protocol):
         # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         tune(transport)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
         self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
+        if self._end_handshake is None:
+            self._admit(transport.get_extra_info("peername"))
+        elif self._closing_since is not None:
+            self._transport.abort()
+
+    def announced(self, peername: object, abort: Callable[[], object]) -> None:
+        """See ``transport.Announced``: a connection in its TLS handshake is a silent one."""
+        self._end_handshake = abort
+        self._admit(peername)
+
+    def _admit(self, peername: object) -> None:
+        self.address = (
+            str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
+        )
         self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
-        """Have the requests in ``data`` handled, then see whether to go on reading."""
+        """Have the requests in ``data`` handled, in this turn if there is room in it."""
         if self._closing_since is not None:
             return
         self._silence.active = True
         server = self._server
+        left = server.requests_left
+        if left <= 0 or self._later is not None:
+            self._wait_for_turn((), data)
+            return
+        if left == REQUESTS_PER_TURN:
+            server.turn.schedule()  # its end begins the next one
+        events = self.connection.receive_data(data)
+        server.requests_left = left - len(events)
+        if len(events) <= left:
+            self._handle(events)
+        else:
+            self._handle(events[:left])
+            if self._closing_since is None:
+                self._wait_for_turn(events[left:], data)
+
+    def _handle(self, events: Sequence[Opened | Request | Closing]) -> None:
+        """Have requests handled, then see whether to go on reading."""
+        server = self._server
         handlers = server.handlers
         connection = self.connection
-        for event in connection.receive_data(data):
+        for event in events:
             if type(event) is Request:
                 request_id = event.request_id
                 if request_id.command in READS:
-                    self.reads += 1
-                    server.reads_waiting += 1
-                    if server.reads_waiting > server.limits.reads_waiting_max:
+                    if server.reads_waiting >= server.reads_shared and is_full(
+                        server.reads_waiting, server.limits.reads_waiting_max, self.reads
+                    ):
+                        self.reads += 1
+                        server.reads_waiting += 1
                         self.refuse(request_id, server.too_many_reads())
                         continue
+                    self.reads += 1
+                    server.reads_waiting += 1
                 else:
                     self.in_flight += 1
                     server.requests_waiting += 1
@@ -134,21 +197,72 @@ class BrokerSession(asyncio.Protocol):
         if (
             self.in_flight >= limits.requests_in_flight_max
             or self.put_bytes >= limits.put_bytes_in_flight_max
-            or server.requests_waiting >= limits.requests_waiting_max
-            or server.put_bytes >= limits.put_bytes_waiting_max
+            or (server.requests_waiting >= server.requests_shared and self._node_is_full())
+            or (server.put_bytes >= server.put_bytes_shared and self._node_is_full())
         ):
             self._pause()
         pending = connection.pending_bytes
         if pending != self._gathered:
-            server.gathered_bytes += pending - self._gathered
-            self._gathered = pending
-            if server.gathered_bytes > limits.gathered_bytes_max:
-                self.end(
-                    Busy(
-                        f"{server.gathered_bytes} bytes of incomplete frames are kept for all "
-                        f"connections, at most {limits.gathered_bytes_max} may be"
-                    )
-                )
+            self._count_gathered()
+
+    def _node_is_full(self) -> bool:
+        """Whether this connection may use no more of what the node has for all."""
+        server, limits = self._server, self._server.limits
+        return is_full(
+            server.requests_waiting, limits.requests_waiting_max, self.in_flight
+        ) or is_full(server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes)
+
+    def _count_gathered(self) -> None:
+        """Count what is kept of requests that are not whole, or wait for a turn."""
+        server = self._server
+        later = self._later
+        kept = self.connection.pending_bytes + (0 if later is None else later.size)
+        server.gathered_bytes += kept - self._gathered
+        self._gathered = kept
+        while server.gathered_bytes > server.limits.gathered_bytes_max:
+            server.end_largest()
+
+    def _wait_for_turn(self, events: Sequence[Opened | Request | Closing], data: bytes) -> None:
+        """Keep requests and the ``data`` they are of, or data alone, for the next turns."""
+        later = self._later
+        if later is None:
+            later = self._later = _Later()
+            self._server.line.add(self)
+        if events:
+            later.events.extend(events)
+        else:
+            later.pieces.append(data)
+        later.size += len(data)
+        self._count_gathered()
+        self._pause()
+
+    def take_turn(self, count: int) -> tuple[int, bool]:
+        """See ``shares.Waiting``."""
+        later = self._later
+        if later is None or self._closing_since is not None:
+            return 0, False
+        cost = 0
+        if not later.events and later.pieces:
+            piece = later.pieces.popleft()
+            if len(piece) > PIECE_BYTES:
+                later.pieces.appendleft(piece[PIECE_BYTES:])
+                piece = piece[:PIECE_BYTES]
+            later.events.extend(self.connection.receive_data(piece))
+            cost = len(later.events) // CUT_PER_REQUEST
+        events = [later.events.popleft() for _ in range(min(count, len(later.events)))]
+        self._handle(events)
+        cost += len(events)
+        if self._later is None:  # it was ended
+            return cost, False
+        if later.events:
+            return cost, True
+        later.size = sum(map(len, later.pieces))  # all of the piece of the events is handled
+        self._count_gathered()
+        if later.pieces:
+            return cost, True
+        self._later = None
+        self.maybe_resume()
+        return cost, False
 
     def eof_received(self) -> None:
         """The peer will send no more: close."""
@@ -180,6 +294,18 @@ class BrokerSession(asyncio.Protocol):
     def congested(self) -> bool:
         """See ``session.Session``."""
         return self._outgoing.congested
+
+    @property
+    def gathered(self) -> int:
+        """Bytes kept for this session of requests that are not whole, or wait for a turn."""
+        return self._gathered
+
+    def stalled_s(self, now: float) -> float:
+        """For how many seconds the frame has been incomplete that is so now."""
+        pending = self.connection.pending_frame
+        if pending is None or pending != self._silence.frame:
+            return 0.0  # since the last sweep
+        return self._silence.frame_for(pending, now)
 
     def count_put_bytes(self, change: int) -> None:
         """See ``session.Session``; also counted once the connection has ended."""
@@ -222,6 +348,8 @@ class BrokerSession(asyncio.Protocol):
         """Close without sending what waits."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._end_handshake is not None:
+            self._end_handshake()
 
     def sweep(self, now: float) -> None:
         """Close the connection if one of its deadlines passed; called every so often."""
@@ -273,7 +401,10 @@ class BrokerSession(asyncio.Protocol):
         server.leaves(self, event.error)
         self._outgoing.add(self.connection.data_to_send())
         self.write_out()
-        if transport is None or transport.is_closing():
+        if transport is None:
+            self.abort()
+            return
+        if transport.is_closing():
             return
         if self._paused:
             self._paused = False
@@ -293,6 +424,7 @@ class BrokerSession(asyncio.Protocol):
         server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
         self.in_flight = self.reads = self._gathered = 0
+        self._later = None
         self._outgoing.forget()
         for waiting in list(self.waiting):
             waiting.cancel()
@@ -334,13 +466,13 @@ class BrokerSession(asyncio.Protocol):
         limits, transport = self._server.limits, self._transport
         if (
             self._paused
+            and self._later is None
             and not self.congested
             and transport is not None
             and not transport.is_closing()
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
-            and self._server.requests_waiting < limits.requests_waiting_max
-            and self._server.put_bytes < limits.put_bytes_waiting_max
+            and not self._node_is_full()
         ):
             self._paused = False
             self._server.paused.pop(self, None)
@@ -360,7 +492,12 @@ class Server:
             and so never make a connection pause.
         put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
             ``session.Session``.
-        gathered_bytes: Bytes of incomplete frames kept for all sessions.
+        gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
+            for a turn of the loop.
+        requests_left: How many more requests may be handled in this turn of the loop.
+        line: The sessions whose requests wait for a turn.
+        requests_shared, reads_shared, put_bytes_shared: From here on, only sessions with few of
+            them get more; see ``shares``.
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
         refusals: How many requests were answered with which error.
@@ -388,6 +525,12 @@ class Server:
         self.reads_waiting = 0
         self.put_bytes = 0
         self.gathered_bytes = 0
+        self.requests_left = REQUESTS_PER_TURN
+        self.line = Line()
+        self.requests_shared = shared(limits.requests_waiting_max)
+        self.reads_shared = shared(limits.reads_waiting_max)
+        self.put_bytes_shared = shared(limits.put_bytes_waiting_max)
+        turn.on_end(self._begin_turn)
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
         self.refusals: Counter[type[VqError]] = Counter()
@@ -416,7 +559,42 @@ class Server:
         """Return the error for a read beyond the node's bound."""
         return Busy(
             f"{self.reads_waiting - 1} reads wait for data on this node, at most "
-            f"{self.limits.reads_waiting_max} may; read many partitions with one FETCH"
+            f"{self.limits.reads_waiting_max} may, and {self.reads_shared} for connections with "
+            "many; read many partitions with one FETCH"
+        )
+
+    def _begin_turn(self) -> None:
+        """Begin the next turn: have requests handled that waited for it."""
+        self.requests_left = REQUESTS_PER_TURN
+        if self.line:
+            self.requests_left -= WAITED_PER_TURN
+            self.turn.schedule()
+            self.line.take(WAITED_PER_TURN)
+
+    def end_largest(self) -> None:
+        """End the connection that costs most memory, of the address that costs most.
+
+        Of those that keep nearly as much as the largest one, it is the one whose frame has been
+        incomplete for longest: one that receives a large frame just now is not the culprit.
+        """
+        kept: Counter[str] = Counter()
+        for each in self.sessions:
+            kept[each.address] += each.gathered
+        ((address, _),) = kept.most_common(1)
+        now = self.now()
+        peers = [each for each in self.sessions if each.address == address]
+        most = max(each.gathered for each in peers)
+        largest = max(
+            (each for each in peers if each.gathered * LARGE_PART >= most),
+            key=lambda each: (each.stalled_s(now), each.gathered),
+        )
+        limits = self.limits
+        largest.end(
+            Busy(
+                f"{self.gathered_bytes} bytes of incomplete frames are kept for all connections, "
+                f"at most {limits.gathered_bytes_max} may be; this one keeps {largest.gathered} "
+                f"bytes, and {address} more than any other address"
+            )
         )
 
     def opened(self, session: BrokerSession) -> None:

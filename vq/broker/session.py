@@ -22,11 +22,13 @@ class Session(Protocol):
     """One open connection. Every request is answered once, by ``reply`` or ``refuse``.
 
     Attributes:
+        address: Of the peer.
         waiting: Requests parked for this session, cancelled when it ends.
         put_bytes: Bytes of its PUTs that wait: for a look-up, for the log, or for their
             acknowledgement. Changed by ``count_put_bytes`` only.
     """
 
+    address: str
     waiting: dict[Cancellable, None]
     put_bytes: int
 

@@ -45,7 +45,8 @@ PROBLEM_RETRY_S = 5.0
 ASKED_INTERVAL_S = 0.1
 #: ... and each is of so many topics at most: whoever asks next waits for no more than these.
 ASKED_AT_ONCE_MAX: Final = 256
-
+#: Requests that waited for such a read, answered in one turn of the loop.
+ANSWERS_PER_TURN: Final = 128
 
 #: Topics that could not be followed, listed by STATUS; further ones are counted.
 PROBLEMS_TOLD_MAX: Final = 20
@@ -155,9 +156,14 @@ class TopicsView:
         self._lookups.add(topic, asker, then)
         self._wake.set()
 
-    def _answer(self, asked: Iterable[Lookup], error: VqError | None) -> None:
-        """Call back those who asked; what one of them raises is no matter of the others."""
-        for lookup in asked:
+    async def _answer(self, asked: Iterable[Lookup], error: VqError | None) -> None:
+        """Call back those who asked; what one of them raises is no matter of the others.
+
+        In turns of the loop: thousands may have asked.
+        """
+        for number, lookup in enumerate(asked, 1):
+            if not number % ANSWERS_PER_TURN:
+                await asyncio.sleep(0)
             self._lookups.done(lookup)
             try:
                 lookup.then(error)
@@ -182,7 +188,7 @@ class TopicsView:
             before = await self._read_counts() if everything else None
             if listing:
                 listed = set(await children_or_none(self._coordinator, TOPICS, watch=self._watch))
-                followed = self._told | self.problems.keys() | self._read.keys() | self.removing
+                followed = self._followed
                 hints |= listed | followed if everything else listed ^ followed
             names = sorted(hints)
             found = await gather_all(self._read_one(name) for name in names)
@@ -233,8 +239,9 @@ class TopicsView:
             if loop.time() >= retry_at:
                 self._hints.update(self.problems)
                 retry_at = loop.time() + PROBLEM_RETRY_S
-            names, asked = self._lookups.take(ASKED_AT_ONCE_MAX)
+            names, lists, asked = self._lookups.take(ASKED_AT_ONCE_MAX, self._is_followed)
             self._hints.update(names)
+            self._list = self._list or lists
             error: VqError | None = None
             try:
                 await self.refresh()
@@ -246,10 +253,24 @@ class TopicsView:
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
             if error is not None:
                 asked += self._lookups.take_all()
-            self._answer(asked, error)
+            await self._answer(asked, error)
             if self._lookups:
                 self._wake.set()
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
+
+    @property
+    def _followed(self) -> set[str]:
+        """The names that are read again when the list of topics lacks them."""
+        return self._told | self.problems.keys() | self._read.keys() | self.removing
+
+    def _is_followed(self, name: str) -> bool:
+        """Whether a name is to be read by itself: the list of topics tells nothing new of it."""
+        return (
+            name in self._told
+            or name in self._read
+            or name in self.problems
+            or name in self.removing
+        )
 
     async def _read_one(self, name: str) -> _Found:
         known = self._read.get(name)

@@ -13,21 +13,23 @@ authentication. Whoever reaches the port reads all of it, so it listens on loopb
 
 import asyncio
 import http
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from vq.log_lines import get_logger
 from vq.model import Address
-from vq.remoting.transport import Listener, Network
+from vq.remoting.transport import ACCEPTS_PER_TURN, Listener, Network
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
 #: Longest request: its first line and all headers.
 REQUEST_BYTES_MAX: Final = 8192
-#: Connections at once; one more is told to come back.
-CONNECTIONS_MAX: Final = 16
+#: Connections at once. For one more, one that waits for its peer ends; if none does, the new one
+#: is told to come back. More than come in one turn of the loop, so that a whole request is seen.
+CONNECTIONS_MAX: Final = 4 * ACCEPTS_PER_TURN
 #: Until the request is whole.
 REQUEST_TIMEOUT_S: Final = 5.0
 #: Until the answer is made and the peer has taken it.
@@ -84,6 +86,22 @@ class HttpServer:
         """
         self._listener = await network.listen(address, lambda: HttpConnection(self))
 
+    def make_room(self, newcomer: "HttpConnection") -> None:
+        """End a connection that waits for its peer, or the newcomer if none does.
+
+        That is the oldest one whose request is not whole, else whose answer was not taken, of the
+        address that has most of these.
+        """
+        others = [each for each in self.connections if each is not newcomer]
+        waits = [each for each in others if not each.answering] or [
+            each for each in others if each.answered
+        ]
+        if not waits:
+            newcomer.refuse()
+            return
+        ((address, _),) = Counter(each.address for each in waits).most_common(1)
+        next(each for each in waits if each.address == address).refuse()
+
     async def close(self) -> None:
         """Stop listening and cut the open connections."""
         listener, self._listener = self._listener, None
@@ -96,13 +114,20 @@ class HttpServer:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection with one request."""
+    """One connection with one request.
+
+    Attributes:
+        address: Of the peer.
+        answering: Its request is whole, or it is being refused.
+        answered: Its answer was handed to the transport.
+    """
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._answering = False
+        self.address = ""
+        self.answering = self.answered = False
         self._ignored = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -111,18 +136,17 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or end it at once if there are too many."""
         self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
         connections = self._server.connections
         connections[self] = None
-        if len(connections) > CONNECTIONS_MAX:
-            self._write(
-                text_page(503, f"{CONNECTIONS_MAX} connections are open, no more may be; try again")
-            )
-            return
         self._cut_in(REQUEST_TIMEOUT_S)
+        if len(connections) > CONNECTIONS_MAX:
+            self._server.make_room(self)
 
     def data_received(self, data: bytes) -> None:
         """Answer once the request is whole."""
-        if self._answering:
+        if self.answering:
             self._ignored += len(data)
             if self._ignored > _IGNORED_BYTES_MAX:
                 self.abort()
@@ -138,13 +162,13 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(answer, Page):
             self._write(answer)
             return
-        self._answering = True
+        self.answering = True
         self._cut_in(ANSWER_TIMEOUT_S)
         self._task = begin_task(self._answer(answer))
 
     def eof_received(self) -> bool:
         """The peer sends no more; it may still wait for its answer."""
-        return self._answering
+        return self.answering
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection, and what was to be answered."""
@@ -156,6 +180,15 @@ class HttpConnection(asyncio.Protocol):
             self._task.cancel()
 
     # Own ----------------------------------------------------------------------------------------
+    def refuse(self) -> None:
+        """End the connection: too many are open."""
+        if self.answered:
+            self.abort()
+        else:
+            self._write(
+                text_page(503, f"{CONNECTIONS_MAX} connections are open, no more may be; try again")
+            )
+
     def abort(self) -> None:
         """Cut the connection."""
         if self._transport is not None:
@@ -182,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, page: Page) -> None:
         """Send the answer and close; what the peer does not take in time is dropped."""
-        self._answering = True
+        self.answering = self.answered = True
         transport = self._transport
         if transport is None or transport.is_closing():
             return

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
@@ -153,6 +153,18 @@ class Network(Protocol):
         Raises:
             Unreachable: No process listens there, the network is cut, or the deadline passed;
                 nothing was sent.
+        """
+        ...
+
+
+@runtime_checkable
+class Announced(Protocol):
+    """A protocol that counts connections from their first byte, not from the end of a handshake."""
+
+    def announced(self, peername: object, abort: Callable[[], object]) -> None:
+        """Note that a handshake begins; ``abort`` ends it.
+
+        ``connection_made`` follows, or ``connection_lost`` if the handshake fails.
         """
         ...
 
@@ -417,16 +429,36 @@ class TcpListener:
                 return
 
     async def _start(self, sock: socket.socket) -> None:
+        protocol = self._protocol_factory()
+        announced = self._announce(protocol, sock)
         try:
-            await self._loop.connect_accepted_socket(self._protocol_factory, sock, ssl=self._ssl)
+            await self._loop.connect_accepted_socket(
+                lambda: protocol,
+                sock,
+                ssl=self._ssl,
+                ssl_handshake_timeout=None if self._ssl is None else limits.HELLO_TIMEOUT_S,
+            )
         except OSError as error:  # the peer closed the connection, or its TLS handshake failed
             logger.info(
                 "connection ended before it was accepted", address=self._address, error=error
             )
             sock.close()
+            if announced:
+                protocol.connection_lost(error)
         except BaseException:
             sock.close()
+            if announced:
+                protocol.connection_lost(None)
             raise
+
+    def _announce(self, protocol: asyncio.Protocol, sock: socket.socket) -> bool:
+        """Tell the protocol of a connection whose TLS handshake begins; whether it was told."""
+        task = asyncio.current_task()
+        if self._ssl is None or task is None or not isinstance(protocol, Announced):
+            return False
+        with contextlib.suppress(OSError):  # the peer has closed it
+            protocol.announced(sock.getpeername(), task.cancel)
+        return True
 
     def _pause(self, why: str) -> None:
         """Pause accepting; the kernel holds new connections."""

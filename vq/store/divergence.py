@@ -42,7 +42,7 @@ from vq.store.format import (
 )
 from vq.store.manifest import Kind, ManifestEntry
 from vq.store.offset_index import OffsetIndex
-from vq.store.producers import ProducerTable
+from vq.store.producers import ProducerTable, Records
 
 __all__ = ["DIVERGED_MARK", "Diverged", "cut_back", "diverged"]
 
@@ -177,9 +177,9 @@ class _Cut:
                 messages += archive.messages
                 epoch, time = archive.epochs[-1][0], archive.last_ms
                 position, index, is_read = archive.end_offset, b"", False
-                for at, stamp in known.batches():
+                for at, stamp, records in known.batches():
                     if start <= at < position:
-                        producers.record(stamp, at)
+                        producers.record(stamp, at, records)
                 continue
             before = messages
             found = OffsetIndex(start, messages_before=messages)
@@ -188,12 +188,15 @@ class _Cut:
                     break
                 found.maybe_add(header.start_offset, messages - before, header.append_time_ms)
                 if header.producer_id:
-                    producers.record(header.stamp, header.start_offset)
+                    records = Records(header.record_count, header.records_mark)
+                    producers.record(header.stamp, header.start_offset, records)
                 messages += header.record_count
                 epoch, time = header.master_epoch, header.append_time_ms
                 position = header.end_offset
             index = found.to_bytes(end_offset=position, messages=messages - before)
-        if not is_read and any(stamp.producer_id not in producers for _, stamp in known.batches()):
+        if not is_read and any(
+            stamp.producer_id not in producers for _, stamp, _ in known.batches()
+        ):
             producers.forgot = True  # what it wrote in archives is not known
         if position != offset:
             raise InvalidArgument(

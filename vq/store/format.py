@@ -78,6 +78,7 @@ __all__ = [
     "pack_control",
     "parse_block_name",
     "parse_name",
+    "records_mark",
 ]
 
 #: Version of the whole data directory; a directory with a larger one is refused.
@@ -198,8 +199,11 @@ assert (max(COMPRESSIONS) + 1).bit_count() == 1, "SENDABLE_FLAGS_MASK relies on 
 
 _head_pack = CONTROL_HEAD.pack
 _header_pack = RECORD_HEADER.pack
+#: Stands for the head of a control record, in ``records_mark``.
+_NO_HEAD: Final = bytes(CONTROL_HEAD.size)
 _control_unpack = CONTROL_RECORD.unpack_from
 _extend_crc = google_crc32c.extend
+_NO_HEAD_CRC: Final[int] = google_crc32c.value(_NO_HEAD)
 
 
 class BatchHeader(NamedTuple):
@@ -229,6 +233,37 @@ class BatchHeader(NamedTuple):
     def stamp(self) -> ProducerStamp:
         """Who wrote it; the producer id 0 stands for nobody."""
         return ProducerStamp(self.producer_id, self.producer_epoch, self.producer_sequence)
+
+    @property
+    def records_mark(self) -> int:
+        """``records_mark`` of the CRC of the batch's records, which need not be read for it."""
+        head = _head_pack(
+            CONTROL_VERSION,
+            0,
+            self.producer_epoch,
+            self.master_epoch,
+            self.start_offset,
+            self.synced_offset,
+            self.byte_length,
+            self.record_count,
+            self.append_time_ms,
+            self.producer_id,
+            self.producer_sequence,
+            self.transaction_id,
+        )
+        crc: int = google_crc32c.value(head)
+        return self.crc ^ crc
+
+
+def records_mark(records_crc: int) -> int:
+    """Return a number that is equal for batches whose records have the same CRC, and for no others.
+
+    It follows from a control record alone: a CRC of A and B is the XOR of two numbers, of which one
+    depends on A and the length of B, and the other one is the CRC of B. The first one is the mark
+    of the records A; B is the head of the control record.
+    """
+    crc: int = _extend_crc(records_crc, _NO_HEAD)
+    return crc ^ _NO_HEAD_CRC
 
 
 def encode_control(header: BatchHeader, records_crc: int) -> bytes:

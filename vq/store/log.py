@@ -30,13 +30,14 @@ from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Buffer, Disk
 from vq.store.flushing import Flushing
-from vq.store.format import CHECKPOINT_NAME, CONTROL_BYTES
+from vq.store.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
 from vq.store.framing import check_frames, epoch_is_over, frame
 from vq.store.log_config import LogConfig, LogState
 from vq.store.log_reader import LogReader
 from vq.store.log_status import LogStatus
 from vq.store.log_tail import LogTail
 from vq.store.manifest import Kind, ManifestEntry
+from vq.store.producers import Records
 from vq.store.recovery import Case, Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
 
@@ -45,6 +46,7 @@ __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
 logger = get_logger(__name__)
 
 _OK: Final = LogState.OK  # looked up for each batch
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
 class Log:
@@ -309,7 +311,8 @@ class Log:
         )
         self._tail.write((control, records), size, record_count, now, epoch)
         if stamp is not None and stamp.producer_id:
-            self.producers.record(stamp, start)
+            held = _new(Records, (record_count, records_mark(records_crc)))
+            self.producers.record(stamp, start, held)
         return start
 
     def append_framed(self, data: bytes | memoryview) -> int:
@@ -346,7 +349,8 @@ class Log:
                 (view[:size],), size, batch.record_count, batch.append_time_ms, batch.master_epoch
             )
             if batch.producer_id:
-                self.producers.record(batch.stamp, batch.start_offset)
+                held = Records(batch.record_count, batch.records_mark)
+                self.producers.record(batch.stamp, batch.start_offset, held)
             view = view[size:]
         return status.end_offset
 

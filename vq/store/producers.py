@@ -4,34 +4,63 @@ Plain values in and out; the table is part of the checkpoint, is rebuilt from th
 behind it, and moves along when a partition moves. Not here: appending, or waiting for a flush.
 
     | size | field                                                              |
-    |  1   | version, 2                                                         |
+    |  1   | version, 3                                                         |
     |  1   | 1: producers were forgotten, 0: none was; version 1 lacks the byte  |
     |  4   | number of producers n                                              |
     |      | n times, least recently used first:                                |
     |  8   |   producer id                                                      |
     |  2   |   producer epoch                                                   |
     |  1   |   number of batches m, 1 to 5                                      |
-    | 16 m |   batches in rising order: sequence (8), start offset (8)          |
+    | 24 m |   batches in rising order: sequence (8), start offset (8),         |
+    |      |   number of records (4), their mark (4); versions 1 and 2 lack     |
+    |      |   these two                                                        |
     |  4   | CRC-32C of everything before                                       |
 """
 
 import struct
 from collections import OrderedDict, deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import google_crc32c
 
-from vq.errors import CorruptData, ProducerFenced, SequenceGap, SequenceStale, UnknownProducer
+from vq.errors import (
+    CorruptData,
+    ProducerFenced,
+    SequenceGap,
+    SequenceStale,
+    SequenceTaken,
+    UnknownProducer,
+)
 from vq.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_PARTITION_MAX
 from vq.model import ProducerStamp
 
-__all__ = ["ProducerTable"]
+__all__ = ["ProducerTable", "Records"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _HEAD: Final = struct.Struct(">B?I")
 _HEAD_1: Final = struct.Struct(">BI")
 _PRODUCER: Final = struct.Struct(">QHB")
-_BATCH: Final = struct.Struct(">QQ")
+_BATCH: Final = struct.Struct(">QQII")
+_BATCH_1: Final = struct.Struct(">QQ")
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
+_LAYOUTS: Final = {1: (_HEAD_1, _BATCH_1), 2: (_HEAD, _BATCH_1), _VERSION: (_HEAD, _BATCH)}
+
+
+class Records(NamedTuple):
+    """What tells the records of one batch from those of another; see ``format.records_mark``."""
+
+    messages: int
+    mark: int
+
+
+#: Of a batch in a table that did not tell it; no batch has so many records.
+_NOT_KNOWN: Final = Records(0xFFFF_FFFF, 0)
+
+
+class _Batch(NamedTuple):
+    sequence: int
+    start_offset: int
+    records: Records
 
 
 class _Entry:
@@ -42,7 +71,7 @@ class _Entry:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.last = -1
-        self.batches: deque[tuple[int, int]] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
+        self.batches: deque[_Batch] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
 
 
 class ProducerTable:
@@ -117,7 +146,28 @@ class ProducerTable:
             )
         return None
 
-    def record(self, stamp: ProducerStamp, start_offset: int) -> None:
+    def compare(self, stamp: ProducerStamp, records: Records) -> None:
+        """Return if a repeated batch, for which ``check`` gave an offset, is the one remembered.
+
+        Whoever may read a topic learns the stamps of its producers, and can send a batch with the
+        next one. That of the producer itself must not pass for its resend.
+
+        Raises:
+            SequenceTaken: Another batch has its sequence. This one is not stored.
+        """
+        producer_id, _, sequence = stamp
+        batches = self._entries[producer_id].batches
+        known = batches[sequence - batches[0].sequence].records
+        if known not in (records, _NOT_KNOWN):
+            raise SequenceTaken(
+                f"another batch has sequence {sequence} of producer {producer_id}: "
+                f"{known.messages} record(s) with the mark {known.mark:#010x} are stored, "
+                f"{records.messages} with the mark {records.mark:#010x} came"
+            )
+
+    def record(
+        self, stamp: ProducerStamp, start_offset: int, records: Records = _NOT_KNOWN
+    ) -> None:
         """Remember a batch that was appended, or was found in the log."""
         producer_id, epoch, sequence = stamp
         entries = self._entries
@@ -130,24 +180,25 @@ class ProducerTable:
         elif sequence != entry.last + 1:
             entry.batches.clear()
         entry.last = sequence
-        entry.batches.append((sequence, start_offset))
+        entry.batches.append(_new(_Batch, (sequence, start_offset, records)))
         entries.move_to_end(producer_id)
 
     def before(self, offset: int) -> "ProducerTable":
         """Return a table of the batches that start before ``offset``, of those remembered."""
         table = ProducerTable(forgot=self.forgot)
         for producer_id, entry in self._entries.items():
-            for sequence, start in entry.batches:
+            for sequence, start, records in entry.batches:
                 if start < offset:
-                    table.record(ProducerStamp(producer_id, entry.epoch, sequence), start)
+                    stamp = ProducerStamp(producer_id, entry.epoch, sequence)
+                    table.record(stamp, start, records)
         return table
 
-    def batches(self) -> list[tuple[int, ProducerStamp]]:
+    def batches(self) -> list[tuple[int, ProducerStamp, Records]]:
         """Return the batches remembered with their start offsets, in the order of these."""
         found = [
-            (start, ProducerStamp(producer_id, entry.epoch, sequence))
+            (start, ProducerStamp(producer_id, entry.epoch, sequence), records)
             for producer_id, entry in self._entries.items()
-            for sequence, start in entry.batches
+            for sequence, start, records in entry.batches
         ]
         return sorted(found)
 
@@ -160,7 +211,9 @@ class ProducerTable:
         parts = [_HEAD.pack(_VERSION, self.forgot, len(self._entries))]
         for producer_id, entry in self._entries.items():
             parts.append(_PRODUCER.pack(producer_id, entry.epoch, len(entry.batches)))
-            parts += [_BATCH.pack(*batch) for batch in entry.batches]
+            parts += [
+                _BATCH.pack(sequence, start, *records) for sequence, start, records in entry.batches
+            ]
         body = b"".join(parts)
         crc: int = google_crc32c.value(body)
         return body + crc.to_bytes(4, "big")
@@ -175,14 +228,14 @@ class ProducerTable:
         table = cls()
         if not data:
             return table
-        head = {1: _HEAD_1, _VERSION: _HEAD}.get(data[0])
+        head, batch = _LAYOUTS.get(data[0], (None, _BATCH))
         if head is None or len(data) < head.size + 4:
             raise CorruptData(f"{len(data)} bytes are no producer table of version 1 to {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a producer table fails its CRC")
         count = head.unpack_from(data)[-1]
         # Version 1 did not note it; a table only shrinks from the bound, so this errs on its side.
-        forgot = bool(data[1]) if head is _HEAD else count >= PRODUCERS_PER_PARTITION_MAX
+        forgot = count >= PRODUCERS_PER_PARTITION_MAX if head is _HEAD_1 else bool(data[1])
         table.forgot = forgot
         at = head.size
         try:
@@ -190,9 +243,10 @@ class ProducerTable:
                 producer_id, epoch, batches = _PRODUCER.unpack_from(data, at)
                 at += _PRODUCER.size
                 for _ in range(batches):
-                    sequence, offset = _BATCH.unpack_from(data, at)
-                    at += _BATCH.size
-                    table.record(ProducerStamp(producer_id, epoch, sequence), offset)
+                    sequence, offset, *records = batch.unpack_from(data, at)
+                    at += batch.size
+                    stamp = ProducerStamp(producer_id, epoch, sequence)
+                    table.record(stamp, offset, Records(*records) if records else _NOT_KNOWN)
         except struct.error as error:
             raise CorruptData(f"a producer table of {count} producers is cut off") from error
         if at != len(data) - 4:
@@ -207,11 +261,11 @@ def _repeated(entry: _Entry, stamp: ProducerStamp) -> int:
             f"producer {stamp.producer_id} sent sequence {sequence}, {entry.last + 1} comes next",
             details={"expected": entry.last + 1},
         )
-    oldest = entry.batches[0][0]
+    oldest = entry.batches[0].sequence
     if sequence < oldest:
         raise SequenceStale(
             f"producer {stamp.producer_id} sent sequence {sequence} again; only {oldest} to "
             f"{entry.last} are remembered",
             details={"oldest": oldest},
         )
-    return entry.batches[sequence - oldest][1]
+    return entry.batches[sequence - oldest].start_offset

@@ -27,9 +27,10 @@ from vq.store.format import (
     BatchHeader,
     decode_control,
     md5,
+    records_mark,
 )
 from vq.store.offset_index import OffsetIndex
-from vq.store.producers import ProducerTable
+from vq.store.producers import ProducerTable, Records
 
 __all__ = [
     "Behind",
@@ -112,7 +113,8 @@ def verify(
         epoch, time = master_epoch, append_time
         add(offset, messages - before, append_time)
         if fields[13]:
-            record_producer(ProducerStamp(fields[13], fields[6], fields[14]), offset)
+            stamp = ProducerStamp(fields[13], fields[6], fields[14])
+            record_producer(stamp, offset, Records(fields[11], records_mark(crc)))
         messages += fields[11]
         batches += 1
         offset += size

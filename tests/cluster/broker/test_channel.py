@@ -20,6 +20,7 @@ from vq.errors import (
     PartitionFailed,
     SequenceGap,
     SequenceStale,
+    SequenceTaken,
     StaleEpoch,
     StorageFailed,
     TopicClosed,
@@ -167,7 +168,8 @@ async def test_a_resend_gets_the_first_result_where_new_batches_are_refused(serv
     await refuse(served)
     again = await served.client.put("t", 0, [message(b"a")], **stamp, sequence=0, resend=True)
     assert (again.offset, again.duplicate) == (first.offset, True)
-    for fields in ({**stamp, "sequence": 1}, {**stamp, "sequence": 2}, {}):
+    others = ({**stamp, "sequence": 0}, {**stamp, "sequence": 1}, {**stamp, "sequence": 2}, {})
+    for fields in others:  # also one that has another content and the same stamp
         with pytest.raises(error):
             await served.client.put("t", 0, [message(b"b")], **fields)
     with pytest.raises(error):
@@ -240,6 +242,34 @@ async def test_a_first_batch_is_not_stored_again_once_its_producer_is_forgotten(
         assert (await client.offsets("t", 0)).log_end_offset == end
         assert (await put(9, resend=True)).duplicate
     assert not (await put(100)).duplicate
+
+
+async def test_another_batch_with_the_next_sequence_is_no_resend(served):
+    """Whoever may read learns a producer's stamp, and sends its next one: nothing is swallowed."""
+    client, foreign = served.client, message(b"foreign", 8)
+    await client.put("t", 0, [message(b"mine", 1)], sequence=0, **STAMP)
+    taken = await client.put("t", 0, [foreign], sequence=1, **STAMP)
+    for restart in (False, True):
+        if restart:
+            await served.node.stop()
+            served.node = await served.cluster.start()
+            client = await served.connect()
+        end = (await client.offsets("t", 0)).log_end_offset
+        for mine in ([message(b"mine", 2)], [foreign, foreign]):
+            for resend in (False, True):
+                with pytest.raises(SequenceTaken, match="another batch has sequence 1"):
+                    await client.put("t", 0, mine, sequence=1, resend=resend, **STAMP)
+        again = await client.put("t", 0, [foreign], sequence=1, **STAMP)
+        assert (again.offset, again.duplicate) == (taken.offset, True)
+        assert (await client.offsets("t", 0)).log_end_offset == end
+
+
+async def test_an_empty_batch_of_somebody_else_hides_no_first_batch(served):
+    """It begins an epoch of which the producer does not know."""
+    await served.client.put("t", 0, [], sequence=0, **STAMP)
+    assert (await served.client.put("t", 0, [], sequence=0, **STAMP)).duplicate
+    with pytest.raises(SequenceTaken):
+        await served.client.put("t", 0, [message(b"mine")], sequence=0, **STAMP)
 
 
 async def test_resends_are_recognised_after_a_restart(served):

@@ -24,6 +24,7 @@ from vq.errors import (
     PartitionFailed,
     PartitionRangeElsewhere,
     PartitionReadOnly,
+    SequenceTaken,
     StorageFailed,
     UnknownTopic,
 )
@@ -144,6 +145,15 @@ async def test_a_resend_across_the_move_is_recognised(pair):
     again = await pair.put(pair.new, sequence=0, **STAMP)
     assert (again.offset, again.duplicate) == (first.offset, True)
     assert not (await pair.put(pair.new, sequence=1, **STAMP)).duplicate
+
+
+async def test_another_batch_is_no_resend_across_the_move_either(pair):
+    """What the batches hold that the old group remembers moves along."""
+    await pair.put(pair.old, sequence=0, **STAMP)
+    await pair.move()
+    await pair.until_writable(pair.new)
+    with pytest.raises(SequenceTaken):
+        await pair.clients[pair.new].put("t", 0, [message(b"other")], sequence=0, **STAMP)
 
 
 async def test_what_was_adopted_survives_a_restart_before_the_placement_changes(pair):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import struct
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.broker import Client, message
@@ -235,6 +236,97 @@ async def test_incomplete_frames_of_all_connections_share_a_budget(cluster):
     await (await Client.connect(cluster.network, node.address)).status()
     assert [raw.closed.is_set() for raw in raws].count(True) == 1
     assert server.gathered_bytes == 2 * (40_000 - len(HELLO))
+
+
+async def test_stalled_frames_end_before_one_that_arrives(cluster):
+    """Whoever receives the last bytes is not the one that uses up the memory."""
+    node, server = await _strict(cluster, gathered_bytes_max=100_000)
+    frame = HELLO + _frame(Command.PUT, b"", b"x" * 1_000_000)
+    stalled = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
+    for raw in stalled:
+        raw.transport.write(frame[:30_000])
+    await until(lambda: server.gathered_bytes > 80_000)
+    server.sweep()
+    client = (await cluster.network.connect(node.address, Raw))[1]
+    client.transport.write(frame[:29_000])
+    await until(lambda: any(raw.closed.is_set() for raw in stalled))
+    assert "more than any other address" in str(await stalled[0].refused())
+    assert not client.closed.is_set()
+    assert server.gathered_bytes <= 100_000
+
+
+async def test_requests_sent_at_once_do_not_hold_up_another_connection(cluster):
+    """They are handled in turns of the loop; all are answered, each connection's in order."""
+    node, server = await _strict(cluster)
+    client = await Client.connect(cluster.network, node.address)
+    greedy = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(6)]
+    count = 900
+    pings = b"".join(
+        PREFIX.pack(PREFIX.size - 4, MAGIC_VERSION, 0, Command.PING, 0, number, 0)
+        for number in range(8, 8 + count)
+    )
+    for raw in greedy:
+        raw.transport.write(HELLO + pings)
+    await client.status()
+    answered = sum(len(raw.frames) for raw in greedy)
+    assert answered < 6 * count // 4
+    await until(lambda: all(len(raw.frames) > count for raw in greedy))
+    for raw in greedy:
+        assert [frame.correlation_id for frame in raw.frames[1:]] == [*range(8, 8 + count)]
+    assert (server.gathered_bytes, server.requests_waiting) == (0, 0)
+    await until(lambda: not server.paused)
+
+
+async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):
+    node, server = await _strict(cluster)
+    raws = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(4)]
+    pings = b"".join(
+        PREFIX.pack(PREFIX.size - 4, MAGIC_VERSION, 0, Command.PING, 0, number, 0)
+        for number in range(8, 5_000)
+    )
+    for raw in raws:
+        raw.transport.write(HELLO + pings)
+    await until(lambda: server.line)
+    for raw in raws:
+        raw.transport.abort()
+    await until(lambda: not server.sessions and not server.line)
+    assert (server.gathered_bytes, server.requests_waiting) == (0, 0)
+
+
+async def test_reads_of_greedy_connections_leave_room_for_the_others(cluster):
+    """Some that wait with many; one that reads a little is answered, also from the same address."""
+    node, _ = await _strict(cluster, reads_waiting_max=40)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
+    waiting = [each.send_get("t", 0, 0, max_wait_ms=60_000) for each in greedy for _ in range(20)]
+    await until(lambda: sum(each.done() for each in waiting) == 48)
+    for each in waiting:
+        if each.done():
+            with pytest.raises(Busy, match="for connections with many"):
+                decode_reply(await each)
+    client = await Client.connect(cluster.network, node.address)
+    mine = client.send_get("t", 0, 0, max_wait_ms=60_000)
+    await client.put("t", 0, [message(b"x")])
+    assert decode_reply(await mine).next_offset > 0
+
+
+async def test_what_fetch_sessions_keep_is_shared_by_addresses(cluster):
+    """The connections of one address get half of it."""
+    node, _ = await _strict(cluster, fetch_state_bytes_total_max=8 * 1024)
+    await cluster.create_topic("t")
+    fetches = node._dispatcher._fetches
+    client = await Client.connect(cluster.network, node.address)
+    await client.offsets("t", 0)
+    (session,) = node._server.sessions
+    size = 1_024
+    assert [fetches.count_bytes(session, size) for _ in range(5)] == [True] * 4 + [False]
+    other = Mock(address="another")
+    assert [fetches.count_bytes(other, size) for _ in range(5)] == [True] * 4 + [False]
+    for each in (session, other):
+        for _ in range(4):
+            fetches.uncount_bytes(each, size)
+    assert not fetches._bytes_of
 
 
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):

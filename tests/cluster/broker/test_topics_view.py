@@ -199,6 +199,11 @@ async def test_a_request_for_a_topic_just_made_waits_for_it(cluster):
     cluster.ensemble.release_events(cluster.coordinators["b1"])
 
 
+def as_if_followed(served):
+    """Have each name read by itself that is looked up, like that of a topic."""
+    served.node._partitions.view._is_followed = lambda name: True
+
+
 async def test_lookups_that_wait_are_bounded(served):
     """While ZooKeeper does not answer, one look-up too many is refused at once."""
     view, answers = served.node._partitions.view, []
@@ -229,6 +234,7 @@ async def test_the_lookups_of_one_connection_leave_room_for_the_others(served):
 
 async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(served, monkeypatch):
     """Sixteen connections name thousands of topics; who asks behind them waits for few reads."""
+    as_if_followed(served)
     monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 32)
     monkeypatch.setattr(topics_view, "ASKED_INTERVAL_S", 0)
     view, answered = served.node._partitions.view, []
@@ -251,8 +257,30 @@ async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(s
     assert len(reads) == 3_201
 
 
+async def test_one_read_of_the_list_answers_for_all_invented_topics(served, monkeypatch):
+    """None of them is read; the first answer to another connection is not behind all of them."""
+    view, answered, lists = served.node._partitions.view, [], []
+    monkeypatch.setattr(view, "_read_one", None)
+    children = topics_view.children_or_none
+
+    async def count(*args, **fields):
+        lists.append(args)
+        return await children(*args, **fields)
+
+    monkeypatch.setattr(topics_view, "children_or_none", count)
+    for number in range(3_000):
+        view.ask(f"invented{number}", answered.append, number % 16)
+    then = []
+    view.ask("ordinary", lambda _error: then.append(len(answered)), "another")
+    await until(lambda: len(answered) == 3_000)
+    assert then[0] <= 16
+    assert len(lists) == 1
+    assert set(answered) == {None}
+
+
 async def test_all_that_wait_are_told_when_zookeeper_cannot_be_read(served, monkeypatch):
     """Not one step of them after the other, each a pause later."""
+    as_if_followed(served)
     monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 2)
     view, answers = served.node._partitions.view, []
 
@@ -317,6 +345,7 @@ async def test_a_read_that_failed_is_done_again_soon(cluster, monkeypatch):
     monkeypatch.setattr(topics_view, "RETRY_S", 0.01)
     node = await cluster.start(refresh_interval_s=30.0)
     view, failed = node._partitions.view, []
+    view._is_followed = lambda name: True
     read_one = view._read_one
 
     async def fail_once(name):

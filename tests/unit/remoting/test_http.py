@@ -68,13 +68,34 @@ async def test_a_request_may_come_byte_by_byte(server) -> None:
     assert (await peer.answer()).text == "hello\n"
 
 
-async def test_more_connections_than_the_bound_are_refused(server) -> None:
+async def test_half_requests_do_not_keep_anybody_out(server) -> None:
+    """For each one more the oldest of them is ended, and told why."""
     peers = [await http_peer(server.network, HERE) for _ in range(CONNECTIONS_MAX)]
-    one_more = await http_peer(server.network, HERE)
-    assert (await one_more.answer()).status == 503
-    peers[0].transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
-    assert (await peers[0].answer()).status == 200
-    assert (await http_get(server.network, HERE, "/hello")).status == 200
+    peers[0].transport.write(b"GET /hello HT")
+    for _ in range(3):
+        assert (await http_get(server.network, HERE, "/hello")).status == 200
+    assert (await peers[0].answer()).status == 503
+    peers[-1].transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
+    assert (await peers[-1].answer()).status == 200
+
+
+async def test_one_more_than_can_be_answered_is_refused(server) -> None:
+    """Nobody is cut off while its page is being made."""
+    held = asyncio.Event()
+
+    async def slow() -> Page:
+        await held.wait()
+        return text_page(200, "slow")
+
+    server.routes["/slow"] = slow
+    peers = [await http_peer(server.network, HERE) for _ in range(CONNECTIONS_MAX)]
+    for peer in peers:
+        peer.transport.write(b"GET /slow HTTP/1.1\r\n\r\n")
+    await until(lambda: all(each.answering for each in server.connections))
+    assert (await http_get(server.network, HERE, "/hello")).status == 503
+    held.set()
+    for peer in peers:
+        assert (await peer.answer()).status == 200
 
 
 @pytest.mark.virtual_time

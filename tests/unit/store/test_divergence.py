@@ -111,6 +111,10 @@ def test_the_producers_of_what_is_left_are_known(kept: int) -> None:
     log = open_log(disk)
     for number in range(max(0, kept - 10), kept):
         assert log.producers.check(stamp(number)) == starts[number]
+    remembered = open_log(memory_disk())
+    for number in range(kept):
+        append(remembered, content(number), stamp=stamp(number))
+    assert log.producers.to_bytes() == remembered.producers.to_bytes()
     assert log.producers.check(stamp(kept)) is None
     assert append(log, b"next", epoch=2, stamp=stamp(kept)) == starts[kept]
 

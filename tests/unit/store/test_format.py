@@ -5,7 +5,13 @@ import pytest
 
 from vq.errors import CorruptData
 from vq.store import format
-from vq.store.format import BatchHeader, block_name, decode_control, encode_control
+from vq.store.format import (
+    BatchHeader,
+    block_name,
+    decode_control,
+    encode_control,
+    records_mark,
+)
 
 HEADER = BatchHeader(
     start_offset=0x1122334455,
@@ -82,3 +88,15 @@ def test_block_names_sort_as_their_offsets() -> None:
     assert format.parse_block_name(block_name(42)) == 42
     for name in ("42.block", "0000000000000042.index", "000000000000004x.block", "checkpoint"):
         assert format.parse_block_name(name) is None
+
+
+def test_the_mark_of_records_follows_from_their_crc_and_from_any_control_record() -> None:
+    """Whatever the control record says; another CRC has another mark."""
+    marks = set()
+    for crc in (0, 1, google_crc32c.value(RECORDS), 2**31, 2**32 - 1):
+        for header in (HEADER, HEADER._replace(start_offset=1, synced_offset=0, master_epoch=2)):
+            decoded = decode_control(encode_control(header, crc))
+            assert decoded is not None
+            assert decoded.records_mark == records_mark(crc)
+        marks.add(records_mark(crc))
+    assert len(marks) == 5

@@ -152,6 +152,7 @@ def test_producers_survive_restart_with_and_without_checkpoint() -> None:
     starts = [append(log, bytes(300), stamp=ProducerStamp(9, 2, n)) for n in range(12)]
     flush(log)
     for opened in (open_log(disk.crash(keep_none)), open_log(disk)):
+        assert opened.producers.batches() == log.producers.batches()
         assert opened.producers.check(ProducerStamp(9, 2, 11)) == starts[11]
         assert opened.producers.check(ProducerStamp(9, 2, 7)) == starts[7]
         assert opened.producers.check(ProducerStamp(9, 2, 12)) is None

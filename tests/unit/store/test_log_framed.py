@@ -89,6 +89,7 @@ def test_a_copy_goes_on_as_a_master() -> None:
     copy = open_log(disk, clock=ManualClock(wall_ms=10))
     copy_from(source, copy)
     assert copy.producers.check(ProducerStamp(5, 0, 0)) == start
+    assert copy.producers.batches() == source.producers.batches()
     with pytest.raises(NotMaster):
         append(copy, b"y", epoch=2)
     append(copy, b"y", epoch=4, stamp=ProducerStamp(5, 0, 1))

@@ -5,10 +5,18 @@ import struct
 import google_crc32c
 import pytest
 
-from vq.errors import CorruptData, ProducerFenced, SequenceGap, SequenceStale, UnknownProducer
+from vq.errors import (
+    CorruptData,
+    ProducerFenced,
+    SequenceGap,
+    SequenceStale,
+    SequenceTaken,
+    UnknownProducer,
+)
 from vq.limits import PRODUCERS_PER_PARTITION_MAX
 from vq.model import ProducerStamp
-from vq.store.producers import ProducerTable
+from vq.store.format import records_mark
+from vq.store.producers import ProducerTable, Records
 
 
 def stamp(sequence: int, *, epoch: int = 0, producer: int = 7) -> ProducerStamp:
@@ -102,8 +110,8 @@ def test_tables_of_version_1_are_read() -> None:
     small = ProducerTable.from_bytes(version_1(2))
     assert (len(small), small.forgot, small.check(stamp(0, producer=1))) == (2, False, 1)
     assert ProducerTable.from_bytes(version_1(PRODUCERS_PER_PARTITION_MAX)).forgot
-    with pytest.raises(CorruptData, match="version 1 to 2"):
-        ProducerTable.from_bytes(b"\3" + version_1(2)[1:])
+    with pytest.raises(CorruptData, match="version 1 to 3"):
+        ProducerTable.from_bytes(b"\4" + version_1(2)[1:])
 
 
 def test_bytes_come_back_in_order() -> None:
@@ -144,3 +152,40 @@ def test_a_table_of_before_an_offset_knows_nothing_behind_it() -> None:
     assert made.check(stamp(4)) == 4000
     assert made.check(stamp(5)) is None
     assert table().check(stamp(5)) == 5000
+
+
+def test_a_repeated_batch_is_compared_with_the_one_remembered() -> None:
+    """Number of records and their mark count, wherever the table came from."""
+    made = ProducerTable()
+    for sequence in range(6):
+        made.record(stamp(sequence), 1000 * sequence, Records(sequence, 100 + sequence))
+    for back in (made, made.copy(), made.before(6000)):
+        back.compare(stamp(1), Records(1, 101))
+        back.compare(stamp(5), Records(5, 105))
+        for other in (Records(5, 104), Records(4, 105), Records(0, 0)):
+            with pytest.raises(SequenceTaken, match="another batch has sequence 5 of producer 7"):
+                back.compare(stamp(5), other)
+    assert [records for _, _, records in made.batches()] == [
+        Records(each, 100 + each) for each in range(1, 6)
+    ]
+
+
+def test_an_empty_batch_is_not_taken_for_any_other() -> None:
+    """It begins an epoch; anybody may have sent it."""
+    made = ProducerTable()
+    made.record(stamp(0), 0, Records(0, records_mark(0)))
+    made.compare(stamp(0), Records(0, records_mark(0)))
+    with pytest.raises(SequenceTaken):
+        made.compare(stamp(0), Records(1, records_mark(5)))
+
+
+def test_batches_of_older_tables_are_taken_for_equal() -> None:
+    """Versions 1 and 2 did not tell what the batches hold; that is kept, through all copies."""
+    entry = struct.pack(">QHBQQ", 7, 0, 1, 0, 88)
+    for head in (struct.pack(">BI", 1, 1), struct.pack(">B?I", 2, True, 1)):
+        body = head + entry
+        back = ProducerTable.from_bytes(body + google_crc32c.value(body).to_bytes(4, "big"))
+        assert back.forgot == (head[0] == 2)
+        for each in (back, back.copy().before(89)):
+            assert each.check(stamp(0)) == 88
+            each.compare(stamp(0), Records(1, 5))

@@ -644,7 +644,7 @@ class PartitionQueue:
                 self._fail_behind(tuple(self.in_flight))
 
     def _final_error(self, batch: Batch, error: errors.VqError) -> errors.VqError:
-        if not batch.unknown or isinstance(error, errors.OutcomeUnknown):
+        if not batch.unknown or isinstance(error, errors.OutcomeUnknown | errors.SequenceTaken):
             return error
         return errors.TimedOut(f"{self.partition}: {error}; an earlier attempt had no answer")
 
@@ -652,8 +652,9 @@ class PartitionQueue:
         """Renumber the batches behind one that left without being stored."""
         if self._stamps.fixed:
             return  # they have failed with it
-        if gone.unknown or any(batch.sent or batch.unknown for batch in self.in_flight):
-            self._renumber(in_doubt=gone.unknown)
+        taken = isinstance(gone.error, errors.SequenceTaken)  # there is no hole behind it
+        if gone.unknown or taken or any(batch.sent or batch.unknown for batch in self.in_flight):
+            self._renumber(in_doubt=gone.unknown or taken)
         else:  # no copy with this number or a later one exists: use the numbers again
             self._number(list(self.in_flight), gone.stamp.sequence)
 

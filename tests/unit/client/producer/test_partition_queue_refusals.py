@@ -130,3 +130,33 @@ def test_a_new_master_is_tried_at_once() -> None:
     assert line.queue.retry_at - line.now == BACKOFF_S
     line.queue.led_by(Address("b1", 2), 2)
     assert line.send() == [batch]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_batch_whose_sequence_is_taken_is_not_stored_and_the_next_ones_are(unknown: bool) -> None:
+    """Somebody else uses the stamps; the next batch must not have the one that is taken."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1")
+    (batch,) = line.send()
+    if unknown:
+        line.cut(batch)
+        line.now = line.queue.retry_at
+        assert line.send() == [batch]
+    line.answer(batch, errors.SequenceTaken("somebody else's"))
+    assert outcomes(sent) == ["SequenceTaken"]
+    later = line.submit(b"2")
+    assert numbers(line.send()) == [(1, 0)]
+    assert outcomes(later) == ["pending"]
+
+
+def test_what_was_sent_behind_a_taken_sequence_may_be_stored() -> None:
+    """There is no hole: the broker takes what follows. So it must not be sent again."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2", b"3")
+    first, second, third = line.send()
+    line.queue.on_stored(second, 88)
+    line.answer(first, errors.SequenceTaken("somebody else's"))
+    assert outcomes(sent) == ["SequenceTaken", "SendResult", "TimedOut"]
+    assert not third.sent
+    line.later(1.0)
+    assert line.send() == []

@@ -1,0 +1,86 @@
+"""TLS handshakes that do not get on: they are silent connections, and are bounded like these."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from support.waiting import until
+
+from vq.broker.config import ConnectionLimits
+from vq.broker.server import Server
+from vq.broker.turn import Turn
+from vq.clock import SystemClock
+from vq.model import Address
+from vq.remoting.connection import ServerIdentity
+from vq.remoting.transport import TcpNetwork
+
+SILENT_MAX = 8
+
+
+@asynccontextmanager
+async def serving(**bounds: float) -> AsyncIterator[tuple[Server, Address]]:
+    """A broker's server behind TLS. It needs no certificate: no handshake comes so far."""
+    loop = asyncio.get_running_loop()
+    server = Server(
+        ConnectionLimits(before_hello_max=SILENT_MAX, **bounds),
+        handlers={},
+        turn=Turn(loop.call_soon),
+        clock=SystemClock(),
+        identity=ServerIdentity(cluster="c", group="b1", node="n1"),
+    )
+    network = TcpNetwork(server_ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    listener = await network.listen(Address("127.0.0.1", 0), server.new_session)
+    try:
+        yield server, listener.address
+    finally:
+        listener.close()
+        for session in list(server.sessions):
+            session.abort()
+        await until(lambda: not server.sessions)
+
+
+@contextmanager
+def silent(address: Address, count: int) -> Iterator[list[socket.socket]]:
+    peers = [socket.create_connection(address) for _ in range(count)]
+    for peer in peers:
+        peer.setblocking(False)
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def is_closed(peer: socket.socket) -> bool:
+    try:
+        return peer.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+async def test_handshakes_are_counted_as_silent_connections() -> None:
+    """At the bound the oldest are ended; those that fail leave nothing behind."""
+    async with serving() as (server, address):
+        with silent(address, 3 * SILENT_MAX) as peers:
+            await until(lambda: sum(map(is_closed, peers)) == 2 * SILENT_MAX)
+            assert [is_closed(peer) for peer in peers] == [True] * 16 + [False] * 8
+            await until(lambda: len(server.sessions) == SILENT_MAX)
+            assert server._admission.silent == SILENT_MAX
+            peers[-1].send(b"this is no handshake\r\n")
+            await until(lambda: len(server.sessions) == SILENT_MAX - 1)
+        await until(lambda: not server.sessions)
+        assert server._admission.silent == 0
+
+
+async def test_a_handshake_that_takes_too_long_is_ended() -> None:
+    async with serving(hello_timeout_s=0.05) as (server, address):
+        with silent(address, 3) as peers:
+            await until(lambda: len(server.sessions) == 3)
+            await asyncio.sleep(0.1)
+            server.sweep()
+            await until(lambda: all(map(is_closed, peers)))
+        await until(lambda: not server.sessions)
