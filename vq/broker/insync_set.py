@@ -1,10 +1,12 @@
 """The in-sync set of the group that this node leads: who joins it, and who leaves.
 
 The master looks at all copies a few times a second. A copy that has everything joins; one that
-falls behind, or is gone, leaves. ``coordination.insync`` decides what the record says then, and the
-record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``) from the
-moment at which its joining is intended, and until the record is known not to name it. Nobody joins
-while it is not known where a log of the master ends: it may have had what a copy lacks.
+falls behind, or is gone, leaves: at once if it is certainly dead, as its session has ended, or its
+machine says that nobody listens there. ``coordination.insync`` decides what the record says then,
+and the record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``)
+from the moment at which its joining is intended, and until the record is known not to name it.
+Nobody joins while it is not known where a log of the master ends: it may have had what a copy
+lacks.
 
 Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
@@ -16,7 +18,7 @@ it: with flush ``async``, it lies in page caches, and the topic asks for so many
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from vq.broker.channel import Channel
@@ -35,17 +37,23 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.insync import Candidate, ChangeRefused, joined, left
+from vq.coordination.reading import read_latest
+from vq.coordination.registry import read_node
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
+from vq.model import Address
 
 logger = get_logger(__name__)
 
 #: How often the copies are looked at.
 TICK_S: Final = 0.25
-#: A node in sync that was not where the log ended so long ago leaves the set.
-LAG_MAX_S: Final = 3.0
+#: A node in sync that was not where the log ended so long ago leaves the set. Sends wait for it, so
+#: this is less than the default deadline of ``send_sync``, 3 s, with a margin for the change.
+LAG_MAX_S: Final = 1.5
+#: Of one that was not there so long ago it is asked whether its session lives.
+SILENT_S: Final = 2 * TICK_S
 #: Sends wait at most so long for a node that is awaited and does not come.
 AWAITED_MAX_S: Final = 1.0
 #: A removal waits so long for a flush; then it is looked again whether the node is to leave.
@@ -74,6 +82,7 @@ class InSyncSet:
         channels: Returns all channels of the group.
         clock: For lags.
         node: This node.
+        is_dead: Returns whether the process that served at an address is certainly dead.
     """
 
     def __init__(
@@ -85,7 +94,9 @@ class InSyncSet:
         clock: Clock,
         *,
         node: str,
+        is_dead: Callable[[Address], Awaitable[bool]],
     ) -> None:
+        self._is_dead = is_dead
         self._role = role
         self._lease = lease
         self._coordinator = coordinator
@@ -129,12 +140,17 @@ class InSyncSet:
         """Look at the copies, for ever."""
         cause = ""
         while True:
+            paused_at = self._clock.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._begun.wait()
             self._begun.clear()
             if not self._epoch:
                 continue
+            late_s = self._clock.monotonic() - paused_at - TICK_S
+            if late_s > TICK_S:  # this loop stood still: what copies sent is not read yet
+                for member in self._members.values():
+                    member.caught_up_at += late_s
             try:
                 await self.look()
                 cause = ""
@@ -219,10 +235,9 @@ class InSyncSet:
         """Whether a node in sync keeps up, or may still come to it."""
         now = self._clock.monotonic()
         member = self._members.setdefault(node, _Member(now))
-        if node not in copying:
-            path = BrokerNode.path(self._role.group, node)
-            if await self._coordinator.exists(path) is None:
-                return False
+        is_silent = now - member.caught_up_at > SILENT_S
+        if (node not in copying or is_silent) and await self._is_gone(node, copying):
+            return False
         if all(
             _position(each, node) >= target
             for each, target in member.targets.items()
@@ -231,6 +246,13 @@ class InSyncSet:
             member.caught_up_at = now
             member.targets = _ends(channels)
         return now - member.caught_up_at <= LAG_MAX_S
+
+    async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
+        """Whether a node in sync is certainly no more what it was."""
+        registered = await read_node(self._coordinator, self._role.group, node)
+        return registered is None or (
+            node not in copying and await self._is_dead(registered.address)
+        )
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
@@ -373,8 +395,7 @@ class InSyncSet:
             nonlocal lost
             lost = lost or failed
             # A server that lags behind would show a set that is not the present one any more.
-            await self._coordinator.sync(path)
-            found = await self._coordinator.get(path)
+            found = await read_latest(self._coordinator, path)
             state = GroupState.decode(path, found.data)
             wanted = decide(state)
             if wanted == state:

@@ -38,7 +38,7 @@ from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.held_blocks import HeldBlocks
 from vq.broker.histogram import Histogram
-from vq.broker.insync_set import InSyncSet
+from vq.broker.insync_set import TICK_S, InSyncSet
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -50,6 +50,7 @@ from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.presence import Presence
+from vq.broker.refusals import is_dead
 from vq.broker.repairing import Repairer
 from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.server import Server
@@ -336,6 +337,7 @@ class BrokerNode:
             self._partitions.channels.values,
             clock,
             node=config.node,
+            is_dead=partial(is_dead, self._network, timeout_s=TICK_S),
         )
 
         def begin() -> None:
