@@ -59,7 +59,7 @@ AUDIT_S: Final = 1.0
 #: Pauses before a connection, or a partition, that failed is tried again.
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
-COMPARED_AT_ONCE: Final = 32
+COMPARED_AT_ONCE: Final = 256
 #: ZooKeeper removes the registration of a dead master within this time; later, the master may live.
 REMOVAL_TIMEOUT_S: Final = 1.0
 #: A connection, or a partition, that was copied for so long is well: its next failure is a first

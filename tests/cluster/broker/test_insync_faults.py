@@ -9,10 +9,11 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker.catching_up import LAG_MAX_S
 from vq.broker.channel import Channel
 from vq.broker.copies import Copies, CopyPosition
 from vq.broker.copying import CopySession
-from vq.broker.insync_set import LAG_MAX_S, InSyncSet
+from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator

@@ -13,7 +13,8 @@ from support.simulation.loop import VirtualLoop
 from support.waiting import until
 
 from vq.blocking.producer import _SEND_SYNC_S
-from vq.broker.insync_set import LAG_MAX_S, InSyncSet
+from vq.broker.catching_up import LAG_MAX_S
+from vq.broker.insync_set import InSyncSet
 
 pytestmark = pytest.mark.virtual_time
 
