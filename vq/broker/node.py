@@ -169,7 +169,7 @@ class BrokerNode:
             disk,
             self._runner,
             clock,
-            on_change=self._update_refusal,
+            on_change=self._disks_changed,
             on_gone=lambda gone, main: self._soundness.note_directory(gone=gone, main=main),
         )
         main = config.directories[0]
@@ -650,6 +650,10 @@ class BrokerNode:
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
+
+    def _disks_changed(self) -> None:
+        self._soundness.note_disks(full=self._disks.full)
+        self._update_refusal()
 
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
