@@ -629,7 +629,8 @@ class NodeInfo:
     """A registered broker process.
 
     ``pid`` and ``metrics_port`` are 0, and ``rack`` is "", if there is none or it is not known.
-    With ``damaged`` it says that it has damage in its logs that it has not repaired.
+    With ``damaged`` it says that it has damage in its logs that it has not repaired, with ``full``
+    that it refuses messages for a full disk.
     """
 
     group: str
@@ -642,6 +643,7 @@ class NodeInfo:
     rack: str = ""
     metrics_port: int = 0
     damaged: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from vq.broker.config import BrokerConfig
 from vq.broker.context import Place
 from vq.broker.data_disk import DataDisk
 from vq.broker.disk_looks import SILENT_S
+from vq.broker.disk_watch import DiskLevel
 from vq.broker.load import FlushMeter
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner
@@ -164,6 +165,11 @@ class DataDisks:
             return gone
         full = [each.not_ready for each in self.all if each.not_ready]
         return full[:1] if len(full) == len(self.all) else []
+
+    @property
+    def full(self) -> bool:
+        """Whether one of them refuses messages, as it is full."""
+        return any(each.watch.level >= DiskLevel.REFUSE for each in self.all)
 
     @property
     def free_bytes(self) -> int:

@@ -21,6 +21,7 @@ from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.copying import ANSWER_TIMEOUT_S, CopySession
 from vq.broker.partition_state import State
+from vq.broker.refusals import REFUSALS, REFUSED_PAUSE_S
 from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
 from vq.coordination.leadership import Following
@@ -58,10 +59,7 @@ AUDIT_S: Final = 1.0
 #: Pauses before a connection, or a partition, that failed is tried again.
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
-COMPARED_AT_ONCE: Final = 32
-#: A master that was connected is dead when its machine refuses so many connections, with a pause.
-REFUSALS: Final = 2
-REFUSED_PAUSE_S: Final = 0.05
+COMPARED_AT_ONCE: Final = 256
 #: ZooKeeper removes the registration of a dead master within this time; later, the master may live.
 REMOVAL_TIMEOUT_S: Final = 1.0
 #: A connection, or a partition, that was copied for so long is well: its next failure is a first

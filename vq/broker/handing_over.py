@@ -225,9 +225,10 @@ class HandOver:
         value = await registry.read_group(self._coordinator, group)
         drained = () if value is None else value.drained
         damaged = {each.node for each in nodes if each.damaged}
+        full = {each.node for each in nodes if each.full}
         if not wanted and not resigns:
-            able -= {*drained, *damaged}
-        heir = successor(state, epoch, wanted, self._behind(able), drained, damaged)
+            able -= {*drained, *damaged, *full}
+        heir = successor(state, epoch, wanted, self._behind(able), drained, damaged, full)
         return heir, registered[heir]
 
     def _may_leave(self) -> bool:

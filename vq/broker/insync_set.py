@@ -1,10 +1,12 @@
 """The in-sync set of the group that this node leads: who joins it, and who leaves.
 
 The master looks at all copies a few times a second. A copy that has everything joins; one that
-falls behind, or is gone, leaves. ``coordination.insync`` decides what the record says then, and the
-record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``) from the
-moment at which its joining is intended, and until the record is known not to name it. Nobody joins
-while it is not known where a log of the master ends: it may have had what a copy lacks.
+falls behind, or is gone, leaves: at once if it is certainly dead, as its session has ended, or its
+machine says that nobody listens there. ``coordination.insync`` decides what the record says then,
+and the record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``)
+from the moment at which its joining is intended, and until the record is known not to name it.
+Nobody joins while it is not known where a log of the master ends: it may have had what a copy
+lacks.
 
 Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
@@ -16,13 +18,14 @@ it: with flush ``async``, it lies in page caches, and the topic asks for so many
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final
 
+from vq.broker.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
 from vq.broker.channel import Channel
 from vq.broker.context import Role
 from vq.broker.lease import Lease
-from vq.broker.partition_state import State
 from vq.broker.replica_rules import may_join
 from vq.clock import Clock
 from vq.coordination.coordinator import (
@@ -35,33 +38,26 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.insync import Candidate, ChangeRefused, joined, left
+from vq.coordination.reading import read_latest
+from vq.coordination.registry import read_node
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
+from vq.model import Address
 
 logger = get_logger(__name__)
 
 #: How often the copies are looked at.
 TICK_S: Final = 0.25
-#: A node in sync that was not where the log ended so long ago leaves the set.
-LAG_MAX_S: Final = 3.0
+#: Of a node in sync that is behind for so long it is asked whether its session lives.
+SILENT_S: Final = 2 * TICK_S
 #: Sends wait at most so long for a node that is awaited and does not come.
-AWAITED_MAX_S: Final = 1.0
+AWAITED_MAX_S: Final = LAG_MAX_S
 #: A removal waits so long for a flush; then it is looked again whether the node is to leave.
 FLUSH_WAIT_S: Final = 1.0
 #: How often is looked whether a flush has ended that a removal waits for.
 _FLUSH_LOOK_S: Final = 0.002
-
-
-class _Member:
-    """What a node has to come to, and when it was there last."""
-
-    __slots__ = ("caught_up_at", "targets")
-
-    def __init__(self, now: float) -> None:
-        self.caught_up_at = now
-        self.targets: dict[Channel, int] = {}
 
 
 class InSyncSet:
@@ -74,6 +70,7 @@ class InSyncSet:
         channels: Returns all channels of the group.
         clock: For lags.
         node: This node.
+        is_dead: Returns whether the process that served at an address is certainly dead.
     """
 
     def __init__(
@@ -85,7 +82,9 @@ class InSyncSet:
         clock: Clock,
         *,
         node: str,
+        is_dead: Callable[[Address], Awaitable[bool]],
     ) -> None:
+        self._is_dead = is_dead
         self._role = role
         self._lease = lease
         self._coordinator = coordinator
@@ -96,8 +95,9 @@ class InSyncSet:
         self._agreed: frozenset[str] = frozenset()  # the other nodes that the record names,
         self._named: dict[str, int] = {}  # and the registrations with which we had them named
         self._starts: dict[Channel, int] = {}  # where the logs ended when the epoch began
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Pursuit[Channel]] = {}
         self._ends: dict[Channel, int] = {}  # of the logs, at the last look
+        self._looked_at = clock.monotonic()
         self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
         self._refused = ""  # why the last change was, as it was logged
         self._awaited: dict[str, float] = {}  # since when; it was not asked yet
@@ -113,7 +113,7 @@ class InSyncSet:
         self._agreed = self._role.insync
         self._named = {}
         self._members = {}
-        self._ends = {}
+        self._ends, self._looked_at = {}, self._clock.monotonic()
         self._asked = set()
         self._awaited = {}
         self._leave_is_over()
@@ -129,12 +129,17 @@ class InSyncSet:
         """Look at the copies, for ever."""
         cause = ""
         while True:
+            paused_at = self._clock.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._begun.wait()
             self._begun.clear()
             if not self._epoch:
                 continue
+            late_s = self._clock.monotonic() - paused_at - TICK_S
+            if late_s > TICK_S:  # this loop stood still: what copies sent is not read yet
+                for member in self._members.values():
+                    member.forgive(late_s)
             try:
                 await self.look()
                 cause = ""
@@ -153,9 +158,8 @@ class InSyncSet:
         """
         epoch = self._epoch
         channels = list(self._channels())
-        copying: set[str] = set()
+        copying = self._look_at_positions(channels)
         for channel in channels:
-            copying.update(channel.copies.positions)
             if channel.log is not None and channel not in self._starts:  # it was opened later
                 self._starts[channel] = channel.log.end_offset
         if len(self._starts) > len(channels):  # topics were deleted, partitions moved away
@@ -163,7 +167,7 @@ class InSyncSet:
             self._starts = {each: start for each, start in self._starts.items() if each in here}
         if leaves := self._leaves:
             # ZooKeeper may have agreed already: then this is not given up.
-            gives_up = not self._leave_asked and await self._is_well(leaves, channels, copying)
+            gives_up = not self._leave_asked and await self._is_well(leaves, copying)
             if self._epoch != epoch:
                 return
             if not gives_up:
@@ -172,7 +176,7 @@ class InSyncSet:
             self._leave_is_over()
             self._count()
         for node in sorted(self._role.insync - self._awaited.keys()):
-            is_well = await self._is_well(node, channels, copying)
+            is_well = await self._is_well(node, copying)
             if self._epoch != epoch:
                 return
             if not is_well:
@@ -187,6 +191,26 @@ class InSyncSet:
                 return
         self._await_near(channels, copying)
 
+    def _look_at_positions(self, channels: Collection[Channel]) -> set[str]:
+        """Look how far all nodes are; return those that copy."""
+        now, ends = self._clock.monotonic(), _ends(channels)
+        compared: dict[str, int] = {}  # partitions in which there is something
+        for channel in channels:
+            counts = 1 if channel in ends else 0
+            for node in channel.copies.positions:
+                compared[node] = compared.get(node, 0) + counts
+        copying = set(compared)
+        known, self._members = self._members, {}
+        for node in sorted(copying | self._role.insync):
+            member = known.get(node)
+            if member is None:
+                arrival_s = ARRIVAL_S if node in self._role.insync else 0.0
+                member = Pursuit(now, self._ends, self._looked_at, arrival_s=arrival_s)
+            member.look(now, ends, compared.get(node, 0), partial(_position, node))
+            self._members[node] = member
+        self._ends, self._looked_at = ends, now
+        return copying
+
     def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
         """Have nodes count that are nearly there, and those no more that did not come."""
         now = self._clock.monotonic()
@@ -194,13 +218,10 @@ class InSyncSet:
             if node not in copying or now - since > AWAITED_MAX_S:
                 del self._awaited[node]
                 self._count()
-        ends, self._ends = self._ends, _ends(channels)
-        if not self._ends.keys() <= ends.keys():
-            return  # one that nobody has looked at before
         if not all(each.tells_end for each in channels):
             return  # nobody may join
         for node in sorted(set(copying) - self._role.insync):
-            if all(_position(each, node) >= ends[each] for each in self._ends):
+            if node in self._members and self._members[node].is_near():
                 self._awaited[node] = now
                 self._count()
 
@@ -213,24 +234,22 @@ class InSyncSet:
             channel.commit()
 
     # Decisions ----------------------------------------------------------------------------------
-    async def _is_well(
-        self, node: str, channels: Collection[Channel], copying: Collection[str]
-    ) -> bool:
+    async def _is_well(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync keeps up, or may still come to it."""
-        now = self._clock.monotonic()
-        member = self._members.setdefault(node, _Member(now))
-        if node not in copying:
-            path = BrokerNode.path(self._role.group, node)
-            if await self._coordinator.exists(path) is None:
-                return False
-        if all(
-            _position(each, node) >= target
-            for each, target in member.targets.items()
-            if each.state is not State.CLOSED
-        ):
-            member.caught_up_at = now
-            member.targets = _ends(channels)
-        return now - member.caught_up_at <= LAG_MAX_S
+        member = self._members.get(node)
+        if member is None:  # the set was changed since the look began
+            return True
+        is_silent = member.stays_behind(self._clock.monotonic(), SILENT_S)
+        if (node not in copying or is_silent) and await self._is_gone(node, copying):
+            return False
+        return not member.stays_behind(self._clock.monotonic(), LAG_MAX_S)
+
+    async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
+        """Whether a node in sync is certainly no more what it was."""
+        registered = await read_node(self._coordinator, self._role.group, node)
+        return registered is None or (
+            node not in copying and await self._is_dead(registered.address)
+        )
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
@@ -373,8 +392,7 @@ class InSyncSet:
             nonlocal lost
             lost = lost or failed
             # A server that lags behind would show a set that is not the present one any more.
-            await self._coordinator.sync(path)
-            found = await self._coordinator.get(path)
+            found = await read_latest(self._coordinator, path)
             state = GroupState.decode(path, found.data)
             wanted = decide(state)
             if wanted == state:
@@ -418,6 +436,6 @@ def _ends(channels: Collection[Channel]) -> dict[Channel, int]:
     }
 
 
-def _position(channel: Channel, node: str) -> int:
+def _position(node: str, channel: Channel) -> int:
     known = channel.copies.positions.get(node)
     return -1 if known is None else known.offset

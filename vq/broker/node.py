@@ -38,7 +38,7 @@ from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.held_blocks import HeldBlocks
 from vq.broker.histogram import Histogram
-from vq.broker.insync_set import InSyncSet
+from vq.broker.insync_set import TICK_S, InSyncSet
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -50,6 +50,7 @@ from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.presence import Presence
+from vq.broker.refusals import is_dead
 from vq.broker.repairing import Repairer
 from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.server import Server
@@ -168,7 +169,7 @@ class BrokerNode:
             disk,
             self._runner,
             clock,
-            on_change=self._update_refusal,
+            on_change=self._disks_changed,
             on_gone=lambda gone, main: self._soundness.note_directory(gone=gone, main=main),
         )
         main = config.directories[0]
@@ -338,6 +339,7 @@ class BrokerNode:
             self._partitions.channels.values,
             clock,
             node=config.node,
+            is_dead=partial(is_dead, self._network, timeout_s=TICK_S),
         )
 
         def begin() -> None:
@@ -650,6 +652,10 @@ class BrokerNode:
             stored_bytes=sum(log.size_bytes for log in logs),
             partitions=len(channels),
         )
+
+    def _disks_changed(self) -> None:
+        self._soundness.note_disks(full=self._disks.full)
+        self._update_refusal()
 
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""

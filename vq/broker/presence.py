@@ -73,6 +73,7 @@ class Presence:
             accept_data_loss=config.accept_data_loss,
             lost_power=lambda: doubt.lost,
             damaged=soundness.has_damage,
+            full=lambda: soundness.disk_full,
             rng=rng,
             on_change=on_change,
             on_in_sync=self._is_in_sync,
@@ -109,6 +110,7 @@ class Presence:
             rack=config.rack,
             lost_power=lambda: self._doubt.lost,
             damaged=lambda: self._soundness.damaged,
+            full=lambda: self._soundness.disk_full,
             rng=self._rng,
             on_change=self._registration_changed,
         )
@@ -122,7 +124,10 @@ class Presence:
             await self.registration.stop()
 
     def tell_damage(self) -> None:
-        """Have registration and leadership look at what has changed, and the next start know it."""
+        """Have registration and leadership look at what has changed, and the next start know it.
+
+        Of damage, and of a full disk.
+        """
         assert self.registration is not None
         if self._soundness.damaged:
             self._doubt.begin_now()

@@ -1,4 +1,4 @@
-"""What follows for a node's role from damage in its logs that is not repaired.
+"""What follows for a node's role from damage in its logs that is not repaired, and a full disk.
 
 A log that an I/O error has ended counts as damaged: this node keeps nothing in it. So it leaves the
 in-sync set once another node leads. If a topic then had too few nodes in sync (``min_insync``), one
@@ -7,6 +7,9 @@ log that failed would end the sends to all its partitions: the master leads on.
     damage stays ──▶ the registration says so ──▶ no other node waits for this one to lead
                  └─▶ this node claims no group that another one in sync can lead
                  └─▶ a master that has it for ``HAND_OVER_AFTER_S`` hands over
+
+A disk that refuses messages is told likewise: the node leads only if no other one can, and a master
+hands over at once.
 
 Not in here: finding damage (``verifying``), repairing it (``repairing``), and who may lead
 (``coordination.insync``). A node that is in sync alone goes on as it is.
@@ -33,14 +36,15 @@ HAND_OVER_AFTER_S: Final = 5.0
 RETRY_S: Final = 30.0
 
 
-def hands_over_at(since_s: float, tried_s: float | None) -> float:
-    """Return from when on a master with damage hands over.
+def hands_over_at(since_s: float, tried_s: float | None, *, full: bool = False) -> float:
+    """Return from when on a master with damage, or with a full disk, hands over.
 
     Args:
-        since_s: Since when it has had damage without a break, while others were in sync.
+        since_s: Since when it has had that without a break, while others were in sync.
         tried_s: When it tried last to hand over; None: not since then.
+        full: A disk refuses messages: nothing is gained by waiting.
     """
-    at = since_s + HAND_OVER_AFTER_S
+    at = since_s if full else since_s + HAND_OVER_AFTER_S
     return at if tried_s is None else max(at, tried_s + RETRY_S)
 
 
@@ -79,6 +83,7 @@ class Soundness:
     Attributes:
         damaged: What was told last.
         directory_gone: A data directory was removed or unmounted: this node keeps nothing there.
+        disk_full: A disk refuses messages.
     """
 
     def __init__(
@@ -104,6 +109,8 @@ class Soundness:
         self._why_not = ""
         self.damaged = False
         self.directory_gone = False
+        self.disk_full = False
+        self._told_full = False
 
     async def may_lack_messages(self) -> bool:
         """Look at what a start found: whether this node may lack what others in sync have."""
@@ -119,8 +126,12 @@ class Soundness:
         self.directory_gone = gone
         self._suspend("the data directory is gone" if main else "")
 
+    def note_disks(self, *, full: bool) -> None:
+        """Note whether a disk refuses messages."""
+        self.disk_full = full
+
     async def run(self) -> None:
-        """Look at the damage, for ever."""
+        """Look at the damage and the disks, for ever."""
         while True:
             self._look()
             if self._since is not None:
@@ -129,21 +140,22 @@ class Soundness:
 
     def _look(self) -> None:
         damaged = self._repairs.found or self._repairs.failed or self.directory_gone
-        if damaged != self.damaged:
-            self.damaged = damaged
+        if (damaged, self.disk_full) != (self.damaged, self._told_full):
+            self.damaged, self._told_full = damaged, self.disk_full
             self._tell()
-        if not damaged or not self._role.epoch or self._role.named < 2:
+        if not (damaged or self.disk_full) or not self._role.epoch or self._role.named < 2:
             self._since, self._tried, self._why_not = None, None, ""
         elif self._since is None:
             self._since = self._clock.monotonic()
 
     async def _maybe_hand_over(self, since_s: float) -> None:
         now = self._clock.monotonic()
-        if now < hands_over_at(since_s, self._tried):
+        full = self.disk_full
+        if now < hands_over_at(since_s, self._tried, full=full):
             return
         self._tried = now
         try:
-            if not (self._repairs.found or self.directory_gone) and self._is_needed():
+            if not (full or self._repairs.found or self.directory_gone) and self._is_needed():
                 raise HandOverFailed(
                     "a log has failed, and topics need as many nodes in sync as there are "
                     "(min_insync): repair its disk, and restart this node"
@@ -151,11 +163,17 @@ class Soundness:
             heir = await self._hand_over()
         except (CoordinationError, HandOverFailed, NotMaster) as error:
             if self._why_not != str(error):
-                logger.warning("master with damage leads on", group=self._role.group, why=error)
+                logger.warning(
+                    "master with a full disk leads on" if full else "master with damage leads on",
+                    group=self._role.group,
+                    why=error,
+                )
             self._why_not = str(error)
         else:
             logger.warning(
-                "group is handed over, since the damage here is not repaired",
+                "group is handed over, since the disk here is full"
+                if full
+                else "group is handed over, since the damage here is not repaired",
                 group=self._role.group,
                 successor=heir,
             )

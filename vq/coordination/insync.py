@@ -15,6 +15,8 @@ returns the one to write. The caller writes it by compare-and-set on the version
 - A node that lost power leads again when the record names its present registration: then it has
   caught up after that start. A node that is in sync alone leads at once; nobody has more. So does
   one if all others in sync are there and lost power, too.
+- A node that refuses messages for a full disk leads only if no other one can, as one that an
+  operator drained. A master whose disk is full hands over.
 - A node with damage in its logs does not claim the group either, as long as it has it. The master
   goes on when it finds damage, until it has handed over or its registration ends.
 """
@@ -217,23 +219,34 @@ def named_uncleanly(
 
 
 def goes_first(
-    state: GroupState | None, node: str, *, drained: Collection[str], able: Collection[str]
+    state: GroupState | None,
+    node: str,
+    *,
+    drained: Collection[str],
+    able: Collection[str],
+    full: Collection[str] = (),
 ) -> str:
-    """Return the node that claims the group instead of ``node``, which is drained; "": none.
+    """Return the node that claims the group instead of ``node``; "": none.
 
     Args:
         state: The record.
         node: Which would claim the group.
         drained: See ``BrokerGroup``.
         able: Nodes that are registered and lack nothing after a loss of power.
+        full: Nodes that refuse messages for a full disk.
 
-    A drained node leads only if nobody else can: a group without a master helps no operator. If the
-    record names it as master, nobody else may claim the group; it leads, and hands over.
+    A node with a full disk, or a drained one, leads only if nobody else can: a group without a
+    master helps no operator. If the record names it as master, nobody else may claim the group; it
+    leads, and hands over.
     """
-    if state is None or node not in drained or node in {state.master, state.successor}:
+    if state is None or node in {state.master, state.successor}:
         return ""
-    others = (each for each in state.insync if each in able and each not in drained)
-    return next(others, "")
+
+    def rank(each: str) -> tuple[bool, bool]:
+        return each in full, each in drained
+
+    others = [each for each in state.insync if each in able and rank(each) < rank(node)]
+    return min(others, key=rank, default="")
 
 
 def check_directory(
@@ -347,6 +360,7 @@ def successor(
     behind: Mapping[str, int],
     drained: Collection[str] = (),
     damaged: Collection[str] = (),
+    full: Collection[str] = (),
 ) -> str:
     """Return the node to which the master hands over.
 
@@ -358,6 +372,8 @@ def successor(
         drained: Nodes that are to take over only if no other one can.
         damaged: Nodes with damage in their logs. One of them can take over only from a master
             that has damage, too.
+        full: Nodes that refuse messages for a full disk. One of them takes over only if no other
+            one can; if an operator wants it, only from a master that is full, too.
 
     Raises:
         ChangeRefused: No node in sync can take over, or not that one.
@@ -366,7 +382,8 @@ def successor(
     able = {node for node in state.insync if node != state.master and node in behind}
     if state.master not in damaged:
         able -= set(damaged)
-    if wanted and (wanted not in able or wanted in drained):
+    is_full = wanted in full and state.master not in full
+    if wanted and (wanted not in able or wanted in drained or is_full):
         why = "is not registered, or registered again a moment ago"
         if wanted == state.master:
             why = "leads it already"
@@ -376,18 +393,21 @@ def successor(
             why = "has damage in its logs that it has not repaired"
         elif wanted in drained:
             why = "is drained"
+        elif is_full:
+            why = "refuses messages, its disk is full"
         raise ChangeRefused(
             f"node {wanted!r} cannot take over, it {why}; able: {', '.join(sorted(able)) or 'none'}"
         )
     if not able:
         raise ChangeRefused(
-            "no other node is in sync, registered, without damage in its logs and not drained; "
-            "in sync: "
+            "no other node is in sync, registered, without damage in its logs, with space on its "
+            "disk and not drained; in sync: "
             + ", ".join(state.insync)
             + (f"; drained: {', '.join(drained)}" if drained else "")
         )
     return wanted or min(
-        able, key=lambda node: (node in damaged, node in drained, behind[node], node)
+        able,
+        key=lambda node: (node in damaged, node in full, node in drained, behind[node], node),
     )
 
 

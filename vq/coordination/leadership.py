@@ -116,6 +116,7 @@ class Leadership:
         lost_power: Returns whether a loss of power may have taken messages since this node was last
             up to date with its group; see ``insync.Candidate``.
         damaged: Returns whether this node has damage in its logs; after a change, call ``look``.
+        full: Returns likewise whether it refuses messages for a full disk.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
             follows. Must not block.
@@ -133,6 +134,7 @@ class Leadership:
         accept_data_loss: bool = False,
         lost_power: Callable[[], bool] = lambda: False,
         damaged: Callable[[], bool] = lambda: False,
+        full: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: Callable[[Standing], None] | None = None,
         on_in_sync: Callable[[], None] = lambda: None,
@@ -145,6 +147,7 @@ class Leadership:
         self._accept_data_loss = accept_data_loss
         self._lost_power = lost_power
         self._damaged = damaged
+        self._full = full
         self._on_in_sync = on_in_sync
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
@@ -304,21 +307,26 @@ class Leadership:
             return following
         first = await self._who_goes_first(state)
         if first:
-            why = f"node {self.node} is drained, and node {first} is to lead {self.group}"
+            is_so = "has a full disk" if self._full() else "is drained"
+            why = f"node {self.node} {is_so}, and node {first} is to lead {self.group}"
             return replace(following, waits=why)
         return None
 
     async def _who_goes_first(self, state: GroupState) -> str:
-        """Return the node that claims the group instead of this one, which is drained; or ""."""
+        """Return the node that claims the group instead of this one: drained, or full; or ""."""
         group = await read_group(self._coordinator, self.group)
-        if group is None or self.node not in group.drained:
+        drained = () if group is None else group.drained
+        full = [self.node] if self._full() else []
+        if self.node not in drained and not full:
             return ""
         able = []
         for name in sorted({*state.insync} - {self.node}):
             node = await self._watch_node(name)
             if node is not None and not _lacks(state, name, node):
                 able.append(name)
-        return goes_first(state, self.node, drained=group.drained, able=able)
+                if BrokerNode.decode(f"nodes/{name}", node.data).full:
+                    full.append(name)
+        return goes_first(state, self.node, drained=drained, full=full, able=able)
 
     async def _watch_node(self, name: str) -> Node | None:
         """Return the registration of a node; any change of it wakes the task."""

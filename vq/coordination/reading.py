@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from vq.coordination.coordinator import (
     READS_PER_CALL_MAX,
     Coordinator,
+    Node,
     NoNode,
     Read,
     Stat,
@@ -113,6 +114,25 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
                 raise outcome
             results.append(outcome)
     return results
+
+
+async def read_latest(coordinator: Coordinator, path: str) -> Node:
+    """Read a node as it is now, in one round trip: a server that lags behind catches up first.
+
+    Both calls are under way at once; a server answers those of a session one after the other.
+
+    Raises:
+        NoNode: There is none.
+        CoordinationError: ZooKeeper cannot be asked.
+    """
+    synced, found = await asyncio.gather(
+        coordinator.sync(path), coordinator.get(path), return_exceptions=True
+    )
+    if isinstance(synced, BaseException):
+        raise synced
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Read]:

@@ -95,6 +95,7 @@ class BrokerRegistration:
         rack: Where its machine is; "": not told.
         lost_power: Returns what the next registration says of a loss of power.
         damaged: Returns what the registration says of damage; after a change, call ``look``.
+        full: Returns likewise what it says of a full disk.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -116,6 +117,7 @@ class BrokerRegistration:
         rack: str = "",
         lost_power: Callable[[], bool] = lambda: False,
         damaged: Callable[[], bool] = lambda: False,
+        full: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -139,6 +141,7 @@ class BrokerRegistration:
         )
         self._lost_power = lost_power
         self._damaged = damaged
+        self._full = full
         self._on_change = on_change
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
@@ -303,7 +306,12 @@ class BrokerRegistration:
         One that is created again has version 0 again. The parent's version tells each registration,
         so that a change of the in-sync set can be refused after one.
         """
-        value = replace(self._value, lost_power=self._lost_power(), damaged=self._damaged())
+        value = replace(
+            self._value,
+            lost_power=self._lost_power(),
+            damaged=self._damaged(),
+            full=self._full(),
+        )
         return [
             Set(BrokerNode.parent(self.group), b""),
             Create(self._path, value.encode(), ephemeral=True),
@@ -409,7 +417,7 @@ class BrokerRegistration:
             await self._register_and_watch(REGISTER_TIMEOUT_S)
 
     async def _is_ours_and_true(self) -> bool:
-        """Return whether the registration is there, and have it say whether there is damage."""
+        """Return whether the registration is there, and have it tell damage and a full disk."""
         try:
             found = await self._coordinator.get(self._path, watch=self._wake)
         except NoNode:
@@ -417,13 +425,17 @@ class BrokerRegistration:
         stat = found.stat
         if (stat.czxid, stat.ephemeral_owner) != (self._incarnation, self._coordinator.session_id):
             return False
-        damaged = self._damaged()
         value = BrokerNode.decode(self._path, found.data)
-        if value.damaged != damaged:
-            changed = replace(value, damaged=damaged)
+        changed = replace(value, damaged=self._damaged(), full=self._full())
+        if changed != value:
             with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
                 await self._coordinator.set(self._path, changed.encode(), version=stat.version)
-                logger.info("registration is changed", path=self._path, damaged=damaged)
+                logger.info(
+                    "registration is changed",
+                    path=self._path,
+                    damaged=changed.damaged,
+                    full=changed.full,
+                )
         return True
 
 
@@ -571,6 +583,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
         rack=value.rack,
         metrics_port=value.metrics_port,
         damaged=value.damaged,
+        full=value.full,
     )
 
 

@@ -18,9 +18,9 @@ from support.store import SMALL
 from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
+from vq.broker.catching_up import LAG_MAX_S
 from vq.broker.channel import Channel
 from vq.broker.disk_looks import FLUSH_SILENT_S
-from vq.broker.insync_set import LAG_MAX_S
 from vq.broker.mastership import Mastership
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer

@@ -9,10 +9,11 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker.catching_up import LAG_MAX_S
 from vq.broker.channel import Channel
 from vq.broker.copies import Copies, CopyPosition
 from vq.broker.copying import CopySession
-from vq.broker.insync_set import LAG_MAX_S, InSyncSet
+from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator
@@ -72,6 +73,11 @@ async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     found = await (await Pair(cluster).lead()).follow()
     yield found
     found.client.close()
+
+
+async def never(_: object) -> bool:
+    """See ``InSyncSet``: no process is known to be dead."""
+    return False
 
 
 def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +312,9 @@ async def test_a_position_of_an_earlier_registration_replaces_no_later_one():
 
 # A change of masters -----------------------------------------------------------------------------
 @pytest.mark.parametrize("renewed", [False, True])
-async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed):
+async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed, monkeypatch):
     """A cut that waits for a flush was decided by the log of the last master."""
+    monkeypatch.setattr("vq.broker.insync_set.LAG_MAX_S", WAIT_S)
     copy, flusher = pair.copy, pair.cluster.flushers["b1-n2"]
     log = channel(copy).log
     end = log.end_offset
@@ -369,6 +376,7 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
         lambda: [here],
         here.context.clock,
         node="n1",
+        is_dead=never,
     )
     insync.begin()  # an epoch
     caught_up, shown = here.copies.positions["n2"], here.high_watermark

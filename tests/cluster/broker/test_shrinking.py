@@ -111,8 +111,8 @@ def put_out(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Have the master put out nodes that copy, as if they were slow; no more once that is empty."""
     is_well, slow = InSyncSet._is_well, [True]
 
-    async def look(self, node, channels, copying):
-        return not slow and await is_well(self, node, channels, copying)
+    async def look(self, node, copying):
+        return not slow and await is_well(self, node, copying)
 
     monkeypatch.setattr(InSyncSet, "_is_well", look)
     return slow

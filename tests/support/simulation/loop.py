@@ -90,6 +90,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual time in seconds."""
         return self._now
 
+    def stand_still(self, seconds: float) -> None:
+        """Have time pass in which nothing runs, as on a machine that is paused."""
+        self._now += seconds
+
     def put_back(self, handles: list[asyncio.Handle]) -> None:
         """Have callbacks that were kept back run in the next turn."""
         self._ready.extend(handles)

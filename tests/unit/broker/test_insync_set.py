@@ -8,7 +8,7 @@ from vq.broker.context import Role
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lease import Lease
 from vq.clock import SystemClock
-from vq.coordination.coordinator import Stat
+from vq.coordination.coordinator import Node, NoNode
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 
 
@@ -17,9 +17,13 @@ class Slow(MemoryCoordinator):
 
     answers: asyncio.Event
 
-    async def exists(self, path: str, *, watch: object = None) -> Stat | None:
+    async def get(self, path: str, *, watch: object = None) -> Node:
         await self.answers.wait()
-        return None
+        raise NoNode(path)
+
+
+async def never(_: object) -> bool:
+    return False
 
 
 @pytest.mark.parametrize("epoch", [0, 7])
@@ -29,7 +33,9 @@ async def test_what_an_earlier_epoch_found_puts_nobody_out(epoch: int) -> None:
     coordinator.answers = asyncio.Event()
     clock = SystemClock()
     role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
-    insync = InSyncSet(role, Lease(coordinator, clock), coordinator, list, clock, node="n1")
+    insync = InSyncSet(
+        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=never
+    )
     insync.begin()
     looking = asyncio.create_task(insync.look())
     await asyncio.sleep(0)

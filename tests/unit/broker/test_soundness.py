@@ -23,6 +23,11 @@ def test_it_repairs_first_and_tries_again_seldom(
     assert hands_over_at(since, tried) == expected
 
 
+def test_a_full_disk_waits_for_nothing() -> None:
+    assert hands_over_at(100.0, None, full=True) == 100.0
+    assert hands_over_at(100.0, 100.0, full=True) == 100.0 + RETRY_S
+
+
 class Damaged:
     """Repairs that never succeed."""
 

@@ -342,6 +342,40 @@ def test_a_drained_node_lets_others_go_first(
     assert goes_first(None, node, drained=drained, able=able) == ""
 
 
+@pytest.mark.parametrize(
+    ("node", "full", "drained", "able", "expected"),
+    [
+        ("n2", ("n2",), (), ("n3",), "n3"),
+        ("n2", ("n2", "n3"), (), ("n3",), ""),
+        ("n2", ("n2",), (), (), ""),  # nobody else can
+        ("n2", ("n2",), ("n3",), ("n3",), "n3"),  # drained, and takes messages
+        ("n3", ("n2",), ("n3",), ("n2",), ""),
+        ("n2", ("n2", "n3"), ("n2",), ("n3",), "n3"),
+        ("n1", ("n1",), (), ("n2", "n3"), ""),  # the record names it
+    ],
+)
+def test_a_node_with_a_full_disk_lets_others_go_first(
+    node: str,
+    full: tuple[str, ...],
+    drained: tuple[str, ...],
+    able: tuple[str, ...],
+    expected: str,
+) -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    assert goes_first(three, node, drained=drained, full=full, able=able) == expected
+
+
+def test_a_node_with_a_full_disk_takes_over_only_if_no_other_can() -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    behind = {"n2": 0, "n3": 50}
+    assert successor(three, 7, "", behind, full={"n2"}) == "n3"
+    assert successor(three, 7, "", {"n2": 0}, full={"n2"}) == "n2"
+    assert successor(three, 7, "", behind, drained=("n3",), full={"n2"}) == "n3"
+    assert successor(three, 7, "n2", behind, full={"n1", "n2"}) == "n2"
+    with pytest.raises(ChangeRefused, match="'n2' cannot take over, it refuses messages, its disk"):
+        successor(three, 7, "n2", behind, full={"n2"})
+
+
 def test_a_drained_node_takes_over_only_from_a_master_that_has_no_other() -> None:
     three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
     behind = {"n2": 0, "n3": 50}

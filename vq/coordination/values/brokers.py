@@ -130,7 +130,8 @@ class BrokerNode(Value):
     directory, whose lock only one process can hold. ``pid`` is 0 if it is not known. With
     ``lost_power``, messages that the node had counted may have gone with the power of its machine,
     and it had not caught up when it registered (``insync.lacks_messages``). While it is
-    ``damaged``, it has damage in its logs. ``rack`` is where its machine is, for readers that want
+    ``damaged``, it has damage in its logs; while it is ``full``, it refuses messages for a full
+    disk. ``rack`` is where its machine is, for readers that want
     a node near them; "": not told.
     """
 
@@ -146,10 +147,11 @@ class BrokerNode(Value):
     lost_power: bool = False
     rack: str = ""
     damaged: bool = False
+    full: bool = False
 
     def _to_json(self) -> dict[str, Any]:
         values = Value._to_json(self)
-        for name in ("rack", "damaged"):
+        for name in ("rack", "damaged", "full"):
             if not values[name]:
                 del values[name]
         return values

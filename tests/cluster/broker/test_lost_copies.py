@@ -1,0 +1,120 @@
+"""Sends go on when a copy is lost, within the shortest deadline that a client has by default.
+
+a copy is killed ──▶ its machine says twice that nobody listens there ──▶ it leaves at once
+a copy is silent ──▶ it leaves after ``LAG_MAX_S`` ──────────────────────▶ a margin is left
+"""
+
+import asyncio
+
+import pytest
+from support.broker import Client, MemoryCluster, message
+from support.node_pair import NodePair
+from support.simulation.loop import VirtualLoop
+from support.waiting import until
+
+from vq.blocking.producer import _SEND_SYNC_S
+from vq.broker.catching_up import LAG_MAX_S
+from vq.broker.insync_set import InSyncSet
+
+pytestmark = pytest.mark.virtual_time
+
+#: Of a call to ZooKeeper and back.
+ZOOKEEPER_S = 0.06
+#: What the wait for a silent node leaves of a deadline: for flushes, and a machine that is busy.
+MARGIN_S = 0.5
+#: Far less than the wait for a silent node.
+AT_ONCE_S = 1.0
+
+
+@pytest.fixture
+async def three(cluster: MemoryCluster) -> NodePair:
+    """A master n1, with n2 and n3 in sync, and a slow ZooKeeper."""
+    three = NodePair(cluster)
+    for name in ("n1", "n2", "n3"):
+        await three.start(name)
+        if name == "n1":
+            await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in three.nodes["n1"]._partitions.channels)
+    await three.put(3)
+    await until(lambda: three.nodes["n1"]._context.role.named == 3)
+    cluster.ensemble.delay = lambda: ZOOKEEPER_S / 2
+    return three
+
+
+async def kill(three: NodePair, name: str) -> None:
+    """Kill the process of a node: its machine lives, and answers for it."""
+    cluster, key = three.cluster, f"b1-{name}"
+    await three.nodes.pop(name)._tasks.close()
+    cluster.ensemble.crash(cluster.coordinators[key])
+    cluster.network.kill(key)
+
+
+async def longest_send(three: NodePair) -> float:
+    """Return what the slowest of some sends took, one after the other."""
+    loop, longest = asyncio.get_running_loop(), 0.0
+    client = await Client.connect(three.cluster.network, three.nodes["n1"].address)
+    for number in range(40):
+        begun = loop.time()
+        await client.put("t", 0, [message(b"%d" % number)])
+        longest = max(longest, loop.time() - begun)
+        await asyncio.sleep(0.05)
+    client.close()
+    return longest
+
+
+async def test_a_killed_copy_stalls_sends_for_a_moment(three: NodePair) -> None:
+    await kill(three, "n3")
+    assert await longest_send(three) < AT_ONCE_S
+    assert three.nodes["n1"]._context.role.insync == {"n2"}
+
+
+async def test_a_silent_copy_stalls_sends_for_less_than_the_default_deadline(
+    three: NodePair,
+) -> None:
+    """Its machine has no power: nobody answers, and its session lasts longer than any send."""
+    three.cluster.ensemble.freeze(three.cluster.coordinators["b1-n3"])
+    three.cluster.network.cut("b1-n3", "b1")
+    assert await longest_send(three) < _SEND_SYNC_S - MARGIN_S
+    assert three.nodes["n1"]._context.role.insync == {"n2"}
+
+
+async def test_a_silent_copy_without_a_session_leaves_at_once(three: NodePair) -> None:
+    three.cluster.network.cut("b1-n3", "b1")
+    three.cluster.ensemble.crash(three.cluster.coordinators["b1-n3"])
+    three.cluster.ensemble.end_session(three.cluster.coordinators["b1-n3"].session_id)
+    assert await longest_send(three) < AT_ONCE_S
+
+
+async def test_a_copy_whose_connection_broke_stays(three: NodePair) -> None:
+    """It listens, so it lives; it copies again in a moment."""
+    insync, left = three.nodes["n1"]._context.role, list[str]()
+    leave = InSyncSet._leave
+
+    async def leaves(self: InSyncSet, epoch: int, node: str) -> None:
+        left.append(node)
+        await leave(self, epoch, node)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InSyncSet, "_leave", leaves)
+        for _ in range(3):
+            three.cluster.network.reset_connections("b1-n3")
+            await three.put(3)
+            await asyncio.sleep(2.0)
+    assert not left
+    assert insync.insync == {"n2", "n3"}
+
+
+async def test_a_master_that_stood_still_takes_no_copy_for_silent(three: NodePair) -> None:
+    """Its loop was late: what the copies sent meanwhile is not read yet."""
+    role = three.nodes["n1"]._context.role
+    client = await Client.connect(three.cluster.network, three.nodes["n1"].address)
+    three.cluster.network.cut("b1-n2", "b1")  # nothing of it is read …
+    sent = client.send_put("t", 0, [message(b"x")])
+    await asyncio.sleep(0.3)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.stand_still(2 * LAG_MAX_S)  # … while the master stands still
+    three.cluster.network.heal()
+    await sent
+    client.close()
+    assert role.insync == {"n2", "n3"}
