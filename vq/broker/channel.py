@@ -803,12 +803,14 @@ class Channel:
         until they told what they have.
         """
         role, log = self.role, self.log
+        self.copies.begin_epoch()
         if self.acks.waiting and (role.insync or not role.epoch):
             self.acks.drop(self.acks.mastership_lost())
         if log is not None and role.insync:
             self._show_what_was_told(log)
         if role.epoch:
             self.commit()
+            wake_all(self.partition, self.copies.parked)  # copies of the epoch before are refused
         else:
             self.wake()  # what is parked is refused now
 

@@ -11,7 +11,7 @@ from typing import Final
 from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead, Tries, read_again
-from vq.broker.context import Timer
+from vq.broker.context import Role, Timer
 from vq.broker.partition_state import State
 from vq.broker.places import check_epoch, check_place, last_epoch
 from vq.broker.session import Session
@@ -24,12 +24,14 @@ from vq.errors import (
     PartitionQuarantined,
     PartitionRangeElsewhere,
     PermissionRefused,
+    StaleEpoch,
     UnknownTopic,
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
+from vq.shown import shown
 from vq.store.archived_file import NotInMemory
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.log import Log, LogState
@@ -237,6 +239,15 @@ def not_master(channel: Channel) -> NotMaster:
     """Return the error for a read of a partition whose group another node leads."""
     role = channel.role
     return NotMaster(f"group {role.group} is led by {role.follows or 'no node'}, not by this one")
+
+
+def not_followed(role: Role, node: str, epoch: int) -> VqError:
+    """Return the error for a node that follows another epoch than the one in which we lead."""
+    return (StaleEpoch if epoch > role.epoch else NotMaster)(
+        f"node {shown(node)} follows epoch {epoch} of group {role.group}; this node leads in "
+        f"epoch {role.epoch}",
+        details={"epoch": role.epoch},
+    )
 
 
 def check_range(channel: Channel, offset: int) -> None:
