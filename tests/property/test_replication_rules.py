@@ -60,6 +60,9 @@ def at_the_high_watermark(flushed: int, *, high_watermark: int, epoch_start: int
     return flushed >= high_watermark
 
 
+#: What is explored, and the steps that are taken first.
+Case = tuple[Rules, Bounds] | tuple[Rules, Bounds, tuple[str, ...]]
+
 TWO = Bounds()
 #: Messages count in the page caches of two nodes.
 CACHED = Rules(fsync=False, min_insync=2)
@@ -69,8 +72,25 @@ APART = Bounds(messages=1, epochs=4, crashes=2, expiries=1, changes=2, apart=Tru
 UNCLEAN = Bounds(messages=2, epochs=4, crashes=1, expiries=1, changes=1, insync=1, unclean=1)
 THREE = Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=1)
 
+#: Node 1 told the master of epoch 1 more than that of epoch 2 has, which cut both.
+TOLD = (
+    Bounds(nodes=3, messages=2, epochs=4, crashes=0, expiries=3, changes=0),
+    (
+        "0 appends (1, 2)",
+        "1 copies from 0",
+        "1 copies from 0",
+        "session of 0 ends",
+        "2 claims epoch 2",
+        "1 follows 2, cut to 0",
+        "0 learns that it does not lead",
+        "0 registers again",
+        "0 follows 2, cut to 0",
+    ),
+)
+
 #: What the brokers rely on.
-KEPT = {
+KEPT: dict[str, Case] = {
+    "two changes of master": (Rules(), *TOLD),
     "two nodes": (Rules(), Bounds(expiries=1, changes=2)),
     "three nodes": (Rules(), THREE),
     "too few nodes acknowledge nothing, and show what they have": (
@@ -97,7 +117,7 @@ KEPT = {
     ),
     "an operator has a node lead that lacks something": (Rules(), UNCLEAN),
 }
-KEPT_LONG = {
+KEPT_LONG: dict[str, Case] = {
     "two nodes": (Rules(), Bounds(epochs=4, crashes=2, expiries=2, changes=2)),
     "three nodes": (
         Rules(),
@@ -142,7 +162,7 @@ KEPT_LONG = {
 OVER = Bounds(messages=2, epochs=2, crashes=0, expiries=0, changes=0, hand_overs=1)
 
 #: One rule left out each time.
-BROKEN = {
+BROKEN: dict[str, Case] = {
     "acknowledged by the master alone": (
         Rules(committed=lambda positions, *_, **__: max(positions.values())),
         TWO,
@@ -167,6 +187,10 @@ BROKEN = {
         Bounds(nodes=3, messages=1, epochs=3, crashes=0, expiries=2, changes=1, insync=2),
     ),
     "a wait goes on in the next epoch": (Rules(epoch_of_waiting=False), Bounds(crashes=0)),
+    "what the others told counts in a later epoch": (
+        Rules(epoch_of_positions=False),
+        *TOLD,
+    ),
     "one copy in the page cache is enough": (Rules(fsync=False), TWO),
     "a node that lost power is elected": (
         replace(CACHED, ignores_lost_power=True),
@@ -205,7 +229,7 @@ BROKEN = {
     ),
 }
 #: These take more than 200,000 states.
-BROKEN_LONG = {
+BROKEN_LONG: dict[str, Case] = {
     "a join of before clears a loss of power": (
         replace(CACHED, forgets_lost_power=True),
         Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=2),
@@ -213,14 +237,14 @@ BROKEN_LONG = {
 }
 
 
-def nothing_breaks(rules: Rules, bounds: Bounds) -> None:
-    outcome = explore(rules, bounds)
+def nothing_breaks(rules: Rules, bounds: Bounds, begin: tuple[str, ...] = ()) -> None:
+    outcome = explore(rules, bounds, begin)
     assert outcome.violation == "", "\n".join(outcome.way)
     assert outcome.states > 10_000  # something was explored
 
 
-def something_breaks(rules: Rules, bounds: Bounds) -> None:
-    outcome = explore(rules, bounds)
+def something_breaks(rules: Rules, bounds: Bounds, begin: tuple[str, ...] = ()) -> None:
+    outcome = explore(rules, bounds, begin)
     print(f"{outcome.states} states", *outcome.way, outcome.violation, sep="\n")
     assert outcome.violation
 

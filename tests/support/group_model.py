@@ -18,7 +18,7 @@ A request for a copy and its answer are one step; an answer of ZooKeeper may be 
 learns of its change later, or not at all). Bounds are small: see ``Bounds``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -104,6 +104,7 @@ class Node(NamedTuple):
     high_watermark: int
     lead: Lead | None
     waiting: tuple[tuple[int, Entry], ...] = ()  # see ``Rules.epoch_of_waiting``
+    told: tuple[int, ...] = ()  # see ``Rules.epoch_of_positions``
 
 
 class State(NamedTuple):
@@ -197,6 +198,7 @@ class Rules:
         forgets_lost_power: The record clears the loss when it names any registration of the node.
         names_incarnation: A join names the registration.
         epoch_of_waiting: A waiting acknowledgement ends with the epoch in which it began.
+        epoch_of_positions: What the others told a master ends with the epoch in which they did.
         offered: See ``insync.offered``.
         withdrawn: See ``insync.withdrawn``.
         may_offer: See ``replica_rules.may_offer``.
@@ -225,6 +227,7 @@ class Rules:
     forgets_lost_power: bool = False
     names_incarnation: bool = True
     epoch_of_waiting: bool = True
+    epoch_of_positions: bool = True
     offered: Callable[..., GroupState] = insync.offered
     withdrawn: Callable[[GroupState, int], GroupState] = insync.withdrawn
     may_offer: Callable[..., bool] = replica_rules.may_offer
@@ -248,14 +251,18 @@ class Outcome:
     way: list[str] = field(default_factory=list)
 
 
-def explore(rules: Rules, bounds: Bounds) -> Outcome:
+def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
     """Visit every state within the bounds, breadth first; stop at the first violation.
+
+    ``begin``: steps that are taken first, so that longer histories are within reach.
 
     A visited state is kept as its hash of 64 bits. Of five million states, two share one with a
     probability below 1e-6; then what follows the second is not visited.
     """
     model = Model(rules, bounds)
     first = model.first()
+    for step in begin:
+        first = dict(model.steps(first))[step]
     came_from: dict[int, tuple[int, str] | None] = {hash(first): None}
     front = [first]
     while front:
@@ -412,7 +419,7 @@ class Model:
         else:
             insync_now = tuple(sorted({*record.insync, number}))
             claimed = Record(record.epoch + 1, number, insync_now, record.incarnations)
-        positions = [-1] * len(state.nodes)
+        positions = list(node.told or [-1] * len(state.nodes))
         positions[number] = self._position(node)
         incarnations = [0] * len(state.nodes)
         lead = Lead(
@@ -527,6 +534,9 @@ class Model:
         if slave == state.nodes[other] and knows == lead:
             return
         copied = self._settle(state, other, slave)
+        if not self.rules.epoch_of_positions:
+            remembers = copied.nodes[number]._replace(told=knows.positions)
+            copied = copied._replace(nodes=_put(copied.nodes, number, remembers))
         yield (
             f"{other} copies from {number}"
             if follows

@@ -39,6 +39,9 @@ AT_ONCE: Final = 16
 AT_ONCE_MAX: Final = 256
 #: Nodes whose paths are made at a time: memory stays small, whatever is asked for.
 _NODES_AT_ONCE: Final = 20_000
+#: A master that has just begun to lead is asked again so often where its partitions end.
+_LOOKS_MAX: Final = 10
+_LOOK_AGAIN_S: Final = 0.25
 
 V = TypeVar("V", bound=Value)
 T = TypeVar("T")
@@ -386,14 +389,27 @@ async def bounds_on(
 ) -> dict[TopicPartition, PartitionEnds | None]:
     """Return the ends of all partitions that a broker group has, as its master says.
 
-    None for a partition whose log the master cannot read. Costs one request for some hundred
-    partitions.
+    None for a partition whose log the master cannot read, or of which one that has just begun to
+    lead does not know the end within some seconds. Costs one request for some hundred partitions.
 
     Raises:
         NotMaster: The group has no master now, or ZooKeeper has no readable value of who leads it.
         Unreachable, TimedOut: The master does not answer.
         CorruptData: It tells the same partitions again and again.
     """
+    ends, unknown = await _bounds_now(cluster, group)
+    for _ in range(_LOOKS_MAX):
+        if not unknown:
+            break
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        ends, unknown = await _bounds_now(cluster, group)
+    return ends | dict.fromkeys(unknown)
+
+
+async def _bounds_now(
+    cluster: ClusterClient, group: str
+) -> tuple[dict[TopicPartition, PartitionEnds | None], list[TopicPartition]]:
+    """Return the ends of all partitions, and those whose end the master does not know yet."""
     try:
         found = await master_and_epoch(cluster, group)
     except Unreadable as error:
@@ -402,19 +418,22 @@ async def bounds_on(
         raise NotMaster(f"broker group {group} has no master now")
     master, request = found[0], StatusRequest(with_partitions=True)
     ends: dict[TopicPartition, PartitionEnds | None] = {}
+    unknown: list[TopicPartition] = []
     while True:
         answer, _ = await cluster.request(master.address, Command.STATUS, request)
         assert isinstance(answer, StatusResponse)
         if not answer.master or answer.group != group:
             raise NotMaster(f"{master.address} does not lead broker group {group} now")
         for each in answer.partitions:
+            if each.end_unknown:
+                unknown.append(TopicPartition(each.topic, each.partition))
             ends[TopicPartition(each.topic, each.partition)] = (
                 None
                 if each.state in FAILED_STATES
                 else PartitionEnds(each.log_start_offset, each.high_watermark, each.log_end_offset)
             )
         if not (answer.more and answer.partitions):
-            return ends
+            return ends, unknown
         last = answer.partitions[-1]
         before = (request.after_topic, request.after_partition)
         if (last.topic, last.partition) <= before:

@@ -103,6 +103,7 @@ class Channel:
         earlier: This is one of these.
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
+        epoch_start: Where the log ended when this node began to lead, or when it was opened since.
         flushing: The flusher works on the log at this moment; it must not be closed.
         acks: The PUTs that wait to be acknowledged.
         parked: GETs that wait for data.
@@ -117,6 +118,7 @@ class Channel:
         "context",
         "copies",
         "earlier",
+        "epoch_start",
         "flushing",
         "high_watermark",
         "log",
@@ -155,6 +157,7 @@ class Channel:
         self.log: Log | None = None
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
+        self.epoch_start = 0
         self.state = State.OPENING
         self.cause: BaseException | None = None
         self.acks = Acknowledgements(partition, self.role, context)
@@ -315,13 +318,15 @@ class Channel:
         self.log = log
         log.reader.on_unreadable = lambda offset: self.context.suspect(self, offset)
         self.start_offset = log.start_offset
-        self.high_watermark = log.end_offset
+        self.high_watermark = self.epoch_start = log.end_offset
         if self.role.insync and not self.earlier:
             self._show_what_was_told(log)
         if log.state is LogState.FAILED:
             self._end(Event.FAIL, StorageFailed(log.reason))
         else:
             self._look()
+            if self.role.epoch:
+                self.commit()  # what the other nodes told in this epoch counts for it
         self.wake()
 
     @property
@@ -339,6 +344,15 @@ class Channel:
         if log is None:  # nothing is here, or it is being changed, or could not be opened
             return self.state not in {State.OPENING, State.UNREADABLE}
         return log.status.readable and log.state is not LogState.QUARANTINED
+
+    @property
+    def knows_end(self) -> bool:
+        """Whether the high watermark is what any master before this one may have told of it.
+
+        It is less when this node begins to lead, until the others in sync told what they have, or
+        left. Of a log that is damaged, or is written no more, nothing better may come.
+        """
+        return self.high_watermark >= self.epoch_start or self.failed or not self.tells_end
 
     def look_at_log(self) -> bool:
         """Take over a failure that was found outside of flushes; return whether there was one."""
@@ -808,12 +822,16 @@ class Channel:
         until they told what they have.
         """
         role, log = self.role, self.log
+        self.copies.begin_epoch()
+        if log is not None:
+            self.epoch_start = log.end_offset
         if self.acks.waiting and (role.insync or not role.epoch):
             self.acks.drop(self.acks.mastership_lost())
         if log is not None and role.insync:
             self._show_what_was_told(log)
         if role.epoch:
             self.commit()
+            wake_all(self.partition, self.copies.parked)  # copies of the epoch before are refused
         else:
             self.wake()  # what is parked is refused now
 

@@ -20,7 +20,7 @@ class Copies:
 
     Attributes:
         parked: Those that wait for appends.
-        positions: What each node has, by its name.
+        positions: What each node has, by its name, as it told in this epoch.
         told: On a node that copies: the high watermark that its master told last.
         epoch: On a node that copies: the epoch of the master from which the log is copied now;
             0: from none. With it, what lies below ``told`` may be shown.
@@ -41,6 +41,10 @@ class Copies:
         self.watch: Callable[[], None] | None = None
         self.deleted = 0
         self.cut: list[Diverged] = []
+
+    def begin_epoch(self) -> None:
+        """Take that another epoch begins: copies compare their logs anew, and may cut them."""
+        self.positions.clear()
 
     def note(self, node: str, position: CopyPosition) -> None:
         """Note what a node has, unless it has registered again since it said so."""

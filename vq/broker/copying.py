@@ -21,6 +21,8 @@ from vq.errors import (
     InternalError,
     NotMaster,
     ProtocolError,
+    ShuttingDown,
+    StaleEpoch,
     StorageFailed,
     VqError,
 )
@@ -40,6 +42,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 WAIT_S: Final = 10.0
 #: With more bytes to be written than this nothing further is asked for.
 PENDING_BYTES_MAX: Final = 64 * limits.MIB
+#: Errors of one partition that are so of all: the peer leads no more, or is gone.
+OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
 _SESSION: Final = 1
@@ -322,6 +326,7 @@ class CopySession:
         Raises:
             ProtocolError: They are fewer than the answer says.
             NotMaster: Another epoch than the one followed gave them.
+            VqError: The peer leads no more, see ``OF_ALL``.
         """
         view = memoryview(body)
         for result in response.results:
@@ -334,8 +339,11 @@ class CopySession:
             if copy is None:
                 continue  # it was removed meanwhile
             if result.status:
+                error = described_error(result)
+                if isinstance(error, OF_ALL):
+                    raise error
                 self._drop(copy)
-                self.failures[copy.channel] = described_error(result)
+                self.failures[copy.channel] = error
                 continue
             if result.epoch != self._following.epoch:
                 raise NotMaster(

@@ -25,7 +25,6 @@ from vq.errors import (
     InvalidRequest,
     MemberRequired,
     NotMaster,
-    StaleEpoch,
     VqError,
 )
 from vq.log_lines import get_logger
@@ -484,11 +483,7 @@ class Dispatcher:
             )
         if epoch == role.epoch and epoch:
             return None
-        return (StaleEpoch if epoch > role.epoch else NotMaster)(
-            f"node {shown(header.node)} follows epoch {epoch} of group {role.group}; this node "
-            f"leads in epoch {role.epoch}",
-            details={"epoch": role.epoch},
-        )
+        return reading.not_followed(role, header.node, epoch)
 
     def _resolve(
         self, handler: Handler, session: Session, request_id: RequestId, header: Any, body: bytes

@@ -76,7 +76,8 @@ class Fetches:
         self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
     ) -> None:
         """REPLICATE: the same for a node of this group, up to the end of the logs."""
-        self._request(session, request_id, header, CopyReach(header.node, header.incarnation))
+        reach = CopyReach(header.node, header.incarnation, header.epoch)
+        self._request(session, request_id, header, reach)
 
     def _request(
         self,
@@ -102,7 +103,7 @@ class Fetches:
             elif found is None or not is_same(found.reach, reach):
                 raise FetchSessionLost(
                     f"fetch session {header.session} is unknown, or was begun by another command, "
-                    "or with another from_copy"
+                    "with another from_copy, or in another epoch"
                 )
             elif header.sequence != found.sequence + 1:
                 raise FetchSessionLost(

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from vq.backoff import Backoff, Draws
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
-from vq.broker.copying import ANSWER_TIMEOUT_S, CopySession
+from vq.broker.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
 from vq.broker.partition_state import State
 from vq.broker.refusals import REFUSALS, REFUSED_PAUSE_S
 from vq.broker.replica_rules import common_end
@@ -34,8 +34,6 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
     ProtocolError,
-    ShuttingDown,
-    StaleEpoch,
     StorageFailed,
     UnknownTopic,
     VqError,
@@ -67,8 +65,6 @@ REMOVAL_TIMEOUT_S: Final = 1.0
 WELL_S: Final = 10.0
 #: A failure that usually goes away by itself is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
-#: Errors of one partition that are so of all: the peer leads no more, or is gone.
-_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 
 
 class _NotKnown(Exception):
@@ -364,7 +360,7 @@ class Follower:
         try:
             await self._fit(channel, following, connection)
             session.add(channel)
-        except _ALL as error:
+        except OF_ALL as error:
             session.end(error)
         except CorruptData as error:  # perhaps nobody has read there before
             offset = error.details.get("offset", channel.start_offset)

@@ -11,7 +11,7 @@ from vq.broker.channel import Channel
 from vq.broker.copies import CopyPosition
 from vq.broker.parked import Parked, Woken
 from vq.broker.partition_state import State
-from vq.broker.reading import check_answers, check_range, check_readable, not_master
+from vq.broker.reading import check_answers, check_range, check_readable, not_followed
 from vq.errors import OffsetOutOfRange
 
 
@@ -91,23 +91,34 @@ class _Readers:
 class CopyReach:
     """A node that copies: up to the end of the log, also of topics that clients may not read.
 
-    What it asks for tells what it has: see ``copies.Copies.positions``.
+    What it asks for tells what it has: see ``copies.Copies.positions``. It holds for one epoch: a
+    request that is still here when another one begins says nothing of what the node has then.
 
     Args:
         node: Its name.
         incarnation: Of its registration.
+        epoch: Of the master that it follows, which is this node.
     """
 
-    def __init__(self, node: str, incarnation: int) -> None:
+    def __init__(self, node: str, incarnation: int, epoch: int) -> None:
         self._node = node
         self._incarnation = incarnation
+        self._epoch = epoch
+
+    def is_same(self, other: "CopyReach") -> bool:
+        """Whether it is that of the same node in the same epoch."""
+        return (self._node, self._incarnation, self._epoch) == (
+            other._node,
+            other._incarnation,
+            other._epoch,
+        )
 
     def check(self, channel: Channel, epoch: int) -> None:
         """See ``Reach.check``."""
         if channel.state is State.CLOSED:
             raise channel.why_refused()
-        if not channel.role.epoch:
-            raise not_master(channel)
+        if channel.role.epoch != self._epoch:
+            raise not_followed(channel.role, self._node, self._epoch)
         check_answers(channel)
 
     def check_range(self, part: Channel, offset: int) -> None:
@@ -156,4 +167,6 @@ COPY_READERS: Final[Reach] = _Readers(from_copy=True)
 
 def is_same(one: Reach, other: Reach) -> bool:
     """Whether two requests with these reaches can be of one session."""
-    return one is other or (isinstance(one, CopyReach) and isinstance(other, CopyReach))
+    if isinstance(one, CopyReach) and isinstance(other, CopyReach):
+        return one.is_same(other)
+    return one is other

@@ -11,7 +11,7 @@ from typing import Final
 from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead, Tries, read_again
-from vq.broker.context import Timer
+from vq.broker.context import Role, Timer
 from vq.broker.partition_state import State
 from vq.broker.places import check_epoch, check_place, last_epoch
 from vq.broker.session import Session
@@ -24,12 +24,14 @@ from vq.errors import (
     PartitionQuarantined,
     PartitionRangeElsewhere,
     PermissionRefused,
+    StaleEpoch,
     UnknownTopic,
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
+from vq.shown import shown
 from vq.store.archived_file import NotInMemory
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.log import Log, LogState
@@ -38,6 +40,9 @@ from vq.store.tag_filter import filter_by_tag
 #: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.
 FILTER_SCAN_BYTES: Final = 128 * limits.KIB
+
+#: An OFFSETS waits so long for the end of a partition to be known; shorter than requests time out.
+END_WAIT_S: Final = 1.5
 
 assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
 
@@ -237,6 +242,15 @@ def not_master(channel: Channel) -> NotMaster:
     """Return the error for a read of a partition whose group another node leads."""
     role = channel.role
     return NotMaster(f"group {role.group} is led by {role.follows or 'no node'}, not by this one")
+
+
+def not_followed(role: Role, node: str, epoch: int) -> VqError:
+    """Return the error for a node that follows another epoch than the one in which we lead."""
+    return (StaleEpoch if epoch > role.epoch else NotMaster)(
+        f"node {shown(node)} follows epoch {epoch} of group {role.group}; this node leads in "
+        f"epoch {role.epoch}",
+        details={"epoch": role.epoch},
+    )
 
 
 def check_range(channel: Channel, offset: int) -> None:
@@ -603,20 +617,72 @@ def scan(
     return found
 
 
+class WaitingOffsets:
+    """An OFFSETS that waits until it is known where the partition ends."""
+
+    __slots__ = ("_answer", "_channel", "_epoch", "_session", "_timer")
+
+    def __init__(
+        self, channel: Channel, session: Session, epoch: int, answer: Callable[[], None]
+    ) -> None:
+        self._channel = channel
+        self._session = session
+        self._epoch = epoch
+        self._answer = answer
+        channel.park(self)
+        session.waiting[self] = None
+        self._timer = channel.context.call_later(END_WAIT_S, self._finish)
+
+    def wake(self) -> None:
+        """See ``parked.Woken``."""
+        try:
+            check_readable(self._channel, self._epoch)
+        except VqError:
+            self._finish()
+        else:
+            if self._channel.knows_end:
+                self._finish()
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._channel.parked.pop(self, None)
+        self._session.waiting.pop(self, None)
+        self._timer.cancel()
+
+    def _finish(self) -> None:
+        self.cancel()
+        self._answer()
+
+
 def offsets(
     channel: Channel,
     session: Session,
     request_id: RequestId,
     header: wire.OffsetsRequest,
     tries: Tries | None = None,
+    *,
+    waited: bool = False,
 ) -> None:
-    """Answer an OFFSETS: the range kept here, and what else was asked."""
+    """Answer an OFFSETS: the range kept here, and what else was asked.
+
+    A master that has just begun to lead may not know yet how much its predecessor has shown. Then
+    the answer waits: a number below that would have a reader begin too early, or miss messages.
+    """
     tries = tries or Tries()
     try:
         check_readable(channel, header.epoch)
+        if not channel.knows_end and not header.place:
+            if waited:
+                raise Busy(
+                    f"this node leads {channel} since a moment ago; until the other nodes in sync "
+                    "told what they have, it does not know where the partition ends"
+                )
+            answer = partial(offsets, channel, session, request_id, header, tries, waited=True)
+            WaitingOffsets(channel, session, header.epoch, answer)
+            return
         session.reply(request_id, _offsets(channel, header))
     except NotInMemory as error:
-        again = partial(offsets, channel, session, request_id, header, tries)
+        again = partial(offsets, channel, session, request_id, header, tries, waited=waited)
         _try_again(channel, session, request_id, error, tries, again)
     except VqError as error:
         session.refuse(request_id, error)
@@ -634,6 +700,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         latest=channel.high_watermark,
         log_end_offset=log.end_offset if log is not None else channel.high_watermark,
         epoch=channel.role.epoch,
+        end_unknown=not channel.knows_end,
     )
     if header.by_time:
         response.offset = min(_offset_at_time(parts, header.time_ms), channel.read_limit)

@@ -189,6 +189,7 @@ def _partition(channel: Channel) -> wire.PartitionStatus:
         log_start_offset=channel.start_offset,
         log_end_offset=log.end_offset if log is not None else channel.high_watermark,
         high_watermark=channel.high_watermark,
+        end_unknown=channel.role.epoch > 0 and not channel.knows_end,
         state=state,
         size_bytes=log.size_bytes if log is not None else 0,
         reason=reason[:_REASON_CHARS_MAX],

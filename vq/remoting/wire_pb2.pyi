@@ -109,7 +109,7 @@ class StatusRequest(_message.Message):
     def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms", "end_unknown")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class PartitionStatus(_message.Message):
     HELD_FROM_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     HELD_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -146,7 +147,8 @@ class PartitionStatus(_message.Message):
     held_from: int
     held_bytes: int
     held_since_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ..., held_by: _Optional[str] = ..., held_from: _Optional[int] = ..., held_bytes: _Optional[int] = ..., held_since_ms: _Optional[int] = ...) -> None: ...
+    end_unknown: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ..., held_by: _Optional[str] = ..., held_from: _Optional[int] = ..., held_bytes: _Optional[int] = ..., held_since_ms: _Optional[int] = ..., end_unknown: _Optional[bool] = ...) -> None: ...
 
 class CopyStatus(_message.Message):
     __slots__ = ("node", "partitions", "bytes_behind", "ms_behind")
@@ -623,7 +625,7 @@ class OffsetsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
-    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason")
+    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason", "end_unknown")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -633,6 +635,7 @@ class OffsetsResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     PLACE_REASON_FIELD_NUMBER: _ClassVar[int]
+    END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     earliest: int
     latest: int
     log_end_offset: int
@@ -642,7 +645,8 @@ class OffsetsResponse(_message.Message):
     epoch: int
     place: int
     place_reason: str
-    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ...) -> None: ...
+    end_unknown: bool
+    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch")

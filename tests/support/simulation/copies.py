@@ -7,7 +7,7 @@ kind without effect proves nothing, and a test says so.
 
 import asyncio
 
-from support.simulation import elections
+from support.simulation import elections, silence
 from support.simulation.kinds import COMBINATIONS, EVERY_KIND, FAULTS, KINDS_PER_RUN
 from support.simulation.loop import generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Fault, Nemesis
@@ -194,6 +194,7 @@ COPY_FAULTS: dict[str, Fault] = {
     "remove node": remove_node,
     "replace disk": replace_disk,
     "cut hand-over": elections.cut_hand_over,
+    "silent link": silence.silence_link,
 }
 
 #: Kinds of faults that meet in the same few lines of replication.

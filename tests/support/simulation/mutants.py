@@ -16,6 +16,7 @@ from support.simulation.world import Size
 from vq.broker import moving, partitions
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
+from vq.broker.copies import Copies
 from vq.broker.logs import Logs
 from vq.broker.storer import Storer
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
@@ -265,6 +266,12 @@ def _loss_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channel, "lost", ())
 
 
+def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Copies, "begin_epoch", lambda _: None)
+
+
+#: Three nodes, of which a link can be silent.
+TRIO = Size(brokers=1, partitions=2, producers=3, members=1, copies=2)
 #: With copies, and a topic whose messages the master acknowledges alone; what loses some of them.
 FAST = Size(copies=1, fast=True)
 TAKE_OVERS = ("kill broker", "slow disk", "pause")
@@ -294,4 +301,5 @@ MUTANTS = (
     Mutant("master alone in all topics", _master_alone_in_all_topics, TAKE_OVERS, FAST),
     Mutant("cut bytes thrown away", _cut_bytes_thrown_away, TAKE_OVERS, FAST),
     Mutant("loss not told", _loss_not_told, TAKE_OVERS, FAST),
+    Mutant("positions outlive their epoch", _positions_outlive_their_epoch, ("silent link",), TRIO),
 )
