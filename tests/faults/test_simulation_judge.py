@@ -73,6 +73,8 @@ CASES = {
         lambda e: e.__setitem__(3, (1.1, "ok", "p1#1", "p1#1/0", WHERE, 87, 1))
     ),
     "aborted": events(lambda e: e.__setitem__(11, (2.1, "refused", "p1#1", "p1#1/2", "NotSent"))),
+    "refused_for_nothing": events(lambda e: e.append((2.7, "calm", "all", 2.0))),
+    "refused_for_nothing at all": events(lambda e: e.append((9.0, "calm", "all", 6.5))),
     "invented": log(*LOG, Stored(224, 230, "p9#1/0", 9), end=230),
     "duplicate": log(*LOG, Stored(224, 236, "p1#1/0", 1), end=236),
     "same_id": log(*LOG[:3], replace(LOG[3], id=1)),

@@ -9,15 +9,18 @@ import random
 
 import pytest
 from support.simulation import mutants, run, workload
+from support.simulation.nemesis import Nemesis
 from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
+from vq.broker.lease import Lease
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk
 from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.topics import delete_topic
+from vq.coordination.values.brokers import GroupState
 from vq.coordination.values.consumers import CommittedOffset
 from vq.coordination.values.partitions import Partition
 from vq.coordination.values.topics import Topic
@@ -321,3 +324,51 @@ def test_bits_that_flip_on_the_way_cost_no_message(monkeypatch: pytest.MonkeyPat
     assert len(flipped) > 20
     assert report.delivered > 50
     assert report.violations == []
+
+
+class AwayForAMinute(run.Simulation):
+    """ZooKeeper has no majority for a minute; groups have copies, and nothing else is wrong.
+
+    Then the masters are killed, one after the other, so that all nodes lead in turns.
+    """
+
+    async def strike(self, nemesis: Nemesis) -> None:
+        """See ``Simulation.strike``."""
+        world = self.world
+        names = {each.node_name for each in world.machines}
+        await self.until("all to be in sync", lambda: {*self._record("b1").insync} == names)
+        nemesis.note("ensemble away", "all", 60.0)
+        world.ensemble.stop()
+        await asyncio.sleep(60.0)
+        world.history.add("calm", "all", 60.0)
+        world.ensemble.start()
+        for _ in range(len(names)):
+            await asyncio.sleep(nemesis.seconds(0, 4))
+            master = world.master("b1")
+            if master is not None:
+                nemesis.note("kill", master.name, 8.0)
+                master.down_until = world.loop.time() + 8.0
+                master.kill()
+            await asyncio.sleep(8.0)
+
+    def _record(self, group: str) -> GroupState:
+        record = self.world.record(group)
+        assert record is not None
+        return record
+
+
+WITH_COPIES = Size(brokers=1, partitions=3, producers=2, members=2, copies=2)
+
+
+def test_zookeeper_may_be_away_for_a_minute() -> None:
+    """No send is refused or unknown meanwhile, and nothing is lost in the elections after it."""
+    report = play(AwayForAMinute, WITH_COPIES)
+    assert report.violations == []
+    assert {event[2] for event in report.history.of("fault")} >= {"ensemble away", "kill"}
+
+
+def test_a_master_that_needs_a_lease_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story above finds that sends are refused."""
+    monkeypatch.setattr(Lease, "goes_on", Lease.holds)
+    found = play(AwayForAMinute, WITH_COPIES).violations
+    assert any(each.startswith("refused_for_nothing") for each in found)

@@ -14,8 +14,11 @@ Entries of the log are ``(epoch, number)``. What the model checks in every state
 - A node that leads because the master handed over to it has all that this master took. (Without
   that, no message is lost, but sends that the old master took would have to be sent again.)
 
-A request for a copy and its answer are one step; an answer of ZooKeeper may be lost (the writer
-learns of its change later, or not at all). Bounds are small: see ``Bounds``.
+A request for a copy and its answer are one step, but for what a copy says of its log: that may
+come late (``Bounds.late``). An answer of ZooKeeper may be lost (the writer learns of its change
+later, or not at all). No rule has a lease: a master that ZooKeeper gave up long ago goes on until
+it learns so, which may be never. While ZooKeeper is away, there are just no steps of it. Bounds
+are small: see ``Bounds``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,6 +94,16 @@ class Lead(NamedTuple):
     hands_over: int = -1  # to this node; it takes no messages then
 
 
+class Word(NamedTuple):
+    """What a copy says of its log, and its master has not heard yet."""
+
+    copy: int
+    master: int
+    epoch: int  # of the master from which it was copied
+    incarnation: int
+    position: int
+
+
 class Node(NamedTuple):
     """One node."""
 
@@ -122,6 +135,8 @@ class State(NamedTuple):
     hand_overs: int = 0
     handed: tuple[int, int] | None = None  # the old master, and its epoch
     unclean: int = 0
+    late: int = 0
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +154,7 @@ class Bounds:
         insync: Nodes in sync at the beginning; 0: all.
         unclean: Unclean elections. What the node then lacks counts as lost, and not as shown.
         apart: No node loses power while another one in sync lacks something after such a loss.
+        late: Times that the word of a copy comes late.
     """
 
     nodes: int = 2
@@ -151,6 +167,7 @@ class Bounds:
     insync: int = 0
     unclean: int = 0
     apart: bool = False
+    late: int = 0
 
 
 def cut_at_common_end(own: Node, leader: Node) -> int:
@@ -189,6 +206,8 @@ class Rules:
         counted: See ``replica_rules.counted``.
         committed: See ``replica_rules.committed``.
         accepts: See ``replica_rules.accepts``.
+        forgets_epoch: What a node compares with in ``accepts`` ends with its process.
+        names_epoch: The word of a copy counts in the epoch alone in which it copied.
         may_join: See ``replica_rules.may_join``.
         cut: Where a log is cut that follows a newer master.
         changes_at_once: Changes of the set that may be under way.
@@ -218,6 +237,8 @@ class Rules:
     counted: Callable[..., frozenset[str]] = replica_rules.counted
     committed: Callable[..., int | None] = replica_rules.committed
     accepts: Callable[[int, int], bool] = replica_rules.accepts
+    forgets_epoch: bool = False
+    names_epoch: bool = True
     may_join: Callable[..., bool] = replica_rules.may_join
     cut: Callable[[Node, Node], int] = cut_at_common_end
     changes_at_once: int = 1
@@ -244,11 +265,13 @@ class Outcome:
         states: How many states were visited.
         violation: What broke; "": nothing.
         way: The steps that lead to it.
+        deposed: Steps in which a master acknowledged something while another one led already.
     """
 
     states: int
     violation: str = ""
     way: list[str] = field(default_factory=list)
+    deposed: int = 0
 
 
 def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
@@ -265,12 +288,14 @@ def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
         first = dict(model.steps(first))[step]
     came_from: dict[int, tuple[int, str] | None] = {hash(first): None}
     front = [first]
+    deposed = 0
     while front:
         behind: list[State] = []
         for state in front:
             at = hash(state)
             for step, following in model.steps(state):
                 key = hash(following)
+                deposed += model.acknowledges_deposed(state, following)
                 if key in came_from:
                     continue
                 came_from[key] = (at, step)
@@ -279,7 +304,7 @@ def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
                     return Outcome(len(came_from), violation, _way(came_from, key))
                 behind.append(following)
         front = behind
-    return Outcome(len(came_from))
+    return Outcome(len(came_from), deposed=deposed)
 
 
 def _way(came_from: Mapping[int, tuple[int, str] | None], key: int) -> list[str]:
@@ -316,6 +341,7 @@ class Model:
             self.bounds.changes,
             self.bounds.hand_overs,
             unclean=self.bounds.unclean,
+            late=self.bounds.late,
         )
 
     # What must hold -----------------------------------------------------------------------------
@@ -339,6 +365,14 @@ class Model:
                 return f"node {state.record.master} leads and lacks what was acknowledged"
         return ""
 
+    @staticmethod
+    def acknowledges_deposed(before: State, after: State) -> bool:
+        """Whether a step acknowledged an entry of an epoch that the record had left before."""
+        if after.acked == before.acked:
+            return False
+        fresh = after.acked - before.acked
+        return any(epoch < before.record.epoch for _, (epoch, _) in fresh)
+
     # Steps --------------------------------------------------------------------------------------
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         """Yield every step that can follow, by name, and the state it leads to."""
@@ -360,6 +394,7 @@ class Model:
                 up=False,
                 log=node.log[: node.synced],
                 lost_power=not self.rules.fsync,
+                seen=0 if self.rules.forgets_epoch else node.seen,
                 lead=None,
                 follows=0,
                 high_watermark=0,
@@ -488,6 +523,9 @@ class Model:
         for other, slave in enumerate(state.nodes):
             if other != number and slave.up:
                 yield from self._copy(state, number, other)
+        for word in state.words:
+            if word.master == number:
+                yield f"{number} hears {word}", self._hear(state, number, node, lead, word)
         yield from self._intend(state, number, node, lead)
         for index, change in enumerate(lead.changes):
             yield from self._carry_out(state, number, node, lead, index, change)
@@ -537,12 +575,30 @@ class Model:
         if not self.rules.epoch_of_positions:
             remembers = copied.nodes[number]._replace(told=knows.positions)
             copied = copied._replace(nodes=_put(copied.nodes, number, remembers))
-        yield (
+        step = (
             f"{other} copies from {number}"
             if follows
-            else f"{other} follows {number}, cut to {position}",
-            self._settle(copied, number, copied.nodes[number]._replace(lead=knows)),
+            else f"{other} follows {number}, cut to {position}"
         )
+        yield step, self._settle(copied, number, copied.nodes[number]._replace(lead=knows))
+        if state.late and follows:
+            said = self._position(slave)
+            word = Word(other, number, lead.epoch, slave.incarnation, said)
+            words = tuple(sorted({*copied.words, word}))
+            yield f"{step}, and says late {said}", copied._replace(words=words, late=state.late - 1)
+
+    def _hear(self, state: State, number: int, node: Node, lead: Lead, word: Word) -> State:
+        """A master hears what a copy said before, perhaps of the log of another master."""
+        heard = state._replace(words=tuple(each for each in state.words if each != word))
+        if self.rules.names_epoch and word.epoch != lead.epoch:
+            return heard
+        if lead.incarnations[word.copy] > word.incarnation:
+            return heard
+        knows = lead._replace(
+            positions=_put(lead.positions, word.copy, word.position),
+            incarnations=_put(lead.incarnations, word.copy, word.incarnation),
+        )
+        return self._settle(heard, number, node._replace(lead=knows))
 
     def _position(self, node: Node) -> int:
         return node.synced if self.rules.fsync else len(node.log)

@@ -39,15 +39,17 @@ class Acknowledgements:
         context: Has the counters.
 
     Attributes:
+        alone: The master acknowledges what it has itself, so only while its lease holds.
         waiting: In rising order of targets, but for resends.
     """
 
-    __slots__ = ("_context", "_partition", "_role", "waiting")
+    __slots__ = ("_context", "_partition", "_role", "alone", "waiting")
 
     def __init__(self, partition: TopicPartition, role: Role, context: Context) -> None:
         self._partition = partition
         self._role = role
         self._context = context
+        self.alone = False
         self.waiting: deque[Acknowledgement] = deque()
 
     def give(
@@ -55,7 +57,7 @@ class Acknowledgements:
     ) -> None:
         """Acknowledge a PUT, if this node may do so still."""
         role = self._role
-        if role.holds():
+        if role.holds() or (not self.alone and role.goes_on):
             session.reply(
                 request_id, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
             )
@@ -91,6 +93,13 @@ class Acknowledgements:
                 self.refuse(ack.session, ack.request_id, error)
             except Exception:
                 logger.exception("refusing failed", partition=self._partition)
+
+    def unconfirmed(self) -> OutcomeUnknown:
+        """Return the error for those that wait while a node in sync is silent."""
+        return InternalError(
+            f"partition {self._partition}: not all nodes in sync of {self._role.group} have stored "
+            "the batch, and ZooKeeper does not answer; it is stored here, send it again"
+        )
 
     def mastership_lost(self) -> OutcomeUnknown:
         """Return the error for those that wait when this node leads no longer."""

@@ -161,6 +161,7 @@ class Channel:
         self.state = State.OPENING
         self.cause: BaseException | None = None
         self.acks = Acknowledgements(partition, self.role, context)
+        self.acks.alone = self.acknowledges_alone
         self.parked: Parked = {}
         self.copies = Copies()
         self._flush_due = FlushDue(context.call_later, self.flush_now)
@@ -188,6 +189,16 @@ class Channel:
     def acknowledges_alone(self) -> bool:
         """Whether a PUT is acknowledged when the master has it, whatever the other nodes have."""
         return self.settings.replication is _ALONE
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether PUTs are acknowledged without a lease: by what all nodes in sync have."""
+        return not self.acknowledges_alone and self.role.goes_on
+
+    def give_up_unconfirmed(self) -> None:
+        """Answer PUTs that wait for a node which is silent: their outcome is unknown."""
+        if self.acks.waiting and not self.acknowledges_alone:
+            self.acks.drop(self.acks.unconfirmed())
 
     @property
     def deleted(self) -> bool:
@@ -300,6 +311,7 @@ class Channel:
             self._step(Event.MOVE_OVER)
         if settings != self.settings:
             self.settings = settings
+            self.acks.alone = self.acknowledges_alone
             self._flush_due.settings_changed()
         self.placement = placement
         self.placement_version = placement_version

@@ -48,7 +48,8 @@ class Role:
 
     Attributes:
         group: The group.
-        holds: Whether an append may still be acknowledged under ``epoch``.
+        holds: Whether this node may act under ``epoch`` alone, see ``Lease.holds``.
+        may_confirm: Whether it may where its copies confirm, see ``Lease.goes_on``.
         epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
         problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
         follows: The node that leads instead, and whose logs this one copies; "" if there is none.
@@ -60,12 +61,23 @@ class Role:
 
     group: str
     holds: Callable[[], bool]
+    may_confirm: Callable[[], bool] = lambda: False
     epoch: int = 0
     problem: str = ""
     follows: str = ""
     insync: frozenset[str] = frozenset()
     named: int = 1
     leaving: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may act without a lease, where other nodes in sync confirm all that counts."""
+        return bool(self.insync) and self.may_confirm()
+
+    @property
+    def acts(self) -> bool:
+        """Whether this node leads, and takes messages at least where its copies confirm them."""
+        return self.epoch > 0 and (self.holds() or self.goes_on)
 
 
 @dataclass(slots=True, eq=False)

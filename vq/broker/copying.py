@@ -9,6 +9,7 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ PENDING_BYTES_MAX: Final = 64 * limits.MIB
 OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
+#: A master that is left has so long to hear of it.
+LAST_WORD_S: Final = 1.0
 _SESSION: Final = 1
 
 
@@ -194,6 +197,7 @@ class CopySession:
         self._removed: list[int] = []
         self._scheduled = False
         self._waiting = 0  # requests without an answer
+        self._leaving = False  # the connection is closed once the master has heard the last word
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
@@ -232,13 +236,40 @@ class CopySession:
         self._paused.pop(copy, None)
         copy.drop()
 
+    def leave(self, epoch: int) -> None:
+        """Copy nothing more, as this node follows another master in ``epoch``, or leads.
+
+        The old one is told: it may not know yet, and lead on without anybody who confirms. The
+        connection stays open until it has heard that.
+        """
+        following = self._following
+        if epoch > following.epoch and not self.ended.done():
+            request = wire.ReplicateRequest(
+                session=_SESSION,
+                sequence=self._sequence,
+                node=self._node,
+                incarnation=following.incarnation,
+                epoch=epoch,
+            )
+            header = encode_header(Command.REPLICATE, request)
+            close = self._connection.close
+            with contextlib.suppress(VqError):
+                self._connection.send(Command.REPLICATE, header, b"", lambda _: close())
+                self._loop.call_later(LAST_WORD_S, close)
+                self._leaving = True
+        self._stop(ConnectionCut("this node follows another master, or leads"))
+
     def end(self, why: VqError) -> None:
         """End the session; ``why`` is for the log."""
+        self._stop(why)
+        if not self._leaving:
+            self._connection.close()
+
+    def _stop(self, why: VqError) -> None:
         if not self.ended.done():
             self.ended.set_result(why)
         for copy in list(self._copies.values()):
             self._drop(copy)
-        self._connection.close()
 
     # Requests -----------------------------------------------------------------------------------
     def ask(self, copy: Copy, *, new: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from vq.broker import reading
 from vq.broker.channel import Channel
-from vq.broker.context import Context
+from vq.broker.context import Context, Role
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
@@ -98,6 +98,8 @@ class Dispatcher:
         refusal: Why the whole node serves no partition, or None: another node leads its group.
         put_refusal: Why the whole node takes no PUTs, or None: also stopping, or the disk is full.
         epoch: The newest that this node acted in or followed; a PUT that knows a newer one waits.
+        on_newer_epoch: Called with an epoch that is newer than that in which this node leads, and
+            the node of its group that has stored it.
         handlers: The table that ``server.Server`` routes by.
         repairs: Carries out REPAIR, and knows whether logs are damaged.
     """
@@ -129,6 +131,7 @@ class Dispatcher:
         self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
         self.epoch = 0
+        self.on_newer_epoch: Callable[[int, str], None] = lambda epoch, node: None
         handlers: dict[int, Handler] = {
             Command.PUT: self.put,
             Command.GET: self._reading(self.get),
@@ -203,7 +206,7 @@ class Dispatcher:
             line.append(_WaitingPut(_Parked(session, body), request_id, header))
             return
         channel = self._channels.get(key)
-        if self.put_refusal is not None or not self._role.holds():
+        if self.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
             self._refuse_put(session, request_id, header, body)
         elif _is_ready(channel, header):
             channel.put(session, request_id, header, body)
@@ -221,7 +224,7 @@ class Dispatcher:
         body: bytes,
     ) -> None:
         """Hand a PUT to its channel, unless the node takes none."""
-        if self.put_refusal is not None or not self._role.holds():
+        if self.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
             self._refuse_put(session, request_id, header, body)
         elif channel is None:
             self._refuse(session, request_id, Busy(f"{header.topic} is being looked up"))
@@ -246,9 +249,11 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.PutRequest
     ) -> bool:
         """See ``Channel.acknowledge_known``."""
-        if not (isinstance(self.put_refusal, DiskFull) and self._role.holds()):
+        if not isinstance(self.put_refusal, DiskFull):
             return False
         channel = self._channels.get((header.topic, header.partition))
+        if not (self._role.holds() or _goes_on(channel)):
+            return False
         if channel is None or header.topic_id not in (channel.topic_id, ""):
             return False
         return channel.acknowledge_known(session, request_id, header)
@@ -292,7 +297,7 @@ class Dispatcher:
 
     def _refusal(self) -> VqError:
         """Return the error with which this node refuses PUTs when it takes none."""
-        return self.put_refusal or _lease_ended(self._context)
+        return self.put_refusal or _lease_ended(self._role)
 
     # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
     # waits behind one that waits. Each connection has a queue of its own: a topic that must be
@@ -483,6 +488,8 @@ class Dispatcher:
             )
         if epoch == role.epoch and epoch:
             return None
+        if epoch > role.epoch > 0:
+            self.on_newer_epoch(epoch, header.node)
         return reading.not_followed(role, header.node, epoch)
 
     def _resolve(
@@ -499,6 +506,11 @@ class Dispatcher:
 
         partition = TopicPartition(header.topic, header.partition)
         look_up(self._directory, partition, header.topic_id, then, session)
+
+
+def _goes_on(channel: Channel | None) -> bool:
+    """Whether a partition takes PUTs although the lease of this node is over."""
+    return channel is not None and channel.goes_on
 
 
 def _is_ready(channel: Channel | None, header: wire.PutRequest) -> TypeGuard[Channel]:
@@ -588,8 +600,9 @@ class _Parked:
         return body
 
 
-def _lease_ended(context: Context) -> NotMaster:
+def _lease_ended(role: Role) -> NotMaster:
     return NotMaster(
-        f"ZooKeeper has not answered group {context.group} for so long that another node may lead "
-        "it now"
+        f"ZooKeeper has not answered group {role.group} for so long that another node may lead it "
+        "now. Topics with replication = sync take messages meanwhile, as long as all nodes in sync "
+        f"({', '.join(sorted(role.insync))}) keep up"
     )

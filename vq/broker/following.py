@@ -143,13 +143,16 @@ class Follower:
         self._suspended = ""
         self.problem = ""
 
-    def follow(self, following: Following | None) -> None:
-        """Copy from this master from now on; None: this node leads."""
+    def follow(self, following: Following | None, epoch: int = 0) -> None:
+        """Copy from this master from now on; None: this node leads, or follows nobody yet.
+
+        ``epoch`` is the newest one that this node knows: the master before is told.
+        """
         if following != self._following:
             self._following = following
             self._retries.clear()
             if self._session is not None:  # nothing more is written for it
-                self._session.end(ConnectionCut("this node follows another master, or leads"))
+                self._session.leave(epoch)
             self._changed.set()
             self._look.set()
 

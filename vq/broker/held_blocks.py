@@ -108,7 +108,7 @@ class HeldBlocks:
         response = wire.BlocksResponse(
             group=self._config.group,
             node=self._config.node,
-            master=role.epoch > 0 and role.holds(),
+            master=role.acts,
         )
         unread = self._list(header, response)
         if unread:

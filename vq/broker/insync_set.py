@@ -12,6 +12,9 @@ Under load, a copy of many partitions is hardly ever at the high watermarks of a
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
 later it has all that is committed.
 
+Without ZooKeeper nobody joins or leaves. Sends go on while all nodes in sync keep up; while one of
+them is silent, nothing can be acknowledged, so nothing is taken (``Lease.silent``).
+
 Before fewer nodes are in sync than the ``min_insync`` of a topic, the master flushes what it has of
 it: with flush ``async``, it lies in page caches, and the topic asks for so many of them.
 """
@@ -35,6 +38,7 @@ from vq.coordination.coordinator import (
     Coordinator,
     NoNode,
     Operation,
+    SessionState,
     Set,
 )
 from vq.coordination.insync import Candidate, ChangeRefused, joined, left
@@ -65,7 +69,7 @@ class InSyncSet:
 
     Args:
         role: Its ``insync`` is changed in here, and by ``mastership`` when an epoch begins.
-        lease: Its ``alone`` likewise.
+        lease: Its ``alone`` and ``silent`` likewise.
         coordinator: A started coordinator.
         channels: Returns all channels of the group.
         clock: For lags.
@@ -117,6 +121,7 @@ class InSyncSet:
         self._asked = set()
         self._awaited = {}
         self._leave_is_over()
+        self._lease.silent = ""
         self._starts = {
             channel: channel.log.end_offset
             for channel in self._channels()
@@ -165,6 +170,10 @@ class InSyncSet:
         if len(self._starts) > len(channels):  # topics were deleted, partitions moved away
             here = set(channels)
             self._starts = {each: start for each, start in self._starts.items() if each in here}
+        if self._coordinator.state is not SessionState.CONNECTED:
+            self._look_without_zookeeper(channels)
+            return
+        self._lease.silent = ""
         if leaves := self._leaves:
             # ZooKeeper may have agreed already: then this is not given up.
             gives_up = not self._leave_asked and await self._is_well(leaves, copying)
@@ -211,6 +220,25 @@ class InSyncSet:
         self._ends, self._looked_at = ends, now
         return copying
 
+    def _look_without_zookeeper(self, channels: Collection[Channel]) -> None:
+        """Nobody joins or leaves: see whether all nodes that count keep up."""
+        if self._awaited:  # nobody can name them now, so nobody waits for them
+            self._awaited.clear()
+            self._count()
+        lease = self._lease
+        silent = [each for each in sorted(self._role.insync) if not self._keeps_up(each)]
+        if silent and not lease.silent:
+            logger.warning(
+                "node in sync is silent, and ZooKeeper does not answer: messages are refused until "
+                "one of both is back",
+                group=self._role.group,
+                node=silent[0],
+            )
+        lease.silent = silent[0] if silent else ""
+        if silent and not lease.holds():
+            for channel in channels:
+                channel.give_up_unconfirmed()
+
     def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
         """Have nodes count that are nearly there, and those no more that did not come."""
         now = self._clock.monotonic()
@@ -242,7 +270,12 @@ class InSyncSet:
         is_silent = member.stays_behind(self._clock.monotonic(), SILENT_S)
         if (node not in copying or is_silent) and await self._is_gone(node, copying):
             return False
-        return not member.stays_behind(self._clock.monotonic(), LAG_MAX_S)
+        return self._keeps_up(node)
+
+    def _keeps_up(self, node: str) -> bool:
+        """Whether a node was at the ends of all logs, as they were at some look, not long ago."""
+        member = self._members.get(node)  # None: the set was changed since the last look
+        return member is None or not member.stays_behind(self._clock.monotonic(), LAG_MAX_S)
 
     async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync is certainly no more what it was."""

@@ -1,9 +1,13 @@
-"""May an append still be acknowledged? The second line behind epochs, and only where it is needed.
+"""May this node still act as master? A clock says so where it acts alone, its copies elsewhere.
 
-The first line is that the other members of a group refuse an old epoch; no clock takes part in it.
-This check makes a master that was cut off or paused stop by itself, before its session can have
-ended and another master can have been chosen. A group whose in-sync set is this node alone can
-have no other master, so it needs no lease and goes on while ZooKeeper is away.
+What all nodes in sync have stored in the epoch of their master stays, whoever is elected later: it
+is one of them, and none takes anything of an older epoch once it follows or leads in a newer one.
+No clock takes part in that. So a topic with replication ``sync`` goes on while ZooKeeper is away,
+however long that is (``goes_on``).
+
+Where the master acknowledges alone, it stops by itself before its session can have ended and
+another master can have been chosen (``holds``). So less is lost in a take-over. A group whose
+in-sync set is this node alone can have no other master, so it needs no lease.
 """
 
 from vq.clock import Clock
@@ -18,7 +22,10 @@ class Lease:
 
     Attributes:
         alone: The in-sync set of the group is this node only.
-        revoked: The group's record names another master, or a newer epoch.
+        revoked: The group's record names another master, or a newer epoch; or a node that copied
+            from this one said so.
+        silent: A node in sync that does not keep up, while ZooKeeper cannot be asked to put it out
+            of the set; "": there is none.
     """
 
     def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
@@ -26,9 +33,10 @@ class Lease:
         self._clock = clock
         self.alone = False
         self.revoked = False
+        self.silent = ""
 
     def holds(self) -> bool:
-        """Whether this node may act as master right now."""
+        """Whether this node may act as master right now, without asking its copies."""
         if self.revoked:
             return False
         if self.alone:
@@ -36,3 +44,11 @@ class Lease:
         coordinator = self._coordinator
         lasts_s = coordinator.session_timeout_s * (1 - MARGIN)
         return self._clock.monotonic() < coordinator.last_reply_monotonic + lasts_s
+
+    def goes_on(self) -> bool:
+        """Whether it may act where nothing counts that not all nodes in sync have confirmed.
+
+        While one of them is silent, nothing would be confirmed: messages are refused, not kept
+        waiting for an outcome.
+        """
+        return not self.revoked and not self.silent

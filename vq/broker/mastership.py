@@ -78,6 +78,38 @@ class Mastership:
         """Why this node, which is in sync, does not lead although nobody does; "": it may."""
         return self.acting.waits if isinstance(self.acting, Following) else ""
 
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch in which this node leads or follows, or is about to; 0: none yet."""
+        return self._newest.epoch if self._newest is not None else 0
+
+    def hear(self, epoch: int, node: str) -> bool:
+        """Take what a node of the group says that copied from this one: it is in a newer epoch.
+
+        ZooKeeper may tell it later, or not until it is back.
+
+        Returns:
+            Whether this node led until now.
+        """
+        role = self._role
+        if not role.epoch or self._lease.revoked or epoch <= max(role.epoch, self.newest_epoch):
+            return False
+        logger.info(
+            "node leads no more, as another one says",
+            group=role.group,
+            epoch=role.epoch,
+            newer=epoch,
+            node=node,
+        )
+        self._lease.revoked = True
+        self._refuse(
+            NotMaster(
+                f"group {role.group} is in epoch {epoch}, as node {node} says, this process has "
+                f"epoch {role.epoch}"
+            )
+        )
+        return True
+
     def stands(self, standing: Standing) -> None:
         """Take the epoch of a claim that was made, or of the master that is to be followed."""
         self._newest = standing
@@ -133,7 +165,10 @@ class Mastership:
         self._begin()
         self.acting = newest
         if newest.epoch < self._seen_epoch:
-            return  # while it was stored, somebody else began to lead; that refusal stays
+            # While it was stored, somebody else began to lead; that refusal stays. Nothing is
+            # copied any more from whom this node followed before.
+            self._on_change()
+            return
         self._lease.revoked = False
         self._refuse(None)
         logger.info("epoch is stored and in use", group=role.group, epoch=newest.epoch)

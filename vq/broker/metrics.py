@@ -125,8 +125,9 @@ class BrokerMetrics:
         yield _gauge("vq_leader", "1 if this node leads its group, else 0.", leads)
         yield _gauge(
             "vq_leader_may_act",
-            "1 if it leads, and its lease allows it to acknowledge messages, else 0.",
-            leads and role.holds(),
+            "1 if it leads and takes messages: ZooKeeper answered not long ago, or (for "
+            "replication = sync) all nodes in sync keep up; else 0.",
+            role.acts,
         )
         yield _gauge(
             "vq_epoch",

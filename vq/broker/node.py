@@ -279,7 +279,7 @@ class BrokerNode:
         directory.takes, directory.silent = self._disks.takes, self._disks.silent
         self._disks.know(directory.ids)
         self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
-        role = Role(group=config.group, holds=self._lease.holds)
+        role = Role(group=config.group, holds=self._lease.holds, may_confirm=self._lease.goes_on)
         self._context = Context(
             group=config.group,
             roles={role.group: role},
@@ -459,6 +459,7 @@ class BrokerNode:
             repairer,
             finder,
         )
+        self._dispatcher.on_newer_epoch = self._hear_of_epoch
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         archives = Archives(self._partitions.channels, self._partitions.logs, self._tasks)
         self._dispatcher.add(Command.ARCHIVE, archives.answer)
@@ -593,12 +594,19 @@ class BrokerNode:
             self._dispatcher.epoch = acting.epoch
         follows = self._context.role.follows
         self._dispatcher.refusal = self._mastership.refusal if follows else None
-        follower.follow(following if self._stage is Stage.SERVING else None)
+        serves = self._stage is Stage.SERVING
+        follower.follow(following if serves else None, self._mastership.newest_epoch)
         if following is None and acting is not None:
             self._tasks.start(self._partitions.lead())
         self._update_refusal()
         self._hand_over.look()
         self._dispatcher.release_puts()
+
+    def _hear_of_epoch(self, epoch: int, node: str) -> None:
+        """Take that a node which copied from this one is in a newer epoch: nobody confirms here."""
+        if self._mastership.hear(epoch, node):
+            for channel in self._partitions.channels.values():
+                channel.acks.drop(channel.acks.mastership_lost())
 
     def _hold_puts(self, holds: bool) -> None:
         self._update_refusal()

@@ -96,7 +96,7 @@ class StatusReport:
             broker_version=__version__,
             uptime_ms=int((context.clock.monotonic() - self._started) * 1000),
             epoch=role.epoch,
-            master=role.epoch > 0 and role.holds(),
+            master=role.acts,
             partition_count=len(channels),
             connections=len(server.sessions) if server is not None else 0,
             messages_in=counters.messages_in,

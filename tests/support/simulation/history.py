@@ -19,6 +19,7 @@ An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows
     told      reader, partition, error                   a read by position failed: bytes are gone
     fault     kind, target                               what the nemesis did
     note      …                                          anything worth a line in the trace
+    calm      seconds                                    so long, until now, all had to go well
     broken    …                                          a promise broken, noticed on the spot
 """
 

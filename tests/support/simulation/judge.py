@@ -30,6 +30,8 @@ EXCUSES = frozenset(
     }
 )
 EXCUSED_S = 15.0
+#: Where nothing keeps sends from being acknowledged, some are within this time.
+STILL_S = 3.0
 VIOLATIONS_MAX = 20
 
 
@@ -178,6 +180,24 @@ def _aborted(facts: _Facts) -> Iterator[str]:
             outcome = facts.outcome.get(event[6])
             if outcome is not None and outcome[1] == "refused":
                 yield f"{event[6]} was refused ({outcome}) and read: {event}"
+
+
+def _refused_for_nothing(facts: _Facts) -> Iterator[str]:
+    """Not acknowledged, or none was for a while, although nothing was in the way of it."""
+    for end, seconds in [(e[0], e[3]) for e in facts.evidence.events if e[1] == "calm"]:
+        begin = last = end - seconds
+        for event in facts.evidence.events:
+            time, kind, who, *rest = event
+            if not begin <= time <= end:
+                continue
+            if kind in {"refused", "unknown"}:
+                yield f"{rest[0]} of {who} was {kind} at {time:.3f} s: {rest[1:]}"
+            elif kind == "ok":
+                if time - last > STILL_S:
+                    yield f"nothing was acknowledged from {last:.3f} s to {time:.3f} s"
+                last = time
+        if end - last > STILL_S:
+            yield f"nothing was acknowledged from {last:.3f} s to {end:.3f} s"
 
 
 def _invented(facts: _Facts) -> Iterator[str]:
@@ -403,6 +423,7 @@ CHECKS: tuple[Callable[[_Facts], Iterator[str]], ...] = (
     _outcome_told_twice,
     _lost,
     _aborted,
+    _refused_for_nothing,
     _invented,
     _duplicate,
     _same_id,

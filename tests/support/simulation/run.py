@@ -126,7 +126,7 @@ class Simulation:
         )
         world.history.add("note", "nemesis", *nemesis.kinds)
         await asyncio.sleep(1.0)
-        await nemesis.run(self.seconds)
+        await self.strike(nemesis)
         await nemesis.heal()
         self.faults, self.effects = nemesis.struck, nemesis.effects
         try:
@@ -140,6 +140,10 @@ class Simulation:
         await self._compare_copies()
         for broker in world.machines:
             await broker.stop()
+
+    async def strike(self, nemesis: Nemesis) -> None:
+        """Break things; a story breaks those that it tells of."""
+        await nemesis.run(self.seconds)
 
     async def _compare_copies(self) -> None:
         """Have every copy come to what its master has, byte by byte."""

@@ -8,7 +8,7 @@ from vq.broker.context import Role
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lease import Lease
 from vq.clock import SystemClock
-from vq.coordination.coordinator import Node, NoNode
+from vq.coordination.coordinator import Node, NoNode, SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 
 
@@ -16,6 +16,7 @@ class Slow(MemoryCoordinator):
     """Answers nothing before it is allowed to."""
 
     answers: asyncio.Event
+    state = SessionState.CONNECTED  # type: ignore[assignment]
 
     async def get(self, path: str, *, watch: object = None) -> Node:
         await self.answers.wait()

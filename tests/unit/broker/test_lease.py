@@ -35,3 +35,13 @@ def test_a_revoked_lease_does_not_hold():
     lease, _ = _lease(100.0)
     lease.alone = lease.revoked = True
     assert not lease.holds()
+    assert not lease.goes_on()
+
+
+def test_no_clock_ends_what_the_copies_confirm():
+    """A node in sync that is silent does, until it is back."""
+    lease, clock = _lease(float("-inf"))
+    clock.advance(1_000_000)
+    assert lease.goes_on()
+    lease.silent = "n2"
+    assert not lease.goes_on()

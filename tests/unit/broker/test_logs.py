@@ -266,7 +266,7 @@ def test_a_log_that_was_never_flushed_is_new(disk: MemoryDisk) -> None:
     assert logs.prepare(other, "id") == (False, [])
     assert logs.open(other, "id").state is LogState.OK
     disk.rmtree(HOME / "t")
-    assert logs_of(disk).prepare(WHERE, "made anew") == (False, [])
+    assert logs_of(disk).prepare(WHERE, "made-anew") == (False, [])
 
 
 def test_a_log_of_an_earlier_vq_is_recorded_when_it_is_opened(disk: MemoryDisk) -> None:
