@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.broker import MemoryCluster
+from support.broker import PLACES, MemoryCluster
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -32,7 +32,13 @@ def cluster_client(
     sends for resends of the first one's.
     """
     config = MessageFactoryConfig(
-        **{"cluster": "test", "request_timeout_s": 2.0, "connect_timeout_s": 1.0, **settings}
+        **{
+            "cluster": "test",
+            "request_timeout_s": 2.0,
+            "connect_timeout_s": 1.0,
+            "archive_places": PLACES,
+            **settings,
+        }
     )
     return ClusterClient(
         config,

@@ -224,7 +224,7 @@ class ChannelLogs:
             path = await self._runner.run(
                 lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
             )
-        except (OSError, VqError):
+        except Exception:
             await self._open(channel)  # it is closed by now; whoever asks again finds it
             raise
         if path is not None:

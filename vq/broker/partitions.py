@@ -306,6 +306,8 @@ class Partitions:
     def _changed(self, view: TopicView) -> Iterable[int]:
         """Return the partitions of a topic that are not as they were applied last."""
         before = self.view.topics.get(view.name)
+        if view.name in self.view.problems:  # what has not worked may have left no other trace
+            return range(len(view.partitions))
         if before is None or before.settings != view.settings or before.phase != view.phase:
             return range(len(view.partitions))
         if (before.id, before.created) != (view.id, view.created):
@@ -350,14 +352,9 @@ class Partitions:
         for channel in list(self.channels.values()):
             try:
                 await self._fit(channel)
-            except (OSError, VqError) as error:
-                logger.warning(
-                    "log cannot be prepared, trying again when its placement changes",
-                    partition=channel,
-                    error=error,
-                )
-            except Exception:  # the other partitions are led, too
-                logger.exception("log cannot be prepared", partition=channel)
+            except Exception as error:  # noqa: BLE001  the other partitions are led, too
+                self.view.note_problem(channel.partition.topic, error)
+                self.view.hint(channel.partition.topic)
 
     async def _fit(self, channel: Channel) -> None:
         """See that the log is the one that the placement asks for, on the node that leads.

@@ -193,7 +193,8 @@ class TopicsView:
             names = sorted(hints)
             found = await gather_all(self._read_one(name) for name in names)
             for name, each in zip(names, found, strict=True):
-                if each.view is None or each.view is not self._known.get(name):
+                is_done = each.view is self._known.get(name) and name not in self.problems
+                if each.view is None or not is_done:
                     await self._refresh_one(name, each)
             if before is not None and all(each.damage is None for each in found):
                 await self._correct_counts(before)
@@ -299,20 +300,24 @@ class TopicsView:
             await self._refresh_topic(name, found)
         except (ConnectionLost, SessionExpired):
             raise
-        except Exception as error:
-            problem = _problem(name, error)
-            if str(self.problems.get(name)) != str(problem):
-                logger.error(
-                    "topic cannot be followed, trying again",
-                    topic=name,
-                    retry_s=PROBLEM_RETRY_S,
-                    error=problem,
-                    exc_info=error if isinstance(problem, InternalError) else None,
-                )
-            self.problems[name] = problem
+        except Exception as error:  # noqa: BLE001  it is noted
+            self.note_problem(name, error)
         else:
             if self.problems.pop(name, None) is not None:
                 logger.info("topic is followed again", topic=name)
+
+    def note_problem(self, name: str, error: Exception) -> None:
+        """Have a topic followed anew every few seconds, as a whole, until that works."""
+        problem = _problem(name, error)
+        if str(self.problems.get(name)) != str(problem):
+            logger.error(
+                "topic cannot be followed, trying again",
+                topic=name,
+                retry_s=PROBLEM_RETRY_S,
+                error=problem,
+                exc_info=error if isinstance(problem, InternalError) else None,
+            )
+        self.problems[name] = problem
 
     async def _refresh_topic(self, name: str, found: _Found) -> None:
         view, damage = found

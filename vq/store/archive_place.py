@@ -55,6 +55,8 @@ Owns = Callable[[str], bool]
 _NAME_ZIPS: Final = (ARCHIVE_SUFFIX, DISCARD_SUFFIX, UPLOAD_SUFFIX)
 #: Kinds of URL whose files the operating system has; they are made durable as any other file.
 _LOCAL: Final = frozenset({"file", "local"})
+#: What such a file system says of bytes that are lost: the place is there, and they are not.
+_MEDIUM: Final = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
 class Unreachable(OSError):
@@ -286,6 +288,8 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
             raise FileNotFoundError(errno.ENOENT, "no such file", url) from error
         raise Unreachable(url, f"its directory, or bucket, is not there: {error}") from error
     except Exception as error:  # each file system has its own
+        if isinstance(error, OSError) and error.errno in _MEDIUM and _is_local(system):
+            raise OSError(error.errno, f"the medium failed: {error.strerror}", url) from error
         raise Unreachable(url, f"{type(error).__name__}: {error}") from error
 
 

@@ -346,7 +346,7 @@ class DataDirectory:
             if name.startswith("@") or name == "lost+found":
                 continue
             if self._disk.is_directory(directory):
-                numbers = [int(n) for n in self._disk.listdir(directory) if n.isdigit()]
+                numbers = [int(n) for n in self._disk.listdir(directory) if n.isdecimal()]
                 try:
                     topic_id = self._read_topic_id(name)
                 except DirectoryRefused:

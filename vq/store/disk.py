@@ -143,6 +143,8 @@ class Disk(Protocol):
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and writing; with ``create`` the file must not exist yet.
 
+        On a file system that is read-only, for reading: what would write raises ``EROFS``.
+
         The new name is durable only after ``sync_directory``.
         """
         ...
@@ -258,10 +260,13 @@ _FETCH_BYTES: Final = 1024 * 1024
 class RealFile:
     """A file of the operating system; appends are ``pwritev``, reads are slices of a mapping."""
 
-    __slots__ = ("_fd", "_map", "_map_length", "_mapped", "file_system")
+    __slots__ = ("_fd", "_map", "_map_length", "_mapped", "_read_only", "file_system")
 
-    def __init__(self, fd: int, file_system: FileSystem | None = None) -> None:
+    def __init__(
+        self, fd: int, file_system: FileSystem | None = None, *, read_only: bool = False
+    ) -> None:
         self._fd = fd
+        self._read_only = read_only
         self.file_system = file_system
         self._map: mmap.mmap | None = None
         self._mapped = memoryview(b"")
@@ -269,6 +274,8 @@ class RealFile:
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """See ``File.pwrite``."""
+        if self._read_only:
+            raise _no_writes()
         total = 0
         for buffer in buffers:
             total += len(buffer)
@@ -356,6 +363,8 @@ class RealFile:
 
     def allocate(self, start: int, length: int) -> None:
         """See ``File.allocate``."""
+        if self._read_only:
+            raise _no_writes()
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._fd, start, length)
         elif start + length > self.size():  # pragma: no cover - not Linux
@@ -363,6 +372,8 @@ class RealFile:
 
     def truncate(self, length: int) -> None:
         """See ``File.truncate``."""
+        if self._read_only:
+            raise _no_writes()
         os.ftruncate(self._fd, length)
         if length < self._map_length:
             self._drop_map()
@@ -393,6 +404,10 @@ class RealFile:
             os.close(fd)
 
 
+def _no_writes() -> OSError:
+    return OSError(errno.EROFS, "the file system was read-only when the file was opened")
+
+
 class _RealLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -420,10 +435,17 @@ class RealDisk:
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         """See ``Disk.open``."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, FILE_MODE)
+        read_only = False
+        try:
+            fd = os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            if create or error.errno != errno.EROFS:
+                raise
+            # The file system turned read-only after an error, say: what is there can be read.
+            fd, read_only = os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
         if create:
             _set_mode(fd, FILE_MODE)
-        return RealFile(fd, self._file_systems.of_file(fd, path))
+        return RealFile(fd, self._file_systems.of_file(fd, path), read_only=read_only)
 
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""

@@ -355,7 +355,7 @@ def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
     names = disk.listdir(directory)
     found_names = [(parse_name(n, BLOCK_SUFFIX), parse_name(n, ARCHIVE_SUFFIX)) for n in names]
     starts = {s for pair in found_names for s in pair if s is not None}
-    dropped = {int(n.removesuffix(DROPPED_SUFFIX)) for n in names if n.endswith(DROPPED_SUFFIX)}
+    dropped = {start for n in names if (start := parse_name(n, DROPPED_SUFFIX)) is not None}
     needed = 0
     try:
         checkpoint = Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))

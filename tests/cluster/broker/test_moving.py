@@ -14,6 +14,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker import topics_view
 from vq.broker.channel import Channel
+from vq.broker.logs import Logs
 from vq.broker.partition_state import State
 from vq.errors import (
     Busy,
@@ -35,6 +36,8 @@ from vq.store.log import LogState
 
 pytestmark = pytest.mark.virtual_time
 
+#: More than a master makes when it begins to lead.
+TRIES = 5
 STAMP = {"producer_id": 9, "producer_epoch": 1}
 
 
@@ -465,6 +468,36 @@ async def test_a_log_that_cannot_be_put_aside_is_read_on_and_put_aside_later(pai
     await pair.until_writable(first)
     assert (await pair.put(first)).offset == sealed.end_offset + 88
     assert (await client.get("t", 0, 0))[1]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EROFS, "read-only"), ZeroDivisionError()])
+async def test_a_new_master_whose_log_cannot_be_put_aside_tries_again(pair, monkeypatch, error):
+    """Its placement changed while it was down, and its first tries fail: nothing else comes."""
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    first, second = pair.old, pair.new
+    await pair.move_between_messages()
+    await pair.until_known(first, second)
+    sealed = await pair.seal()
+    await pair.cluster.nodes[first].stop()
+    await pair.place(await pair.view(), sealed.end_offset)  # without an ADOPT
+    failed: list[object] = []
+    put_aside = Logs.put_aside
+
+    def fail_at_first(logs: Logs, *args: Any) -> Any:
+        if len(failed) < TRIES:
+            failed.append(args)
+            logs._disk.fail("rename", error=errno.EROFS, name="/t/0")
+            if not isinstance(error, OSError):
+                raise error
+        return put_aside(logs, *args)
+
+    monkeypatch.setattr(Logs, "put_aside", fail_at_first)
+    node = await pair.cluster.start(first)
+    pair.clients[first] = await Client.connect(pair.cluster.network, node.address)
+    await pair.until_writable(first)
+    assert len(failed) == TRIES
+    assert (await pair.put(first)).offset == sealed.end_offset + 88
+    assert not node._partitions.view.problems
 
 
 async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):

@@ -1,11 +1,13 @@
 """Zips at URLs, through fsspec: a directory, a store in memory, and places that do not answer."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from support.archive_places import Buckets, Failing, stored
 from support.broker import PLACES
 from support.store import (
@@ -23,7 +25,7 @@ from support.store import (
 
 from vq.broker.logs import Logs
 from vq.clock import ManualClock
-from vq.errors import Busy, InvalidArgument, InvalidState
+from vq.errors import Busy, InvalidArgument, InvalidState, VqError
 from vq.model import TopicPartition
 from vq.store import archive_place
 from vq.store.archive import ArchiveFiles, url_of
@@ -203,6 +205,34 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     assert stored("failing://bucket") == ["0000000000001524.zip"]
     log.close()
     assert payloads(reopened(disk)) == [*PAYLOADS[3:], b"live"]
+
+
+def test_a_medium_error_under_a_zip_is_damage_and_not_a_place_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would repair it: a place that is away is only waited for."""
+    disk = memory_disk()
+    log = three_blocks(disk)
+    archive_at(disk, log, f"file://{tmp_path}/mnt", 1)
+    log.close()
+    log = open_log(disk)
+
+    def fail(*_: object, **__: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", fail)
+    with pytest.raises(OSError, match="the medium failed") as raised:
+        open_zip(disk, blocks_of(log)[0].path, blocks_of(log)[0].archive.url).pread(0, 10)
+    assert not isinstance(raised.value, Unreachable)
+    told: list[int] = []
+    log.reader.on_unreadable = told.append
+    with pytest.raises(NotInMemory) as caught:
+        log.reader.read(0, 100, log.end_offset)
+    caught.value.fetch()
+    with pytest.raises(VqError) as refused:
+        log.reader.read(0, 100, log.end_offset)
+    assert not isinstance(refused.value, Busy)
+    assert told == [0]
 
 
 def test_a_log_without_a_checkpoint_opens_though_the_place_does_not_answer() -> None:

@@ -58,6 +58,37 @@ def test_a_file_is_told_from_its_copies_and_keeps_that_with_its_name(
         disk.born(path / "f")
 
 
+def test_on_a_read_only_file_system_files_are_read_and_refuse_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an error of the device: what is stored is not damaged, and a write says why."""
+    disk, path = RealDisk(), tmp_path / "f"
+    disk.write_atomic(path, b"abcdef")
+    opened = os.open
+
+    def refuse(name: object, flags: int, *args: int) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "read-only file system", str(name))
+        return opened(name, flags, *args)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "open", refuse)
+    file = disk.open(path)
+    assert file.pread(1, 3) == bytes(file.view(1, 3)) == b"bcd"
+    assert file.resident(0, 6) in {True, False}
+    file.fetch(0, 6)
+    for write in (
+        lambda: file.pwrite([b"x"], 0),
+        lambda: file.allocate(0, 100),
+        lambda: file.truncate(1),
+        lambda: disk.open(tmp_path / "new", create=True),
+    ):
+        with pytest.raises(OSError, match="read-only") as caught:
+            write()
+        assert caught.value.errno == errno.EROFS
+    file.close()
+    assert path.read_bytes() == b"abcdef"
+
+
 def test_what_the_kernel_moves_in_pieces_lies_in_one_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,8 @@ def test_a_damaged_batch_is_replaced(number: int) -> None:
     log = open_log(disk)
     assert (log.state, log.end_offset) == (LogState.QUARANTINED, starts[number])
     log.close()
+    for stray in ("notes.drop", "12.drop", ".drop"):  # somebody else's
+        disk.write_atomic(DIRECTORY / stray, b"")
     [damage] = find_damage(disk, DIRECTORY, log.end_offset)
     assert (damage.start, damage.end) == (starts[number], starts[number + 1])
     heal(disk, good, damage)
