@@ -210,11 +210,11 @@ WRONG = {
         "usurped",
         evidence(THREE, reigns=[Reign(1, "b1", 2, "n1"), Reign(2, "b1", 1, "n1")]),
     ),
-    "a master acknowledges when its lease must have ended": (
-        "unleased",
+    "a send is refused because ZooKeeper is away": (
+        "halted",
         evidence(
-            [send("a"), {**sent("a", 88), "at": 14.0}, END],
-            log={0: [(88, "a")]},
+            [{**send("a"), "at": 13.1}, {**refused("a"), "at": 14.0}, END],
+            log={0: []},
             away=[(1.0, 2.0), (13.0, 40.0)],
         ),
     ),
@@ -278,9 +278,11 @@ CLEAN = {
             Reign(4, "b1", 2, "n2"),
         ],
     ),
-    "sends are acknowledged before and after ZooKeeper was away for long": evidence(
-        [send("a"), {**sent("a", 88), "at": 12.9}, send("b"), {**sent("b", 200), "at": 40.1}, END],
-        log={0: [(88, "a"), (200, "b")]},
+    "sends are acknowledged while ZooKeeper is away, and others were sent before": evidence(
+        [{**send("a"), "at": 13.1}, {**sent("a", 88), "at": 39.9}, END],
+        [{**send("b"), "at": 12.9}, {**unknown("b"), "at": 14.0}, END],
+        [{**send("c"), "at": 39.0}, {**refused("c"), "at": 40.1}, END],
+        log={0: [(88, "a")]},
         away=[(13.0, 40.0)],
     ),
     "two clients' messages interleave": evidence(

@@ -13,11 +13,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.chaos_proxy import DOWN, UP, ChaosProxy
-from support.cluster import ProcessCluster, process_cluster
+from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.faults import (
     LONG,
     Sender,
@@ -458,3 +460,69 @@ def test_a_lost_quorum_ends_no_session(
         claims=sorted({claim for claims, _ in taken for claim in claims}),
         commits=sorted({commit for _, commits in taken for commit in commits}),
     )
+
+
+def test_a_group_with_copies_goes_on_without_a_majority(
+    make_zookeeper: Callable[..., EmbeddedZooKeeper], tmp_path: Path
+) -> None:
+    """Two of three servers are killed, or stopped: no send is refused or unknown meanwhile.
+
+    The lease of the master ends after two seconds. Afterwards it is killed, and the other node has
+    all that was acknowledged.
+    """
+    outages = [("kill", 60.0), ("pause", 60.0)] * 2 if LONG else [("kill", 5.0), ("pause", 7.0)]
+    rng = make_rng()
+    histories = tmp_path / "h"
+    zookeeper = make_zookeeper(servers=3)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(process_cluster(tmp_path / "brokers", zookeeper.hosts))
+        for node in ("n1", "n2"):
+            flags = broker_settings(tmp_path / "b1.toml", session_timeout_s=3.0)
+            spec = replace(cluster.spec("b1", *flags, node=node), data=tmp_path / node)
+            cluster.run(ForkedBroker(spec), name=node)
+        cluster.vq_json("topic", "create", "t", "--partitions", str(PARTITIONS))
+        factory = stack.enter_context(client_of(cluster, session_timeout_s=90.0))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+
+        def wait_in_sync() -> None:
+            block_until(lambda: len(record(cluster)["insync"]) == 2, "both nodes are in sync")
+
+        faults, away = [], []
+        for how, outage_s in outages:
+            wait_in_sync()
+            sender.wait_sent(50)
+            chosen = [wait_leader(zookeeper)]
+            chosen.append(rng.choice([each for each in range(3) if each not in chosen]))
+            for index in chosen:
+                zookeeper.kill(index) if how == "kill" else zookeeper.pause(index)
+            begin = time.monotonic()
+            flowed = flow(sender, outage_s)
+            away.append((begin, time.monotonic()))
+            faults.append(Fault(f"no majority for {outage_s:g} s ({how})", flowed, strikes=1))
+            for index in chosen:
+                if how == "pause":
+                    zookeeper.resume(index)
+            zookeeper.start()
+            wait_leader(zookeeper)
+            block_until(lambda: ephemerals(cluster).keys() >= NODES, "both nodes are registered")
+        wait_in_sync()
+        assert (sender.refused, sender.unknown) == (0, 0)
+        before = record(cluster)
+        cluster.brokers[before["master"]].kill()
+        block_until(lambda: record(cluster)["master"] != before["master"], "another node leads")
+        sender.wait_sent(50)
+        sender.finish()
+        log = read_back(factory, "t")
+        cluster.restart(before["master"])
+    judge_run(histories, log, *faults, acknowledged_min=50, away=away)
+
+
+#: What both nodes of group b1 have in ZooKeeper.
+NODES = {f"brokers/b1/nodes/{node}" for node in ("n1", "n2")}
+
+
+def record(cluster: ProcessCluster) -> dict[str, Any]:
+    """Return the record of group b1."""
+    with admin(cluster.zookeeper) as client:
+        found: dict[str, Any] = json.loads(client.get(f"/vq/{cluster.name}/brokers/b1/state")[0])
+        return found

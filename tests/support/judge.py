@@ -25,7 +25,7 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     diverged      two nodes of a group hold different bytes below the high watermark
     short         a node in sync lacks bytes below the high watermark
     usurped       one epoch of a group had two masters, or an epoch did not rise
-    unleased      acknowledged when every lease must have ended: ZooKeeper was away for longer
+    halted        sent while ZooKeeper alone was away, and refused or unknown in that time
     void          a fault had no effect, or too little was acknowledged for the run to say anything
 
 An outcome has three values; a send with outcome *unknown* may be stored or not, but once at most
@@ -115,7 +115,8 @@ class Evidence:
         copies: What the nodes hold that were in sync at the end, all of one partition in one group.
         watermarks: Per partition, its high watermark at the end.
         reigns: What ZooKeeper took about who leads.
-        away: From when to when no master could have a lease, by the clock of the histories.
+        away: From when to when ZooKeeper was away, and nothing else was wrong, by the clock of the
+            histories; the topic has replication = sync.
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
         faults: The injected faults.
@@ -163,7 +164,7 @@ def judge(evidence: Evidence) -> Verdict:
     stored = _places(evidence.log)
     for check in (
         _check_sends,
-        _check_leases,
+        _check_outages,
         _check_log,
         _check_order,
         _check_reads,
@@ -225,16 +226,17 @@ def _check_acknowledged(
         yield Anomaly("lost", f"{text}; the log does not have it")
 
 
-def _check_leases(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
-    for client, events in evidence.histories.items():
-        for event in events:
-            if event["kind"] != "sent":
-                continue
-            for begin, end in evidence.away:
-                if begin < event["at"] < end:
-                    late_s = event["at"] - begin
-                    text = f"{event['value']} was acknowledged to {client} {late_s:.3f} s too late"
-                    yield Anomaly("unleased", text)
+def _check_outages(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    for begin, end in evidence.away:
+        for client, events in evidence.histories.items():
+            sends = [e for e in events if e["kind"] in {"send", "refused", "unknown"}]
+            inside = [event for event in sends if begin < event["at"] < end]
+            sent = {event["value"] for event in inside if event["kind"] == "send"}
+            for event in inside:
+                if event["kind"] != "send" and event["value"] in sent:
+                    after_s = event["at"] - begin
+                    text = f"{event['value']} of {client} was {event['kind']} {after_s:.3f} s later"
+                    yield Anomaly("halted", text)
 
 
 def _sent_values(evidence: Evidence) -> set[str]:

@@ -39,7 +39,7 @@ class Field:
     rng: random.Random
     brief: bool = False  # what may last long lasts until it shows
     added: int = 0  # nodes so far, each with a name of its own
-    #: From when to when no master could have a lease, by the monotonic clock.
+    #: From when to when ZooKeeper was away, and nothing else was wrong, by the monotonic clock.
     away: list[tuple[float, float]] = field(default_factory=list)
 
     def group(self) -> str:

@@ -153,7 +153,7 @@ ROWS: Final = {
         ),
         Row(
             name="T-QUORUM",
-            about="ZooKeeper's quorum lost for 30 s",
+            about="ZooKeeper's quorum lost for a minute; no send is refused or unknown",
             faults=(cuts.lose_quorum,),
             nodes=C2X2,
             servers=3,
