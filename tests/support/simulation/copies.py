@@ -213,6 +213,8 @@ COPY_COMBINATIONS: tuple[tuple[str, ...], ...] = (
     ("isolate master", "move"),
     ("cut hand-over", "lost reply", "lost request"),  # did the successor claim the group?
     ("cut hand-over", "slow node"),
+    ("ensemble away", "cut nodes", "kill broker"),  # nobody can be put out of the set
+    ("disconnect", "isolate master", "pause"),  # a master goes on that does not know its end
 )
 
 #: An operator has a node lead that lacks messages; one seed in ``UNCLEAN_EVERY`` has it.
