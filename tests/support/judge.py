@@ -229,10 +229,11 @@ def _check_acknowledged(
 def _check_outages(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
     for begin, end in evidence.away:
         for client, events in evidence.histories.items():
-            inside = [event for event in events if begin < event["at"] < end]
+            sends = [e for e in events if e["kind"] in {"send", "refused", "unknown"}]
+            inside = [event for event in sends if begin < event["at"] < end]
             sent = {event["value"] for event in inside if event["kind"] == "send"}
             for event in inside:
-                if event["kind"] in {"refused", "unknown"} and event["value"] in sent:
+                if event["kind"] != "send" and event["value"] in sent:
                     after_s = event["at"] - begin
                     text = f"{event['value']} of {client} was {event['kind']} {after_s:.3f} s later"
                     yield Anomaly("halted", text)
