@@ -20,6 +20,7 @@ from vq.client.consumer.permit import Permit
 from vq.client.exits import FORKED
 from vq.client.future import LoopSendFuture
 from vq.client.kinds import settings_of
+from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
 from vq.client.shared_calls import shared
 from vq.errors import InvalidState
@@ -57,7 +58,7 @@ class MessageFactory:
 
         Raises:
             CoordinationError: ZooKeeper gives no answer in time.
-            InvalidState: The factory is open already.
+            InvalidState: The factory is open already, or gevent has replaced threads or sockets.
         """
         if self._cluster is not None:
             self._cluster.check_loop()
@@ -66,6 +67,7 @@ class MessageFactory:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
+            check_not_patched()
             self._cluster = await open_cluster(self.config)
         return self
 
