@@ -53,6 +53,7 @@ class Interrupter:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
+        frame.f_trace = self._step  # Python 3.13 gives instructions only to a frame that has it now
         if frame.f_code not in self._codes:
             self._codes[frame.f_code] = instructions(frame.f_code)
         return self._step

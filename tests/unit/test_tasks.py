@@ -28,9 +28,11 @@ async def test_a_task_begins_after_its_caller_whatever_factory_the_loop_has() ->
         steps.append("work")
         return 3
 
-    asyncio.get_running_loop().set_task_factory(run_at_once)  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(run_at_once)  # type: ignore[arg-type]
     task = begin_task(work())
     steps.append("caller")
+    loop.set_task_factory(None)
     assert await task == 3
     assert steps == ["caller", "work"]
 
@@ -44,6 +46,10 @@ async def test_a_shared_call_that_does_not_wait_is_made_again() -> None:
         made.append(1)
         return len(made)
 
-    asyncio.get_running_loop().set_task_factory(run_at_once)  # type: ignore[arg-type]
-    assert [await calls.share(call) for _ in range(3)] == [1, 2, 3]
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(run_at_once)  # type: ignore[arg-type]
+    try:
+        assert [await calls.share(call) for _ in range(3)] == [1, 2, 3]
+    finally:
+        loop.set_task_factory(None)
     assert calls.tasks() == []

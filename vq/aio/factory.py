@@ -21,9 +21,12 @@ from vq.client.consumer.permit import Permit
 from vq.client.exits import FORKED
 from vq.client.future import LoopSendFuture
 from vq.client.kinds import settings_of
+from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
+from vq.client.shared_calls import shared
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
+from vq.tasks import begin_task
 
 _MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()
 
@@ -41,6 +44,7 @@ class MessageFactory:
         self._opening = asyncio.Lock()  # one ``open`` or ``shutdown`` at a time
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
+        self._closing: asyncio.Task[None] | None = None
         _MADE.add(self)
 
     @classmethod
@@ -55,7 +59,7 @@ class MessageFactory:
 
         Raises:
             CoordinationError: ZooKeeper gives no answer in time.
-            InvalidState: The factory is open already.
+            InvalidState: The factory is open already, or gevent has replaced threads or sockets.
         """
         if self._cluster is not None:
             self._cluster.check_loop()
@@ -64,6 +68,7 @@ class MessageFactory:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
+            check_not_patched()
             self._cluster = await open_cluster(self.config)
         return self
 
@@ -141,7 +146,8 @@ class MessageFactory:
     async def shutdown(self) -> None:
         """Close every consumer and producer, then the session. May be called again.
 
-        If a step fails, the other steps are done nevertheless, and then the error is raised.
+        If a step fails, the other steps are done nevertheless, and then the error is raised. If the
+        caller is cancelled, all steps go on in their order: they need each other.
         """
         if self._cluster is not None:
             if self._cluster.forked:
@@ -150,8 +156,14 @@ class MessageFactory:
             self._cluster.check_loop()
         async with self._opening:
             cluster, self._cluster = self._cluster, None
-        if cluster is None:
-            return
+        if cluster is not None:
+            for consumer in self._consumers:
+                consumer._inbox.close()  # here: it asks whether this task has the message in hand
+            self._closing = begin_task(self._close_all(cluster))
+        if self._closing is not None and not self._closing.done():
+            await shared(self._closing)
+
+    async def _close_all(self, cluster: ClusterClient) -> None:
         async with contextlib.AsyncExitStack() as last_first:
             last_first.push_async_callback(cluster.close)
             for producer in self._producers:

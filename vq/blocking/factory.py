@@ -25,6 +25,7 @@ from vq.client.consumer.inbox import Inbox, InboxDelivery
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.thread_pull import ThreadPull
 from vq.client.kinds import settings_of
+from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState
@@ -59,13 +60,14 @@ class MessageFactory:
 
         Raises:
             CoordinationError: ZooKeeper gives no answer in time.
-            InvalidState: The factory is open already.
+            InvalidState: The factory is open already, or gevent has replaced threads or sockets.
         """
         with self._opening:
             if self._runtime is not None:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
+            check_not_patched()
             runtime = LoopThread(f"vq-{self.config.client_id}")
             try:
                 self._cluster = runtime.run(open_cluster(self.config))

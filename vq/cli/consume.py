@@ -38,13 +38,17 @@ class Printer:
     """The listener: writes each message and flushes before it counts as consumed.
 
     Called by one worker thread; the command's thread waits for ``ended``.
+
+    Attributes:
+        count: Messages that were printed.
+        torn: Of these, those with a newline inside: as they are, they take several lines.
     """
 
     def __init__(
         self, stream: BinaryIO, form: Callable[[Message], bytes], *, limit: int | None
     ) -> None:
         self.ended = threading.Event()
-        self.count = 0
+        self.count = self.torn = 0
         self.last_at = time.monotonic()
         self.failure: OSError | None = None
         self._stream = stream
@@ -66,10 +70,21 @@ class Printer:
             self.failure = error
             self.ended.set()
             raise Enough from error
+        self.torn += b"\n" in message.content
         self.count += 1
         self.last_at = time.monotonic()
         if self.count == self._limit:
             self.ended.set()
+
+    @property
+    def warning(self) -> str:
+        """What a program that reads the output by lines must know; empty: nothing."""
+        if not self.torn or self._form is not text.as_line:
+            return ""
+        return (
+            f"warning: {self.torn} of {self.count} messages have newlines: what reads this output "
+            "by lines, such as vq produce, takes them apart; --json prints each on one line"
+        )
 
     def wait(self, idle_s: float | None) -> None:
         """Wait until enough was printed, or nothing came for ``idle_s`` seconds."""
@@ -193,7 +208,8 @@ def consume(
     """Print messages, as a member of a group or without one.
 
     One message a line, or one JSON object a line with --json. A pipe gets the content byte for
-    byte; a terminal, and -v, get control characters escaped.
+    byte; a terminal, and -v, get control characters escaped. A message with a newline takes several
+    lines of a pipe, which a warning says at the end; --json keeps it on one.
 
     With --group, what was printed counts as consumed: the group's progress is committed every few
     seconds and at the end. At least once: after a crash the last seconds may be printed again.
@@ -243,6 +259,8 @@ def consume(
         _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
     if printer.failure is not None:
         raise printer.failure
+    if printer.warning:
+        invocation.output.remark(printer.warning)
     if sys.stderr.isatty():
         invocation.output.remark(f"{printer.count} message{'s' * (printer.count != 1)}")
 

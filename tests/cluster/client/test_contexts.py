@@ -48,12 +48,12 @@ async def test_callbacks_run_in_the_context_in_which_the_factory_was_opened(
                 lambda *_: seen.append(("callback", REQUEST.get())),
                 None if end == "stored" else 0.3,
             )
+            future.add_done_callback(lambda _: seen.append(("done", REQUEST.get())))
             own = functools.partial(
                 contextvars.copy_context().run, lambda *_: seen.append(("own", REQUEST.get()))
             )
             if end == "stored":
                 await (await producer.send_async(Message("t", b"y"), own))
-            future.add_done_callback(lambda _: seen.append(("done", REQUEST.get())))
             await until(future.done)
             assert REQUEST.get() == request
 

@@ -13,7 +13,7 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.errors import UnknownTopic
-from vq.model import Message
+from vq.model import Message, TopicSettings
 
 pytestmark = pytest.mark.skipif(
     not hasattr(asyncio, "eager_task_factory"), reason="Python has no eager tasks before 3.12"
@@ -54,7 +54,7 @@ async def test_a_topic_is_usable_after_a_first_look_in_vain(eager: aio.MessageFa
         for _ in range(3):
             with pytest.raises(UnknownTopic):
                 await producer.send(Message("u", b"x"))
-        await eager.admin.create_topic("u", partitions=1)
+        await eager.admin.create_topic("u", TopicSettings(partitions=1))
         for content in (b"1", b"2"):
             await producer.send(Message("u", content))
     assert await stored(eager, "u", 1) == [b"1", b"2"]

@@ -1,6 +1,7 @@
 """The blocking front door: open, shut down, open again."""
 
 import asyncio
+import contextvars
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,12 @@ def test_shutdown_waits_for_what_another_thread_is_closing(
         events.append("cluster closed")
 
     async def open_cluster(_: MessageFactoryConfig) -> Any:
-        return SimpleNamespace(close=close, lease_slot=lease_slot, clock=SystemClock())
+        return SimpleNamespace(
+            close=close,
+            lease_slot=lease_slot,
+            clock=SystemClock(),
+            context=contextvars.copy_context(),
+        )
 
     def make(*_: object, **__: object) -> Closing:
         made.append(Closing(events))

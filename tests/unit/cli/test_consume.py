@@ -67,6 +67,20 @@ def test_a_message_begins_the_idle_time_anew() -> None:
     assert time.monotonic() - printer.last_at < 50.0
 
 
+def test_messages_that_take_several_lines_of_a_pipe_are_counted_and_told() -> None:
+    """``vq consume | vq produce`` makes several messages of each."""
+    contents = [b"one", b"two\nlines", b"", b"\n"]
+    for as_json, warns in ((False, True), (True, False)):
+        form = form_of(as_json=as_json, verbose=False, terminal=False)
+        printer = Printer(io.BytesIO(), form, limit=None)
+        printer(MESSAGE._replace(content=contents[0]))
+        assert not printer.warning
+        for content in contents[1:]:
+            printer(MESSAGE._replace(content=content))
+        assert bool(printer.warning) is warns
+        assert not warns or printer.warning.startswith("warning: 2 of 4 messages have newlines")
+
+
 def test_forms() -> None:
     assert (
         form_of(as_json=False, verbose=True, terminal=False)(MESSAGE)

@@ -14,6 +14,11 @@ from pyhessian.parser import Parser
 from vq.hessian.plain import encode
 from vq.serializers import Hessian2
 
+#: What python-hessian makes a date with is deprecated since Python 3.12.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:datetime\.datetime\.utcfromtimestamp\(\) is deprecated:DeprecationWarning"
+)
+
 VALUES = [
     None,
     True,

@@ -19,7 +19,7 @@ FAILS = "test_code.py::test_one"
 ENTRY = """
 [[mutant]]
 name = "a"
-file = "code.py"
+file = "subject.py"
 find = "1"
 replace = "2"
 breaks = "One is one."
@@ -30,7 +30,7 @@ tests = ["test_code.py"]
 def a_mutant(**changes: object) -> mutants.Mutant:
     fields: dict[str, object] = {
         "name": "one",
-        "file": "code.py",
+        "file": "subject.py",
         "find": "1",
         "replace": "2",
         "breaks": "One is one.",
@@ -41,7 +41,7 @@ def a_mutant(**changes: object) -> mutants.Mutant:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / "code.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "subject.py").write_text("def one():\n    return 1\n")
     (tmp_path / "test_code.py").write_text(
         "import code_under_test\n\ndef test_one():\n    assert code_under_test.one() == 1\n"
     )
@@ -74,7 +74,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_a_text_that_is_gone_is_named(tree: Path) -> None:
-    with pytest.raises(mutants.CatalogueError, match=r"mutant one.* 0 times in code\.py"):
+    with pytest.raises(mutants.CatalogueError, match=r"mutant one.* 0 times in subject\.py"):
         a_mutant(find="gone").apply(tree)
 
 

@@ -597,7 +597,7 @@ class PartitionQueue:
         late = f"not sent within its deadline of {_seconds(items)}"
         refusal = self._refusal
         if isinstance(refusal, errors.Unreachable):
-            return errors.Unreachable(
+            return errors.NotSent(  # the class that this cause has before the first attempt, too
                 f"{self.partition}: {late}: {self._why_waiting() or refusal.message}"
             )
         if refusal is not None:

@@ -197,7 +197,7 @@ def test_what_is_not_sent_in_time_says_which_broker_did_not_take_it_and_why() ->
         line.refuse(batch, refused)
         line.now = line.queue.retry_at
     line.later(3.0)
-    assert isinstance(sent.outcome, errors.Unreachable)
+    assert isinstance(sent.outcome, errors.NotSent)
     assert str(sent.outcome) == (
         "t-3: not sent within its deadline of 3 s: cannot connect to b1:7000: Connection refused"
     )
