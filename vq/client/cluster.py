@@ -26,6 +26,7 @@ from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
 from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.paths import BROKERS
 from vq.coordination.routes import Master, Routes, RouteWatcher
 from vq.coordination.secret import read_secret
 from vq.coordination.slots import SlotLease
@@ -216,8 +217,29 @@ class ClusterClient:
         """
         check_name("topic", topic)
         # Concurrent callers share one read: a thousand first sends cost one.
-        await self._calls.share(self._watcher.track, topic)
+        await self._calls.share(self._track, topic)
         return self._watcher.snapshot
+
+    async def _track(self, topic: str) -> None:
+        try:
+            await self._watcher.track(topic)
+        except UnknownTopic as error:
+            await self._check_cluster(topic, error)
+            raise
+
+    async def _check_cluster(self, topic: str, error: UnknownTopic) -> None:
+        """Say that there is no such cluster, if that is why there is no topic.
+
+        Raises:
+            UnknownTopic: No broker has ever registered in the cluster.
+        """
+        if await self.coordinator.exists(BROKERS) is None:
+            raise UnknownTopic(
+                f"there is no cluster {self.config.cluster!r} at {self.config.zookeeper}, so there "
+                f"is no topic {topic!r}: no broker has ever registered there",
+                hint="name it with MessageFactoryConfig(cluster=...) or VQ_CLUSTER; `vq cluster "
+                f"status --cluster {self.config.cluster}` says which clusters there are",
+            ) from error
 
     async def track_or_create(self, topic: str) -> Routes:
         """Like ``track``, but a missing topic is created if the settings of the cluster allow it.
@@ -233,7 +255,11 @@ class ClusterClient:
         return await self.track(topic)
 
     async def _create(self, topic: str) -> None:
-        await create_missing_topic(self.coordinator, topic, self.origin(auto=True))
+        try:
+            await create_missing_topic(self.coordinator, topic, self.origin(auto=True))
+        except UnknownTopic as error:
+            await self._check_cluster(topic, error)
+            raise
 
     def origin(self, *, auto: bool = False) -> TopicOrigin:
         """Return the origin of a topic that this client creates now."""
@@ -258,7 +284,14 @@ class ClusterClient:
         with contextlib.suppress(UnknownTopic):
             await self.track(topic)
             return None
-        return await self._calls.share(settings_of_missing_topic, self.coordinator, topic)
+        return await self._calls.share(self._settings_of_missing, topic)
+
+    async def _settings_of_missing(self, topic: str) -> TopicSettings:
+        try:
+            return await settings_of_missing_topic(self.coordinator, topic)
+        except UnknownTopic as error:
+            await self._check_cluster(topic, error)
+            raise
 
     def read_copies(self) -> None:
         """Have the routes name the copies of each master, too, from now on."""

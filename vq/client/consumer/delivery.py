@@ -216,7 +216,7 @@ class _Place(enum.Enum):
     """It waits for its next try."""
 
 
-# 17 fields change: those of the chunk at hand are read for each message, where one attribute less
+# 16 fields change: those of the chunk at hand are read for each message, where one attribute less
 # to go through counts, and nearly all of them are changed under one lock.
 class ThreadDelivery:
     """A delivery that calls a listener on one of ``workers``; see ``Delivery``.

@@ -8,6 +8,7 @@ earlier batches are in flight form the next batch.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -24,6 +25,8 @@ from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.space_line import SpaceLine, Turn
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
+from vq.coordination.reading import TopicView
+from vq.coordination.registry import read_state
 from vq.errors import (
     ConnectionCut,
     DiskFull,
@@ -79,6 +82,7 @@ class Sender:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
+        self._telling: set[asyncio.Task[None]] = set()
         self._linger_s = config.linger_ms / 1000
         self._full = FullPartitions(self._clock, self._pass_by)
         self.accumulator = Accumulator(
@@ -317,12 +321,31 @@ class Sender:
             queue.on_refused(batch, error, self._clock())
 
     def _no_answer(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
-        logger.warning(
-            "broker does not answer, connecting again",
-            broker=connection.address,
-            partition=queue.partition,
-        )
+        partition, address = queue.partition, connection.address
+        view = self._cluster.routes.topics.get(partition.topic)
+        if view is None or view.settings.min_insync < 2:
+            _log_silence(partition, address, "")
+        else:  # it may wait for other nodes
+            task = self._loop.create_task(self._tell_silence(view, partition, address))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
         connection.close()
+
+    async def _tell_silence(
+        self, view: TopicView, partition: TopicPartition, address: Address
+    ) -> None:
+        """Log why a batch has no answer: a broker gives none while too few nodes are in sync."""
+        why, wanted = "", view.settings.min_insync
+        with contextlib.suppress(VqError, TimeoutError, IndexError):
+            group = view.partitions[partition.partition].writer_group
+            async with asyncio.timeout(_STALLED_S):
+                state = group and await read_state(self._cluster.coordinator, group)
+            if state and len(state.insync) < wanted:
+                why = (
+                    f"{len(state.insync)} node(s) of broker group {group} in sync, the topic's "
+                    f"min_insync is {wanted}"
+                )
+        _log_silence(partition, address, why)
 
     def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
@@ -513,3 +536,18 @@ class Sender:
         self.close()
         self._abandoned = True
         self._wake()
+
+
+def _log_silence(partition: TopicPartition, address: Address, why: str) -> None:
+    """Log that a batch has no answer for long; ``why``: "" if the broker is silent."""
+    if why:
+        logger.warning(
+            "messages are not acknowledged, sending again",
+            broker=address,
+            partition=partition,
+            cause=why,
+        )
+    else:
+        logger.warning(
+            "broker does not answer, connecting again", broker=address, partition=partition
+        )
