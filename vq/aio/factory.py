@@ -89,7 +89,7 @@ class MessageFactory:
         cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
         settings = settings_of(ConsumerConfig, config)
-        inbox, listening = Inbox(permit), Listening(permit, settings)
+        inbox, listening = Inbox(permit), Listening(permit, settings, cluster.context)
         core = ConsumerCore(
             cluster,
             settings,

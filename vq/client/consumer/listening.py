@@ -38,18 +38,25 @@ class _Listener:
     Attributes:
         call: The application's.
         slots: So many of them run at a time.
-        context: It runs in copies of the context in which the topic was subscribed.
     """
 
     call: AsyncListener
     slots: asyncio.Semaphore
-    context: contextvars.Context
 
 
 class Listening:
-    """The listeners of one consumer; the place of an ``Inbox`` for their deliveries."""
+    """The listeners of one consumer; the place of an ``Inbox`` for their deliveries.
 
-    def __init__(self, permit: Permit, config: ConsumerConfig) -> None:
+    Args:
+        permit: To deliver.
+        config: Of the consumer.
+        context: They run in copies of it, as everything that the factory calls by itself.
+    """
+
+    def __init__(
+        self, permit: Permit, config: ConsumerConfig, context: contextvars.Context
+    ) -> None:
+        self._context = context
         self._permit = permit
         self._config = config
         self._listeners: dict[str, _Listener] = {}
@@ -66,14 +73,12 @@ class Listening:
 
     def add(self, topic: str, listener: AsyncListener, concurrency: int) -> None:
         """Have the messages of a topic given to a listener."""
-        self._listeners[topic] = _Listener(
-            listener, asyncio.Semaphore(concurrency), contextvars.copy_context()
-        )
+        self._listeners[topic] = _Listener(listener, asyncio.Semaphore(concurrency))
 
     def put(self, delivery: InboxDelivery) -> None:
         """A partition has something to deliver, and no task."""
         listener = self._listeners[delivery.partition.topic]
-        task = begin_task(self._serve(delivery, listener), listener.context)
+        task = begin_task(self._serve(delivery, listener), self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

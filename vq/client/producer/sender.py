@@ -42,6 +42,7 @@ from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.shown import shown_error
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _TICK_S = 0.1
@@ -326,7 +327,8 @@ class Sender:
         if view is None or view.settings.min_insync < 2:
             _log_silence(partition, address, "")
         else:  # it may wait for other nodes
-            task = self._loop.create_task(self._tell_silence(view, partition, address))
+            telling = self._tell_silence(view, partition, address)
+            task = begin_task(telling, self._cluster.context)
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
         connection.close()
