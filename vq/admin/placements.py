@@ -20,7 +20,7 @@ from vq.admin.brokers import master_and_epoch
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
-from vq.coordination.allocation import pool_text
+from vq.coordination.allocation import pool_text, too_few_nodes
 from vq.coordination.coordinator import BadVersion
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
@@ -98,7 +98,8 @@ async def plan_moves(
 
     Raises:
         UnknownTopic, UnknownPartition: There is none.
-        InvalidArgument: There is no such group, or its pool is not the topic's.
+        InvalidArgument: There is no such group, its pool is not the topic's, or it has fewer nodes
+            than the topic's ``min_insync``.
         NotMaster: The old or the new group has no master.
         CoordinationError: A partition is closed, or in the middle of another move.
     """
@@ -133,6 +134,14 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
         raise InvalidArgument(
             f"topic {view.name!r} lives in {pool_text(pool)}, but group {group!r} is of "
             f"{pool_text(target.pool)}"
+        )
+    state = await registry.read_state(cluster.coordinator, group)
+    nodes = await registry.known_nodes(cluster.coordinator, group, state)
+    why = too_few_nodes(max(1, len(nodes)), view.settings.min_insync)
+    if why is not None:
+        raise InvalidArgument(
+            f"group {group!r} {why}: topic {view.name!r} would take no message there; start more "
+            "nodes of the group, or lower the topic's min_insync"
         )
 
 

@@ -7,7 +7,7 @@ from support.admin import ADDRESS, Brokers, cluster_of, register
 from support.broker import memory_cluster
 from support.client import started
 
-from vq.admin import placements
+from vq.admin import draining, placements
 from vq.admin.changes import ChangeUnknown
 from vq.coordination import topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost
@@ -72,6 +72,23 @@ async def test_a_group_with_another_master_meanwhile_is_said_so(brokers: Brokers
     assert "repeat the move" in caught.value.hint
     view = await topics.describe_topic(brokers.coordinator, "t")
     assert view.partition_versions[0] > planned.version, "the seal is undone"
+
+
+async def test_a_group_with_too_few_nodes_gets_no_partition_that_would_take_nothing(
+    brokers: Brokers,
+) -> None:
+    """Its master would refuse every message; nobody else would tell the operator."""
+    settings = TopicSettings(min_insync=2)
+    with pytest.raises(CoordinationError, match=r"b1 has 1 node\(s\).*min_insync is 2"):
+        await topics.create_topic(brokers.coordinator, "two", settings)
+    await topics.create_topic(brokers.coordinator, "two", TopicSettings())
+    await topics.change_settings(brokers.coordinator, "two", settings)
+    holder = (await topics.describe_topic(brokers.coordinator, "two")).partitions[0].writer_group
+    other = "b2" if holder == "b1" else "b1"
+    with pytest.raises(InvalidArgument, match="would take no message there"):
+        await placements.plan_moves(cluster_of(brokers), "two", [0], other)
+    with pytest.raises(CoordinationError, match="min_insync is 2"):
+        await draining.plan_emptying(cluster_of(brokers), holder or "")
 
 
 async def test_a_partition_that_changed_meanwhile_is_not_moved(brokers: Brokers) -> None:
