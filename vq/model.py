@@ -651,7 +651,8 @@ class GroupView:
     """The facts about a broker group that allocation needs.
 
     ``partitions`` counts its open partitions over all topics; ``alive`` says that a master is
-    registered. The nodes in ``drained`` are to lead only if no other one in sync can.
+    registered. The nodes in ``drained`` are to lead only if no other one in sync can. ``nodes``
+    counts those that run, and those that have been in sync and are away; it is at least 1.
     """
 
     group: str
@@ -661,6 +662,7 @@ class GroupView:
     partitions: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     drained: tuple[str, ...] = ()
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,11 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
     block_until(lambda: "n2 was in sync and does not run" in said(processes), "it is not missed")
     assert processes.vq("broker", "remove", "b1/n2", "--yes").returncode == 0
     assert said(processes) == ""
-    assert processes.vq("topic", "create", "u", "--min-insync", "2").returncode == 0
+    refused = processes.vq("topic", "create", "u", "--min-insync", "2")
+    assert refused.returncode == 1
+    assert "b1 has 1 node(s), and the topic's min_insync is 2" in refused.stderr.decode()
+    assert processes.vq("topic", "create", "u").returncode == 0
+    assert processes.vq("topic", "alter", "u", "--min-insync", "2").returncode == 0
     block_until(lambda: "u (2)" in said(processes), "nobody says that it refuses messages")
 
 

@@ -11,7 +11,13 @@ from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import TimedOut
 from vq.model import Address
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import AdoptResponse, OffsetsRequest, OffsetsResponse, SealResponse
+from vq.remoting.wire_pb2 import (
+    AdoptResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+    PingResponse,
+    SealResponse,
+)
 
 EPOCH = 3
 ADDRESS = {name: Address("127.0.0.1", port) for port, name in enumerate(("b1", "b2", "b3"), 1)}
@@ -33,6 +39,8 @@ class Brokers:
         self.asked.append((address, message))
         if address in self.silent:
             raise TimedOut(f"{address} is silent")
+        if command == Command.PING:
+            return PingResponse(), b""
         if command == Command.SEAL:
             return SealResponse(end_offset=500, producers=b"table"), b""
         if command == Command.ADOPT:

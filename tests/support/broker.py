@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from vq.broker.runner import InlineRunner, Lane
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.registry import read_state
 from vq.coordination.secret import read_secret
-from vq.coordination.topics import create_topic
+from vq.coordination.topics import change_settings, create_topic
 from vq.coordination.values.brokers import GroupState
 from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
@@ -182,9 +182,12 @@ class MemoryCluster:
                 await asyncio.sleep(0.02)
 
     async def create_topic(self, name: str = "t", **settings: Any) -> None:
-        """Make a topic."""
+        """Make a topic; a larger ``min_insync`` is set then: there may be too few nodes."""
+        wanted = TopicSettings(**settings)
         async with self.admin() as coordinator:
-            await create_topic(coordinator, name, TopicSettings(**settings))
+            await create_topic(coordinator, name, replace(wanted, min_insync=1))
+            if wanted.min_insync > 1:
+                await change_settings(coordinator, name, wanted)
 
     async def prove(self, client: "Client", group: str = "", node: str = "") -> "Client":
         """Have a connection prove that it is a node's, or that of a command; return it."""

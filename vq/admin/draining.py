@@ -122,7 +122,8 @@ async def plan_emptying(cluster: ClusterClient, group: str) -> list[Move]:
         if not numbers:
             continue
         targets = defaultdict(list)
-        chosen = allocate(len(numbers), views, pool=view.settings.pool)
+        settings = view.settings
+        chosen = allocate(len(numbers), views, pool=settings.pool, min_insync=settings.min_insync)
         for number, target in zip(numbers, chosen, strict=True):
             targets[target].append(number)
         for target, its in targets.items():

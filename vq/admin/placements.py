@@ -7,8 +7,9 @@ new one starts at that offset::
     ADOPT at the new master    makes an empty log that starts there and knows the producers
     compare-and-set            the partition's znode gets [old: start…end) [new: end…)
 
-Until the last step nothing changes for clients: a mover that dies before it leaves a seal that the
-old master takes back after its ``seal_timeout_s``.
+Before the first step the new master must answer. If a later one fails, the mover raises the version
+of the partition's znode: no step of this move can succeed any more, so the old master takes appends
+again. A mover that dies leaves a seal that the old master takes back after its ``seal_timeout_s``.
 """
 
 import asyncio
@@ -19,16 +20,29 @@ from vq.admin.brokers import master_and_epoch
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
-from vq.coordination.allocation import pool_text
+from vq.coordination.allocation import pool_text, too_few_nodes
+from vq.coordination.coordinator import BadVersion
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
-from vq.errors import CoordinationError, InvalidArgument, NotMaster, TimedOut, UnknownPartition
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    NotMaster,
+    TimedOut,
+    UnknownPartition,
+    UnknownTopic,
+)
+from vq.log_lines import get_logger
 from vq.model import NodeInfo, PartitionPlacement
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import AdoptRequest, SealRequest, SealResponse
+from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest, SealResponse
 
 #: Bound of one move from SEAL to the change in ZooKeeper. Well below the brokers' seal time-out.
 MOVE_TIMEOUT_S = 10.0
+#: Bound of undoing one that failed.
+UNDO_TIMEOUT_S = 2.0
+
+logger = get_logger(__name__)
 
 
 async def partitions_of(cluster: ClusterClient, topic: str) -> list[PartitionPlacement]:
@@ -84,7 +98,8 @@ async def plan_moves(
 
     Raises:
         UnknownTopic, UnknownPartition: There is none.
-        InvalidArgument: There is no such group, or its pool is not the topic's.
+        InvalidArgument: There is no such group, its pool is not the topic's, or it has fewer nodes
+            than the topic's ``min_insync``.
         NotMaster: The old or the new group has no master.
         CoordinationError: A partition is closed, or in the middle of another move.
     """
@@ -120,6 +135,14 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
             f"topic {view.name!r} lives in {pool_text(pool)}, but group {group!r} is of "
             f"{pool_text(target.pool)}"
         )
+    state = await registry.read_state(cluster.coordinator, group)
+    nodes = await registry.known_nodes(cluster.coordinator, group, state)
+    why = too_few_nodes(max(1, len(nodes)), view.settings.min_insync)
+    if why is not None:
+        raise InvalidArgument(
+            f"group {group!r} {why}: topic {view.name!r} would take no message there; start more "
+            "nodes of the group, or lower the topic's min_insync"
+        )
 
 
 async def _need_master(cluster: ClusterClient, group: str, which: str) -> tuple[NodeInfo, int]:
@@ -149,7 +172,8 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
     """Move one partition; return the offset at which the new group goes on.
 
     Raises:
-        BadVersion: Somebody else changed the partition meanwhile; nothing was moved.
+        BadVersion: Somebody else changed the partition meanwhile, or one of the groups has another
+            master; nothing was moved.
         OutcomeUnknown, CoordinationError: A step did not come back. Only the last one changes
             anything for others: the topic's description says whether the partition has moved.
         VqError: A broker refused; nothing was moved.
@@ -165,10 +189,28 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
 
 
 async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
-    sealed = await seal(cluster, planned)
-    await adopt(cluster, planned, sealed)
-    await place(cluster, planned, sealed)
+    await cluster.request(planned.target.address, Command.PING, PingRequest())
+    try:
+        sealed = await seal(cluster, planned)
+        await adopt(cluster, planned, sealed)
+        await place(cluster, planned, sealed)
+    except BaseException:
+        await asyncio.shield(_undo(cluster, planned))
+        raise
     return sealed.end_offset
+
+
+async def _undo(cluster: ClusterClient, planned: Move) -> None:
+    """Have the old master take appends again, unless the partition has moved all the same.
+
+    Safe whatever became of the steps: they rest on the version that is raised here.
+    """
+    name, number = planned.placement.topic, planned.placement.partition
+    try:
+        async with asyncio.timeout(UNDO_TIMEOUT_S):
+            await topics.touch_partition(cluster.coordinator, name, number, planned.version)
+    except (CoordinationError, UnknownTopic, TimeoutError) as error:
+        logger.debug("a seal is left to its broker", topic=name, partition=number, error=error)
 
 
 async def seal(cluster: ClusterClient, planned: Move) -> SealResponse:
@@ -200,4 +242,17 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
 async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
     """Last step of a move, and the one that counts: the tree names the new group."""
     moved = move(planned.placement, sealed.end_offset, planned.target.group)
-    await topics.change_placement(cluster.coordinator, planned.view, moved, epochs=planned.epochs)
+    try:
+        await topics.change_placement(
+            cluster.coordinator, planned.view, moved, epochs=planned.epochs
+        )
+    except BadVersion as error:
+        name, number = planned.placement.topic, planned.placement.partition
+        refused = BadVersion(
+            error.path,
+            f"{name}-{number} was not moved: it was changed, or a group has another master",
+        )
+        refused.hint = (
+            "wait until `vq cluster status` shows the masters of both groups, and repeat the move"
+        )
+        raise refused from error

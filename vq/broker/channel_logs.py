@@ -247,8 +247,11 @@ class ChannelLogs:
         async with self.lock(channel.partition):
             self._check_current(channel, version)
             channel.seal_log()
-            await self.settle(channel)
-            await self._committed(channel)
+        # Without the lock: copies, for which this waits, compare their logs with this one.
+        await self.settle(channel)
+        await self._committed(channel)
+        async with self.lock(channel.partition):
+            self._check_current(channel, version)
             log = channel.log
             if log is None or log.state is not LogState.SEALED or channel.unprepared:
                 raise channel.why_refused()

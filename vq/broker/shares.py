@@ -31,7 +31,7 @@ WAITED_PER_TURN: Final = REQUESTS_PER_TURN // 2
 #: Requests of one connection that waited, before it is another one's turn.
 SLICE: Final = 16
 #: What a peer has sent is cut into requests piece by piece, each when the last one is handled.
-PIECE_BYTES: Final = 64 * KIB
+PIECE_BYTES: Final = 16 * KIB
 #: Cutting so many requests out of what a peer has sent costs about as much as handling one.
 CUT_PER_REQUEST: Final = 4
 

@@ -17,12 +17,17 @@ _SHOWN_MAX: Final = 10  # groups or pools in one error
 
 
 def allocate(
-    partition_count: int, groups: Sequence[GroupView], *, pool: str | None = None
+    partition_count: int,
+    groups: Sequence[GroupView],
+    *,
+    pool: str | None = None,
+    min_insync: int = 1,
 ) -> list[str]:
     """Return the group of each new partition, in order of the partitions.
 
     Only groups of this pool that are alive and not draining are used; None is the common pool: the
-    groups without a pool. Each partition goes to the group with the fewest partitions of *this*
+    groups without a pool. A group with fewer nodes than ``min_insync`` would refuse every message,
+    so it is not used. Each partition goes to the group with the fewest partitions of *this*
     call, so that one topic is spread evenly (counts differ by at most 1). Among equal ones it goes
     to the group with the fewest partitions in all, then to the first by name. The order of
     ``groups`` does not matter.
@@ -35,9 +40,9 @@ def allocate(
         raise InvalidArgument(
             f"partition_count = {partition_count} is outside [1, {limits.PARTITIONS_PER_TOPIC_MAX}]"
         )
-    usable = [group for group in groups if _why_not(group, pool) is None]
+    usable = [group for group in groups if _why_not(group, pool, min_insync) is None]
     if not usable:
-        raise CoordinationError(_no_group(groups, pool))
+        raise CoordinationError(_no_group(groups, pool, min_insync))
     heap = [(0, group.partitions, group.group) for group in usable]
     heapq.heapify(heap)
     chosen = []
@@ -48,14 +53,21 @@ def allocate(
     return chosen
 
 
-def _why_not(group: GroupView, pool: str | None) -> str | None:
+def too_few_nodes(nodes: int, min_insync: int) -> str | None:
+    """Return why a group with so many nodes takes no message of a topic; None: it may."""
+    if nodes >= min_insync:
+        return None
+    return f"has {nodes} node(s), and the topic's min_insync is {min_insync}"
+
+
+def _why_not(group: GroupView, pool: str | None, min_insync: int) -> str | None:
     if not group.alive:
         return "has no live master"
     if group.draining:
         return "is draining"
     if group.pool != pool:
         return f"is in {pool_text(group.pool)}"
-    return None
+    return too_few_nodes(group.nodes, min_insync)
 
 
 def pool_text(pool: str | None) -> str:
@@ -82,11 +94,12 @@ def _some(texts: Sequence[str], separator: str) -> str:
     return separator.join([*texts[:_SHOWN_MAX], *more])
 
 
-def _no_group(groups: Sequence[GroupView], pool: str | None) -> str:
+def _no_group(groups: Sequence[GroupView], pool: str | None, min_insync: int) -> str:
     missing = missing_pool(groups, pool)
     if groups and missing:
         return missing
-    reasons = [f"{g.group} {_why_not(g, pool)}" for g in sorted(groups, key=lambda g: g.group)]
+    ordered = sorted(groups, key=lambda group: group.group)
+    reasons = [f"{each.group} {_why_not(each, pool, min_insync)}" for each in ordered]
     seen = _some(reasons, "; ") if reasons else "no broker has registered yet"
     return (
         f"no broker group of {pool_text(pool)} can take partitions ({seen}); "

@@ -627,7 +627,16 @@ async def _readable_view(coordinator: Coordinator, group: str, partitions: int) 
         pool=value.pool,
         partitions=partitions,
         labels=value.labels,
+        nodes=max(1, len(await known_nodes(coordinator, group, state))),
     )
+
+
+async def known_nodes(
+    coordinator: Coordinator, group: str, state: GroupState | None
+) -> frozenset[str]:
+    """Return the nodes of a group: those that run, and those that have been in sync."""
+    running = await children_or_none(coordinator, BrokerNode.parent(group))
+    return frozenset(running) | (frozenset() if state is None else state.nodes)
 
 
 def _group_value(path: str, data: bytes) -> BrokerGroup:

@@ -507,7 +507,9 @@ async def _create_first(
         # Spread the tries of clients that place partitions on the same groups.
         await asyncio.sleep(rng.uniform(0, _PAUSE_S * next(tries)))
         views, counts = await counted_groups(coordinator)
-        places = allocate(settings.partitions, views, pool=settings.pool)
+        places = allocate(
+            settings.partitions, views, pool=settings.pool, min_insync=settings.min_insync
+        )
         opened = Counter(places)
         operations: list[Operation] = [
             Create(Topic.path(name), topic.encode()),
@@ -554,7 +556,7 @@ async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> l
     settings, before = replace(view.settings, partitions=total), len(view.partitions)
     places = [each.writer_group or "" for each in view.partitions]
     views, counts = await counted_groups(coordinator)
-    places += allocate(total - before, views, pool=settings.pool)
+    places += allocate(total - before, views, pool=settings.pool, min_insync=settings.min_insync)
     topic = Topic(id=view.id, settings=settings, origin=view.origin)
     opened = Counter(places[before:])
     path = PlacementChanges.path(view.name)

@@ -177,8 +177,8 @@ async def test_each_command_has_its_method() -> None:
                 "t", TopicSettings(partitions=7), if_not_exists=True
             )
             assert again.settings.partitions == 1
-            altered = await operator.alter_topic("t", partitions=2, min_insync=2)
-            assert (altered.settings.partitions, altered.settings.min_insync) == (2, 2)
+            altered = await operator.alter_topic("t", partitions=2, retention_hours=5)
+            assert (altered.settings.partitions, altered.settings.retention_hours) == (2, 5)
             assert (await operator.switch_master("b1", "n1")).target == "n1"
             assert await operator.list_cut() == ([], [])
             assert {each.level for each in await operator.check_brokers()} <= set(admin.Level)

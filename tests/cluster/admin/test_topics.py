@@ -156,10 +156,11 @@ async def test_a_topic_is_made_only_if_there_is_none(client: ClusterClient) -> N
 
 
 async def test_settings_and_partitions_are_altered_together(client: ClusterClient) -> None:
-    change = topics.changed({"min_insync": 2, "retention_hours": None})
+    change = topics.changed({"max_message_bytes": 1_000, "retention_hours": None})
     altered = await topics.alter_topic(client, "t", change, partitions=5)
     assert len(altered.partitions) == altered.settings.partitions == 5
-    assert (altered.settings.min_insync, altered.settings.retention_hours) == (2, None)
+    found = altered.settings
+    assert (found.max_message_bytes, found.retention_hours) == (1_000, None)
     assert await topics.alter_topic(client, "t", change, partitions=5) == altered
     with pytest.raises(InvalidArgument, match="can grow, not fall to 4"):
         await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4)

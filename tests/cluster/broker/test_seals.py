@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from support.broker import Client, message
+from support.client import started
 from support.group_pair import GroupPair
 from support.waiting import until
 
+from vq.admin import placements
 from vq.broker import moving
 from vq.broker.partition_state import State
 from vq.coordination.coordinator import BadVersion
@@ -17,6 +19,7 @@ from vq.coordination.topics import (
     describe_topic,
 )
 from vq.errors import (
+    DiskFull,
     PartitionFailed,
     PartitionReadOnly,
     StorageFailed,
@@ -49,6 +52,38 @@ async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
     offset = decode_reply(await waiting).offset
     assert (await sealing).end_offset > offset
     assert await pair.seal() == await pair.seal()
+
+
+async def test_copies_compare_their_logs_while_a_seal_waits(pair):
+    """It waits for them: whoever holds them up while it does waits for nothing."""
+    await pair.put(pair.old)
+    flusher = pair.cluster.flushers[pair.old]
+    flusher.held = True
+    waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
+    await until(lambda: flusher.submissions >= 2)
+    sealing = asyncio.ensure_future(pair.seal())
+    await until(lambda: pair.channel(pair.old).state is State.SEALED)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not pair.files(pair.old).locked()
+    assert not sealing.done()
+    flusher.release()
+    decode_reply(await waiting)
+    await sealing
+
+
+async def test_a_move_that_fails_gives_the_partition_back_at_once(pair):
+    """The new place refuses what it is asked; the old one does not wait for its timer."""
+    await pair.put(pair.old)
+    async with started(pair.cluster) as client:
+        (planned,) = await placements.plan_moves(client, "t", [0], pair.new)
+        pair.cluster.nodes[pair.new]._dispatcher.put_refusal = DiskFull("no space")
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(DiskFull):
+            await placements.carry_out(client, planned)
+    await pair.until_writable(pair.old)
+    assert asyncio.get_running_loop().time() - begun < 5
+    await pair.put(pair.old)
 
 
 async def test_an_unfinished_move_ends_by_itself_and_cannot_be_finished_later(cluster):
@@ -181,24 +216,41 @@ async def test_a_version_raised_while_a_seal_is_saved_ends_it_afterwards(pair):
     """Nothing is appended while the seal is being written; then the log takes appends again."""
     await pair.put(pair.old)
     version = (await pair.view()).partition_versions[0]
+    channel, runner = pair.channel(pair.old), pair.cluster.runners[pair.old]
+    with runner.held():
+        sealing = asyncio.ensure_future(pair.seal(version))
+        await until(lambda: runner.waiting)
+        assert channel.log.state is LogState.SEALED
+        await pair.touch()
+        await until(lambda: channel.placement_version != version)
+        await until(lambda: pair.files(pair.old)._waiters)
+        with pytest.raises(PartitionReadOnly):
+            await pair.put(pair.old)
+    with pytest.raises(PartitionReadOnly):
+        await sealing
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+
+
+async def test_a_version_raised_while_a_seal_waits_ends_it_at_once(pair):
+    """The disk is slow; who moves the partition is refused, who sends is not."""
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
     flusher = pair.cluster.flushers[pair.old]
     flusher.held = True
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal(version))
-    channel = pair.channel(pair.old)
-    await until(lambda: channel.log.state is LogState.SEALED)
+    await until(lambda: pair.channel(pair.old).log.state is LogState.SEALED)
     await pair.touch()
-    await until(lambda: channel.placement_version != version)
-    await until(lambda: pair.files(pair.old)._waiters)
-    with pytest.raises(PartitionReadOnly):
-        await pair.put(pair.old)
+    await pair.until_writable(pair.old)
+    later = pair.clients[pair.old].send_put("t", 0, [message(b"z")])
+    assert not sealing.done()
     flusher.release()
     decode_reply(await waiting)
+    decode_reply(await later)
     with pytest.raises(PartitionReadOnly):
         await sealing
-    await pair.until_writable(pair.old)
-    await pair.put(pair.old)
 
 
 async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatch):

@@ -1,11 +1,13 @@
 """Moves: what is refused before anything happens. The brokers are a table of answers."""
 
+from dataclasses import replace
+
 import pytest
 from support.admin import ADDRESS, Brokers, cluster_of, register
 from support.broker import memory_cluster
 from support.client import started
 
-from vq.admin import placements
+from vq.admin import draining, placements
 from vq.admin.changes import ChangeUnknown
 from vq.coordination import topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost
@@ -20,16 +22,18 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.model import Span, TopicSettings
-from vq.remoting.wire_pb2 import AdoptRequest, SealRequest
+from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest
 
 
 async def test_a_move_seals_adopts_and_then_changes_the_tree(brokers: Brokers) -> None:
     (planned,) = await placements.plan_moves(cluster_of(brokers), "t", [0, 1], "b2")
     assert (planned.placement.partition, planned.source.group) == (0, "b1")
     assert await placements.carry_out(cluster_of(brokers), planned) == 500
-    (source, seal), (target, adopt) = brokers.asked
+    (first, ping), (source, seal), (target, adopt) = brokers.asked
+    assert isinstance(ping, PingRequest)
     assert isinstance(seal, SealRequest)
     assert isinstance(adopt, AdoptRequest)
+    assert (first, source, target) == (ADDRESS["b2"], ADDRESS["b1"], ADDRESS["b2"])
     assert (source, target) == (ADDRESS["b1"], ADDRESS["b2"])
     assert (adopt.start_offset, adopt.producers) == (500, b"table")
     assert adopt.placement_version == seal.placement_version == planned.version
@@ -49,6 +53,42 @@ async def test_a_broker_that_does_not_answer_leaves_the_tree_as_it_was(
         await placements.carry_out(cluster_of(brokers), planned)
     view = await topics.describe_topic(brokers.coordinator, "t")
     assert view.partitions[0].spans == (Span("b1", 0),)
+
+
+async def test_nothing_is_sealed_for_a_new_place_that_does_not_answer(brokers: Brokers) -> None:
+    (planned,) = await placements.plan_moves(cluster_of(brokers), "t", [0], "b2")
+    brokers.silent = {ADDRESS["b2"]}
+    with pytest.raises(TimedOut):
+        await placements.carry_out(cluster_of(brokers), planned)
+    assert not any(isinstance(request, SealRequest) for _, request in brokers.asked)
+
+
+async def test_a_group_with_another_master_meanwhile_is_said_so(brokers: Brokers) -> None:
+    """A switch between the plan and the last step: what to do stands beside the error."""
+    (planned,) = await placements.plan_moves(cluster_of(brokers), "t", [0], "b2")
+    later = replace(planned, epochs={"b1": planned.epochs["b1"] + 1})
+    with pytest.raises(BadVersion, match=r"t-0 was not moved: .* another master") as caught:
+        await placements.carry_out(cluster_of(brokers), later)
+    assert "repeat the move" in caught.value.hint
+    view = await topics.describe_topic(brokers.coordinator, "t")
+    assert view.partition_versions[0] > planned.version, "the seal is undone"
+
+
+async def test_a_group_with_too_few_nodes_gets_no_partition_that_would_take_nothing(
+    brokers: Brokers,
+) -> None:
+    """Its master would refuse every message; nobody else would tell the operator."""
+    settings = TopicSettings(min_insync=2)
+    with pytest.raises(CoordinationError, match=r"b1 has 1 node\(s\).*min_insync is 2"):
+        await topics.create_topic(brokers.coordinator, "two", settings)
+    await topics.create_topic(brokers.coordinator, "two", TopicSettings())
+    await topics.change_settings(brokers.coordinator, "two", settings)
+    holder = (await topics.describe_topic(brokers.coordinator, "two")).partitions[0].writer_group
+    other = "b2" if holder == "b1" else "b1"
+    with pytest.raises(InvalidArgument, match="would take no message there"):
+        await placements.plan_moves(cluster_of(brokers), "two", [0], other)
+    with pytest.raises(CoordinationError, match="min_insync is 2"):
+        await draining.plan_emptying(cluster_of(brokers), holder or "")
 
 
 async def test_a_partition_that_changed_meanwhile_is_not_moved(brokers: Brokers) -> None:

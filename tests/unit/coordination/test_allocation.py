@@ -83,3 +83,12 @@ def test_the_number_of_partitions_has_bounds(count: int) -> None:
     """0 and 4097 are refused, and the message shows the bounds."""
     with pytest.raises(InvalidArgument, match="4096"):
         allocate(count, groups(a=0))
+
+
+def test_a_new_group_with_one_node_draws_nothing_that_needs_two() -> None:
+    """It has the fewest partitions, and would refuse every message of the topic."""
+    views = [GroupView("b1", partitions=9, nodes=2), GroupView("b2")]
+    assert allocate(2, views, min_insync=2) == ["b1", "b1"]
+    assert allocate(1, views) == ["b2"]
+    with pytest.raises(CoordinationError, match=r"b2 has 1 node\(s\)"):
+        allocate(1, views, min_insync=3)

@@ -72,6 +72,11 @@ class GroupState(Value):
     unclean: bool = False
     left: tuple[str, ...] = ()
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that are in sync, or were so once."""
+        return frozenset((*self.insync, *self.left))
+
     @staticmethod
     def path(group: str) -> str:
         """Return the path of the group's state."""
