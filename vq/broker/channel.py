@@ -752,11 +752,16 @@ class Channel:
 
     def _acknowledgeable(self, log: Log, committed: int) -> int:
         """Return the offset below which PUTs may be acknowledged; 0: none may be."""
-        settings = self.settings
-        if settings.replication is _ALONE:
+        if self.settings.replication is _ALONE:
             return self._stored(log)
-        enough = acknowledges(insync=self.role.named, min_insync=settings.min_insync)
-        return committed if enough else 0
+        return committed if self.has_enough else 0
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether what is stored everywhere may be acknowledged; see ``acknowledges``."""
+        return self.acknowledges_alone or acknowledges(
+            insync=self.role.named, min_insync=self.settings.min_insync
+        )
 
     def _committed(self, log: Log) -> int:
         """Return the offset below which all in sync have everything; see ``replica_rules``."""

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.broker.context import Role
 from vq.broker.replica_rules import may_offer
@@ -37,8 +38,11 @@ logger = get_logger(__name__)
 #: How often the copies are looked at while PUTs are held.
 _LOOK_S: Final = 0.002
 #: Pause before an offer that could not be withdrawn is withdrawn again, and before a drained master
-#: that could not hand over tries again.
+#: that found nobody to hand over to looks again.
 _RETRY_S: Final = 1.0
+#: Pauses before a drained master tries again that held PUTs in vain: they are to flow most of the
+#: time.
+_HELD: Final = Backoff(first_s=10.0, most_s=60.0)
 #: How often a master looks whether it is drained, also without a watch.
 _AUDIT_S: Final = 30.0
 
@@ -83,6 +87,7 @@ class HandOver:
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
+        self._held_in_vain = 0  # times in a row
         self.holds = False
 
     def look(self) -> None:
@@ -112,6 +117,8 @@ class HandOver:
         """Hand over whenever this node leads and is drained, for ever."""
         told = ""
         while True:
+            if self._drained.is_set():
+                self._held_in_vain = 0
             self._drained.clear()
             pause_s = _AUDIT_S
             drained = False
@@ -122,7 +129,8 @@ class HandOver:
                     await self.run()
                     told = ""
             except (CoordinationError, HandOverFailed, NotMaster) as error:
-                pause_s = _RETRY_S
+                held = self._held_in_vain
+                pause_s = _HELD.pause_s(held) if held else _RETRY_S
                 if told != str(error):
                     self._tell(error, drained=drained)
                 told = str(error)
@@ -196,6 +204,7 @@ class HandOver:
                         f"group {role.group} is not handed over: {type(error).__name__}: {error}"
                     )
                 if why is not None and not (self.holds and await self._has_ended(epoch)):
+                    self._held_in_vain += self.holds
                     raise why
             finally:
                 self._hold(False)
@@ -249,7 +258,8 @@ class HandOver:
     async def _until_stored(self, heir: str) -> None:
         """Return when the successor has stored everything, and every PUT is answered.
 
-        Those are not waited for whose flush hangs: this node cannot tell what comes of them.
+        Those are not waited for whose flush hangs, or whose topic has too few nodes in sync: this
+        node cannot tell what comes of them.
         """
         left = list(self._channels())
         while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:  # noqa: ASYNC110
@@ -333,7 +343,7 @@ class HandOver:
 
 def _is_answering(channel: Channel) -> bool:
     """Whether PUTs wait for an answer that may come."""
-    return bool(channel.acks.waiting) and not channel.place.silent
+    return bool(channel.acks.waiting) and not channel.place.silent and channel.has_enough
 
 
 def _missing(channel: Channel, node: str) -> int:

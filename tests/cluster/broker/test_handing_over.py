@@ -16,7 +16,7 @@ from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Leadership
 from vq.coordination.registry import change_group
 from vq.coordination.values.brokers import GroupState
-from vq.errors import HandOverFailed, NotMaster
+from vq.errors import HandOverFailed, NotMaster, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
@@ -131,6 +131,57 @@ async def test_a_send_that_waits_in_vain_for_an_epoch_is_refused(group: Group) -
     client = await group.connect("n2")
     with pytest.raises(NotMaster, match="led by node n1"):
         await client.put("t", 0, [message(b"x")], epoch=9)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["switch", "drain", "stop"])
+async def test_a_topic_with_too_few_nodes_in_sync_hinders_no_hand_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What it took before waits until there are enough: here, in vain. Other topics go on."""
+    cluster, n1 = group.cluster, group.nodes["n1"]
+    group.nodes["n3"] = await cluster.start(node="n3")
+    await cluster.create_topic("all", partitions=1, min_insync=3)
+    await until(lambda: n1._context.role.named == 3 and len(n1._partitions.channels) == 3)
+    cluster.flushers["b1-n3"].held = True
+    waits = group.client.send_put("all", 0, [message(b"x")])
+    await until(lambda: n1._context.role.named == 2)
+    assert not waits.done()
+    other = await group.connect("n1")
+    if how == "switch":
+        assert await group.hand_over("n2", client=other) == "n2"
+    elif how == "drain":
+        async with cluster.admin() as coordinator:
+            await change_group(coordinator, "b1", lambda value: replace(value, drained=("n1",)))
+    else:
+        await group.nodes.pop("n1").stop()
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=2.0)
+    client = await group.connect("n2")
+    await client.put("t", 0, [message(b"second")])
+    with pytest.raises(VqError):  # of unknown outcome: it is sent again
+        decode_reply(await waits)
+    cluster.flushers["b1-n3"].release()
+
+
+@pytest.mark.virtual_time
+async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = group.no_claim(monkeypatch)
+    n1, loop, held_s = group.nodes["n1"], asyncio.get_running_loop(), 0.0
+    async with group.cluster.admin() as coordinator:
+        await change_group(coordinator, "b1", lambda value: replace(value, drained=("n1",)))
+        begun = loop.time()
+        while loop.time() - begun < 120.0:
+            await asyncio.sleep(0.05)
+            held_s += 0.05 * n1._hand_over.holds
+        assert 0.0 < held_s < 0.05 * 120.0
+        assert n1.epoch == 1
+        refused.clear()
+        # An operator who drains it again need not wait.
+        await change_group(coordinator, "b1", lambda value: replace(value, drained=()))
+        await change_group(coordinator, "b1", lambda value: replace(value, drained=("n1",)))
+    await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=3.0)
 
 
 async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> None:
