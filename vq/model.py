@@ -258,8 +258,9 @@ class TopicSettings:
             before that blocks become archives, which are read like blocks. ``keep``: it goes once
             every consumer group of the topic has read it; without any group, it stays.
         archive_after_hours: Blocks become archives when their youngest message is older than this,
-            >= 1, in a run once a day. None: 24 with the policy ``archive``, never with ``keep``.
-            With ``delete`` it must be None.
+            >= 1, in a run once a day. None: 24 with the policy ``archive``, or never if
+            ``retention_hours`` is not above that; never with ``keep``. With ``delete`` it must be
+            None.
         archive_to: Where archives are kept: the URL of a directory, for fsspec. None: beside the
             log. Only for topics whose blocks become archives.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
@@ -325,7 +326,8 @@ class TopicSettings:
     def archived_after_hours(self) -> int | None:
         """The age at which blocks become archives; None: they do not."""
         if self.archive_after_hours is None and self.retention_policy is RetentionPolicy.ARCHIVE:
-            return ARCHIVE_AFTER_HOURS
+            kept = self.retention_hours
+            return ARCHIVE_AFTER_HOURS if kept is None or kept > ARCHIVE_AFTER_HOURS else None
         return self.archive_after_hours
 
     def _check_archive(self) -> None:
@@ -347,7 +349,7 @@ class TopicSettings:
             )
         if self.archive_to is not None:
             _check_archive_to(self.archive_to)
-            if after is None:
+            if after is None and self.retention_policy is not RetentionPolicy.ARCHIVE:
                 raise InvalidArgument(
                     f"archive_to = {self.archive_to!r} has no effect: no block becomes an archive; "
                     "give retention_policy = 'archive', or unset it, too (None; in a shell "

@@ -81,6 +81,9 @@ def test_another_compression_of_a_topic_is_refused(settings: dict[str, Any], tex
         ({"retention_policy": "keep", "archive_after_hours": 100}, 100),
         ({"retention_policy": "archive"}, 24),
         ({"retention_policy": "archive", "retention_hours": None}, 24),
+        ({"retention_policy": "archive", "retention_hours": 25}, 24),
+        ({"retention_policy": "archive", "retention_hours": 24}, None),
+        ({"retention_policy": "archive", "retention_hours": 1, "archive_to": "file:///a"}, None),
         ({"retention_policy": "archive", "archive_after_hours": 71}, 71),
     ],
 )
@@ -96,7 +99,7 @@ def test_blocks_become_archives_as_policy_and_age_say(
         ({"archive_after_hours": 48}, "archive_after_hours = 48 has no effect with"),
         ({"archive_after_hours": 0, "retention_policy": "archive"}, "= 0 is outside"),
         (
-            {"retention_hours": 24, "retention_policy": "archive"},
+            {"retention_hours": 24, "retention_policy": "archive", "archive_after_hours": 24},
             "archive_after_hours = 24 is not below retention_hours = 24",
         ),
         ({"archive_after_hours": 48}, "`--archive-after-hours default`"),

@@ -109,7 +109,9 @@ class Admin:
         self, topic: str, settings: TopicSettings | None = None, *, if_not_exists: bool = False
     ) -> Topic:
         """Make a topic; see ``vq.Admin.create_topic``."""
-        wanted = settings_of(TopicSettings, settings, "settings")
+        wanted = settings
+        if settings is not None:
+            wanted = settings_of(TopicSettings, settings, "settings")
         if if_not_exists:
             return (await topics.ensure_topic(self._client, topic, wanted))[0]
         return await topics.create_topic(self._client, topic, wanted)

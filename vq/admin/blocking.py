@@ -84,6 +84,8 @@ class Admin:
     ) -> Topic:
         """Make a topic and place its partitions evenly on the live broker groups.
 
+        Without ``settings`` it gets the defaults of the cluster (``cluster_settings().defaults``):
+        its blocks become archives after 24 hours, and are deleted after 72.
         ``if_not_exists``: return a topic of this name as it is, also with other settings.
 
         Raises:

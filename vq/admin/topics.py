@@ -71,11 +71,16 @@ async def create_topic(
 ) -> Topic:
     """Make a topic and place its partitions evenly on the live broker groups.
 
+    Without ``settings`` it gets the defaults of the cluster: its blocks become archives after 24
+    hours, unless an operator has changed that.
+
     Raises:
         TopicExists: There is one of this name.
         CoordinationError: No broker group can take partitions.
         ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
     """
+    if settings is None:
+        settings = (await read_settings(cluster.coordinator)).defaults
     with unknown_when_cut(f"creating {name}"):
         return _topic(
             await topics.create_topic(cluster.coordinator, name, settings, origin=cluster.origin())

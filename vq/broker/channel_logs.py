@@ -650,14 +650,17 @@ class ChannelLogs:
         channel.when_settled(callback)
         await done
 
-    async def close(self, channel: Channel, error: VqError) -> None:
+    async def close(
+        self, channel: Channel, error: VqError, saves: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Close a channel, and its logs; ``saves``: whether there is time for a checkpoint."""
         channel.close(error)
         async with self.lock(channel.partition):
             await self.settle(channel)
             for log in channel.take_logs():
                 self.closed_unflushed |= log.state is LogState.FAILED
                 try:
-                    await self._runner.run(log.close)
+                    await self._runner.run(lambda log=log: log.close(saves=saves()))  # type: ignore[misc]
                 except (OSError, VqError) as failure:
                     self.closed_unflushed = True
                     logger.warning("log was not closed cleanly", partition=channel, error=failure)

@@ -725,7 +725,7 @@ class BrokerNode:
         if self._listener is not None:
             self._listener.close()
         await self._presence.end()  # clients look elsewhere from here on
-        await self._partitions.close_all(error)
+        await self._partitions.close_all(error, saves_s=self.config.stop_timeout_s / 2)
         self._server.turn.run()
         await self._tasks.close()
         self._close_storers()

@@ -9,6 +9,7 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -617,10 +618,21 @@ class Partitions:
             return channel
 
     # Closing ------------------------------------------------------------------------------------
-    async def close_all(self, error: VqError) -> None:
-        """Close every channel; who is parked is told ``error``."""
-        for channel in list(self.channels.values()):
-            await self.logs.close(channel, error)
+    async def close_all(self, error: VqError, *, saves_s: float = math.inf) -> None:
+        """Close every channel; who is parked is told ``error``.
+
+        All are flushed together, then logs are closed one after the other. A checkpoint takes some
+        milliseconds, so thousands may take longer than a stop has: after ``saves_s`` logs
+        are closed without one, which costs the next start some time and nothing else.
+        """
+        now = self._context.clock.monotonic
+        until_s = now() + saves_s
+        await asyncio.gather(
+            *(
+                self.logs.close(channel, error, lambda: now() < until_s)
+                for channel in list(self.channels.values())
+            )
+        )
         self.channels.clear()
         self._by_topic.clear()
         await self.save_begun()

@@ -30,7 +30,7 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
-from vq.coordination.values.cluster import DELETE_GRACE_HOURS_MAX, ClusterSettings
+from vq.coordination.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
 
 #: Topics named as closed for writes; further ones are counted.
@@ -177,10 +177,14 @@ def settings(
     other options are the settings of such topics; an option that is not given keeps its value,
     also while auto-create is off. Topics that exist already keep their settings.
 
+    --retention-hours, --retention-policy, --archive-after-hours and --archive-to are also the
+    defaults of `vq topic create`, whether auto-create is on or off.
+
     `vq topic list --json` and `vq topic describe` show which topics producers have created.
     """
     is_given = any(value is not None for value in options.values())
-    if auto_create == "off" and is_given:
+    given = {name for name, value in options.items() if value is not None}
+    if auto_create == "off" and given - DEFAULTS:
         raise click.UsageError("--auto-create off takes no settings of topics")
 
     def change(before: ClusterSettings) -> ClusterSettings:
@@ -188,12 +192,11 @@ def settings(
             before = replace(before, delete_grace_hours=delete_grace_hours)
         if auto_create is None and not is_given:
             return before
-        if auto_create == "off":
-            return replace(before, may_create=False)
-        if not before.may_create and auto_create is None:
+        if not before.may_create and auto_create is None and given - DEFAULTS:
             raise InvalidArgument("auto-create is off; give --auto-create on with its settings")
+        on = before.may_create if auto_create is None else auto_create == "on"
         new_topics = with_options(before.new_topics, options)
-        return replace(before, may_create=True, new_topics=new_topics)
+        return replace(before, may_create=on, new_topics=new_topics)
 
     async def work() -> ClusterSettings:
         async with cluster_client(invocation.client_config()) as client:

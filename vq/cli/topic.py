@@ -10,6 +10,7 @@ from vq import limits
 from vq.admin import placements, topics
 from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
+from vq.admin.settings import read_settings
 from vq.admin.topics import (
     HeldBack,
     PartitionDescription,
@@ -36,6 +37,7 @@ from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
     retention_s,
+    settings_among,
     settings_json,
     show_settings,
     shown_retention,
@@ -45,6 +47,7 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.verify import damage_json, verify
 from vq.coordination.coordinator import Unreadable
+from vq.coordination.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 
@@ -63,15 +66,16 @@ def topic() -> None:
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
-    settings = with_options(TopicSettings(), options)
+    settings_among(ClusterSettings(), options)  # what cannot be is refused before anything else
 
-    async def work() -> tuple[Topic, bool]:
+    async def work() -> tuple[Topic, bool, TopicSettings]:
         async with cluster_client(invocation.client_config()) as cluster:
+            wanted = settings_among(await read_settings(cluster), options)
             if if_not_exists:
-                return await topics.ensure_topic(cluster, name, settings)
-            return await topics.create_topic(cluster, name, settings), True
+                return *await topics.ensure_topic(cluster, name, wanted), wanted
+            return await topics.create_topic(cluster, name, wanted), True, wanted
 
-    made, is_new = invocation.run(work())
+    made, is_new, settings = invocation.run(work())
     rows = [_placement_row(placement) for placement in made.partitions]
     if not is_new:
         invocation.output.remark(_exists_text(made, settings))

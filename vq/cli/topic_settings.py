@@ -13,6 +13,7 @@ import click
 from vq import limits
 from vq.cli.options import compression_options, size_of
 from vq.cli.output import Output, Value
+from vq.coordination.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import (
     COMMON_POOL,
@@ -25,6 +26,7 @@ from vq.model import (
 
 #: Stand for None where a text is needed.
 DEFAULT: Final = "default"
+NEVER: Final = "never"
 BESIDE: Final = "beside"
 #: Of a number of hours; the bound of the setting is far below.
 _DIGITS_MAX: Final = 20
@@ -75,7 +77,7 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             metavar="HOURS",
             help=help_of(
                 "Delete messages older than this, in whole blocks; or 'forever'.",
-                "72",
+                "72, unless `vq cluster settings` says otherwise",
             ),
         ),
         click.option(
@@ -102,7 +104,7 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             help=help_of(
                 "Delete what is beyond that at once; archive it before; or keep it until every "
                 "consumer group of the topic has read it.",
-                "delete",
+                "archive, unless `vq cluster settings` says otherwise",
             ),
         ),
         click.option(
@@ -110,7 +112,7 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
             metavar="HOURS",
             help=help_of(
                 "Once a day, turn blocks with only older messages into archives, which are read "
-                "like blocks; or 'default': 24 with the policy archive, else never.",
+                "like blocks; or 'never'; or 'default': 24 with the policy archive, else never.",
                 "default",
             ),
         ),
@@ -166,6 +168,18 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
     return decorate
 
 
+def settings_among(cluster: ClusterSettings, options: Mapping[str, Any]) -> TopicSettings:
+    """Return the settings of a new topic: the options, and the defaults of the cluster.
+
+    Raises:
+        InvalidArgument: As ``with_options``.
+    """
+    before = cluster.defaults
+    if options["retention_policy"] is not None:  # it stands for itself
+        before = TopicSettings(retention_hours=before.retention_hours)
+    return with_options(before, options)
+
+
 def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:
     """Return settings with the values of the options that were given.
 
@@ -184,7 +198,10 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
         values["retention_bytes"] = _bytes(values["retention_bytes"])
     if "archive_after_hours" in values:
         given = values["archive_after_hours"]
-        values["archive_after_hours"] = _hours("--archive-after-hours", given, DEFAULT)
+        if given == NEVER:
+            values |= _never_archived(before, values)
+        else:
+            values["archive_after_hours"] = _hours("--archive-after-hours", given, DEFAULT)
     if values.get("archive_to") == BESIDE:
         values["archive_to"] = None
     after = replace(before, **values)
@@ -198,6 +215,23 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
                 f"every append; leave {option} out, or take --flush async"
             )
     return after
+
+
+def _never_archived(before: TopicSettings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``--archive-after-hours never`` means beside the other values."""
+    policy = values.get("retention_policy", before.retention_policy)
+    if policy != RetentionPolicy.ARCHIVE:
+        return {"archive_after_hours": None}
+    if "retention_policy" in values or values.get("archive_to", BESIDE) != BESIDE:
+        raise InvalidArgument(
+            "--archive-after-hours never leaves nothing to be archived: leave out "
+            "--retention-policy archive and --archive-to, or give a number of hours"
+        )
+    return {
+        "archive_after_hours": None,
+        "archive_to": None,
+        "retention_policy": RetentionPolicy.DELETE,
+    }
 
 
 def _hours(option: str, text: str, none: str) -> int | None:

@@ -577,11 +577,13 @@ class Log:
             self.status.state, self.status.reason = LogState.OK, ""
             self.flushing.checkpoint_wanted = self._tail.has_directory
 
-    def close(self) -> None:
+    def close(self, *, saves: bool = True) -> None:
         """Make everything durable, write a checkpoint and give all files back. May be repeated.
 
-        Blocks for a few fdatasyncs if anything happened since the last checkpoint. No ticket may be
-        running. A failed or quarantined log only gives its files back.
+        With ``saves`` False no checkpoint is written if everything is durable already: the next
+        start verifies what was appended since the last one. Otherwise it blocks for a few
+        fdatasyncs if anything happened since the last checkpoint. No ticket may be running. A
+        failed or quarantined log only gives its files back.
 
         Raises:
             InvalidState: A ticket is out.
@@ -596,7 +598,7 @@ class Log:
             self._cache.give(block, own)
         try:
             if self.status.can_flush:
-                self._close_properly()
+                self._close_properly(saves=saves)
         except OSError as error:
             self.fail(error)
             raise StorageFailed(f"closing {self.directory} failed: {error}") from error
@@ -606,8 +608,10 @@ class Log:
             self.status.readable = False
             self.status.stop(LogState.CLOSED, "the log is closed")
 
-    def _close_properly(self) -> None:
+    def _close_properly(self, *, saves: bool) -> None:
         last = self._blocks.last
+        if not saves and self.synced_offset == self.end_offset:
+            return
         if last is not None and self.end_offset > self.flushing.checkpoint_offset:
             self.flushing.checkpoint_wanted = True
         if not self.flushing.checkpoint_wanted:

@@ -208,3 +208,17 @@ async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
     await topics.create_topic(client, "t")
     await topics.delete_topic(client, "t")
     assert await topics.deleted_topics(client) == ([], {})
+
+
+async def test_a_topic_that_is_created_without_a_word_has_the_defaults_of_the_cluster(
+    client: ClusterClient,
+) -> None:
+    """It is archived after a day, unless an operator has changed that; it may say what it wants."""
+    made = await topics.create_topic(client, "a")
+    assert (made.settings.archived_after_hours, made.settings.retention_hours) == (24, 72)
+    said = await topics.create_topic(client, "b", TopicSettings())
+    assert said.settings.archived_after_hours is None
+    never = TopicSettings(retention_hours=100)
+    await settings.change_settings(client, lambda before: replace(before, new_topics=never))
+    made = await topics.create_topic(client, "c")
+    assert (made.settings.archived_after_hours, made.settings.retention_hours) == (None, 100)

@@ -13,6 +13,7 @@ from support.waiting import until
 from vq.broker.data_disk import DataDisk
 from vq.broker.early_archives import EarlyArchiver
 from vq.broker.node import BrokerNode
+from vq.errors import ShuttingDown
 
 pytestmark = pytest.mark.virtual_time
 
@@ -83,3 +84,37 @@ async def test_retention_ends_blocks_one_after_the_other(cluster) -> None:
     await retainer.look()
     assert open_blocks(node) == 0
     assert max(widths.seen) <= LOGS_MAX
+
+
+async def test_a_stop_flushes_all_partitions_together(cluster) -> None:
+    """With flush async most of them are not durable yet."""
+    node = await filled(cluster, flush="async")
+    widths = Widths(cluster)
+    await node.stop()
+    assert len(widths.seen) <= LOGS_MAX
+    assert sum(widths.seen) >= PARTITIONS
+
+
+async def test_a_stop_without_time_for_checkpoints_loses_nothing(cluster) -> None:
+    """The next start verifies what they would have said."""
+    node = await filled(cluster, flush="async")
+    ends = {key: each.log.end_offset for key, each in node._partitions.channels.items()}
+    disk = cluster.disks["b1"]
+    written: list[str] = []
+    write = disk.write_atomic
+
+    def note(path, data) -> None:
+        written.append(path.name)
+        write(path, data)
+
+    disk.write_atomic = note
+    await node._partitions.close_all(ShuttingDown("the node stops"), saves_s=0.0)
+    assert "checkpoint" not in written
+    assert node._partitions.all_flushed
+    await node.stop()
+    node = await cluster.start()
+    await until(lambda: len(node._partitions.channels) == PARTITIONS)
+    client = await Client.connect(cluster.network, node.address)
+    for topic, partition in ends:
+        answer = await client.offsets(topic, partition)
+        assert answer.latest == ends[topic, partition]

@@ -166,6 +166,19 @@ def test_settings_change_only_together_with_auto_create(shown: Any) -> None:
     assert shown()["partitions"] == 1
 
 
+def test_the_defaults_of_all_topics_change_without_auto_create(shown: Any) -> None:
+    assert shown()["archive_after_s"] == 86_400
+    found = shown("--archive-after-hours", "never")
+    assert (found["auto_create"], found["retention_policy"]) == (False, "delete")
+    assert found["archive_after_s"] is None
+    found = shown("--retention-policy", "archive", "--retention-hours", "200")
+    assert (found["archive_after_s"], found["retention_s"]) == (86_400, 720_000)
+    assert (
+        "leaves nothing"
+        in said("--retention-policy", "archive", "--archive-after-hours", "never")["message"]
+    )
+
+
 def test_too_many_partitions_are_refused_with_the_bound(shown: Any) -> None:
     message = said("--auto-create", "on", "--partitions", "501")["message"]
     assert "partitions = 501 is above 500" in message

@@ -15,12 +15,13 @@ from vq.admin import connect
 from vq.admin import topics as admin
 from vq.admin.topics import Deletion, HeldBack, Topic
 from vq.cli import errors, topic, topic_deleting
-from vq.cli.topic_settings import with_options
+from vq.cli.topic_settings import settings_among, with_options
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 
@@ -238,6 +239,33 @@ def test_who_holds_back_what_is_said(by: str, since_ms: int | None, told: str) -
     assert topic._held_text("t", 3, held) == told
     since_s = None if since_ms is None else since_ms / 1000
     assert topic._held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "hours"),
+    [
+        ({}, "archive", 24),
+        ({"archive_after_hours": "48"}, "archive", 48),
+        ({"archive_after_hours": "never"}, "delete", None),
+        ({"retention_hours": "12"}, "archive", None),
+        ({"archive_to": "file:///mnt/a"}, "archive", 24),
+        ({"retention_policy": "delete"}, "delete", None),
+        ({"retention_policy": "keep"}, "keep", None),
+        ({"retention_policy": "keep", "archive_after_hours": "never"}, "keep", None),
+    ],
+)
+def test_a_new_topic_is_archived_unless_something_else_is_said(
+    options: dict[str, str], policy: str, hours: int | None
+) -> None:
+    given = {"retention_policy": None, **options}
+    found = settings_among(ClusterSettings(), given)
+    assert (found.retention_policy, found.archived_after_hours) == (policy, hours)
+
+
+def test_a_new_topic_is_not_archived_where_the_cluster_says_so() -> None:
+    never = ClusterSettings(new_topics=TopicSettings(retention_hours=5))
+    found = settings_among(never, {"retention_policy": None})
+    assert (found.retention_policy, found.retention_hours) == ("delete", 5)
 
 
 @pytest.mark.parametrize(

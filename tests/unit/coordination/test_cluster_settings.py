@@ -104,7 +104,19 @@ def test_fields_that_are_missing_have_their_default() -> None:
     assert found.auto_create == TopicSettings()
     assert ClusterSettings.decode("settings", b'{"v":1}') == ClusterSettings()
     off = b'{"v":1,"auto_create":{"enabled":false}}'  # as an earlier vq wrote it
-    assert ClusterSettings.decode("settings", off) == ClusterSettings()
+    assert ClusterSettings.decode("settings", off) == ClusterSettings(new_topics=TopicSettings())
+
+
+def test_topics_of_a_new_cluster_are_archived_after_a_day_and_deleted_after_three() -> None:
+    for each in (ClusterSettings().new_topics, ClusterSettings().defaults):
+        assert (each.archived_after_hours, each.retention_hours) == (24, 72)
+
+
+def test_the_defaults_of_topics_are_what_is_said_of_age_and_archives() -> None:
+    given = {"retention_hours": 200, "retention_policy": "archive", "archive_to": "file:///a"}
+    wanted = TopicSettings(partitions=7, flush="async", archive_after_hours=50, **given)
+    defaults = ClusterSettings(new_topics=wanted).defaults
+    assert defaults == TopicSettings(archive_after_hours=50, **given)
 
 
 @pytest.mark.parametrize(

@@ -141,12 +141,13 @@ GOLDEN: list[tuple[Value, str]] = [
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "retention_bytes": null, "retention_early_hours": null,'
-        ' "retention_policy": "delete",'
+        ' "retention_policy": "archive",'
         ' "archive_after_hours": null, "archive_to": null,'
         ' "pool": null, "replication": "sync", "min_insync": 1,'
         ' "readable": true, "writable": true}, "delete_grace_hours": 0}',
     ),
     (DeletionFence(), '{"v": 1}'),
+    (RunCounter(next=7, daily_ms=8), '{"v": 1, "next": 7, "since_ms": 0, "daily_ms": 8}'),
     (GraceClock(counted_ms=60_000), '{"v": 1, "counted_ms": 60000}'),
     (
         ConsumerGroup(start="latest", topics={"t": "red"}),

@@ -10,15 +10,25 @@ from vq.coordination.paths import SECURITY, SETTINGS
 from vq.coordination.values.topics import settings_from_json, settings_to_json
 from vq.coordination.values.value import Value
 from vq.errors import CoordinationError, InvalidArgument
-from vq.model import TopicSettings
+from vq.model import RetentionPolicy, TopicSettings
 from vq.shown import shown
 
 #: How long a deleted topic can be brought back, and how long at most.
 DELETE_GRACE_HOURS: Final = 72
 DELETE_GRACE_HOURS_MAX: Final = 8_760
 
+#: Settings of new topics that are defaults of topics that operators create, too.
+DEFAULTS: Final = frozenset(
+    {"retention_hours", "retention_policy", "archive_after_hours", "archive_to"}
+)
+
 #: Of a new secret, and the least of any.
 SECRET_BYTES: Final = 32
+
+
+def _archived() -> TopicSettings:
+    """Return the settings of topics of a new cluster: archived after 24 h, deleted after 72 h."""
+    return TopicSettings(retention_policy=RetentionPolicy.ARCHIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +38,15 @@ class ClusterSettings(Value):
     Attributes:
         may_create: Producers create a topic that is missing when they publish it.
         new_topics: The settings of such topics, at most 500 partitions. They are kept while
-            producers may create none.
+            producers may create none. What they say of ``DEFAULTS`` holds for topics that operators
+            create without a word about it, too.
         delete_grace_hours: How long a topic that is deleted from now on can be brought back, 0 to
             8 760 hours; 0: not at all.
     """
 
     _what = "settings of the cluster"
     may_create: bool = False
-    new_topics: TopicSettings = field(default_factory=TopicSettings)
+    new_topics: TopicSettings = field(default_factory=_archived)
     delete_grace_hours: int = DELETE_GRACE_HOURS
 
     def __post_init__(self) -> None:
@@ -62,6 +73,11 @@ class ClusterSettings(Value):
         """``new_topics``, or None if producers may create no topics."""
         return self.new_topics if self.may_create else None
 
+    @property
+    def defaults(self) -> TopicSettings:
+        """The settings of a topic that an operator creates without a word about them."""
+        return TopicSettings(**{name: getattr(self.new_topics, name) for name in DEFAULTS})
+
     @staticmethod
     def path() -> str:
         """Return the path of the only node. For vq only."""
@@ -76,7 +92,9 @@ class ClusterSettings(Value):
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        auto_create = document.get("auto_create", {"enabled": False})
+        auto_create = document.get("auto_create")
+        if auto_create is None:
+            auto_create = {"enabled": False, **settings_to_json(_archived())}
         if type(auto_create["enabled"]) is not bool:
             raise TypeError(f"enabled = {auto_create['enabled']!r} is not a bool")
         new_topics = settings_from_json({"flush": "sync", **auto_create})

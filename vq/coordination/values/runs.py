@@ -49,6 +49,10 @@ class RunCounter(Value):
     since_ms: int = 0
     daily_ms: int = 0
 
+    def _to_json(self) -> dict[str, Any]:
+        values = Value._to_json(self)
+        return {name: value for name, value in values.items() if name != "daily_ms" or value}
+
     @staticmethod
     def path() -> str:
         """Return the path of the counter, and the parent of the runs."""
@@ -179,8 +183,8 @@ class RunResult(Value):
             "state": self.state,
             "begun_ms": self.begun_ms,
             "ended_ms": self.ended_ms,
-            "total": asdict(self.total),
-            "topics": {name: asdict(each) for name, each in self.topics.items()},
+            "total": _topic_json(self.total),
+            "topics": {name: _topic_json(each) for name, each in self.topics.items()},
             "omitted": self.omitted,
         }
 
@@ -213,6 +217,10 @@ def covering(runs: Mapping[int, ArchiveRun], number: int) -> int | None:
 
 def _short(result: ArchiveTopicRun) -> ArchiveTopicRun:
     return replace(result, error=result.error[:ERROR_CHARACTERS_MAX])
+
+
+def _topic_json(result: ArchiveTopicRun) -> dict[str, Any]:
+    return {name: value for name, value in asdict(result).items() if name != "later" or value}
 
 
 def _topic_result(document: Mapping[str, Any]) -> ArchiveTopicRun:
