@@ -106,6 +106,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     held_from=88,
                     held_bytes=4000,
                     held_since_ms=1763800001000,
+                    end_unknown=True,
                 )
             ],
             requests_waiting=5,
@@ -352,6 +353,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             epoch=3,
             place=2,
             place_reason="message 76 lies there",
+            end_unknown=True,
         )
     ),
     (Command.SEAL, "request"): Sample(

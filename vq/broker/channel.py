@@ -539,9 +539,11 @@ class Channel:
         self._flush_due.appended(count, settings)
         role = self.role
         others = role.insync
+        waits = bool(others) and settings.replication is not _ALONE
         if role.leaving:
             self.place.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
-        if others and settings.replication is not _ALONE:
+            waits = waits or self.counts_flushed()
+        if waits:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
             self.acks.waiting.append(_new(Acknowledgement, ack))

@@ -248,7 +248,9 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
         False
     }
     with pytest.raises(Busy, match=r"/d2 .* does not answer"):
-        CopyReach("n2", 1).check(node._partitions.channels["t", by_home(node)[D2][0]], 1)
+        CopyReach("n2", 1, node.epoch).check(
+            node._partitions.channels["t", by_home(node)[D2][0]], 1
+        )
     for disk in node._disks.all:
         await asyncio.wait_for(disk.look(), 1)  # whoever needs space does not wait for it
     await cluster.create_topic("new", partitions=4)

@@ -21,7 +21,7 @@ from vq.coordination.placement import move
 from vq.coordination.registry import read_state
 from vq.coordination.topics import change_placement, change_settings, describe_topic
 from vq.errors import NotEnoughInSync
-from vq.model import FlushMode
+from vq.model import FlushMode, Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
@@ -155,10 +155,18 @@ async def test_a_node_leaves_after_the_flush(pair: Pair, monkeypatch: pytest.Mon
     assert log.synced_offset >= acknowledged
 
 
+@pytest.mark.parametrize("replication", Replication)
 async def test_what_is_taken_while_a_node_leaves_counts_when_it_is_flushed(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, replication: Replication
 ) -> None:
-    """The record may not name the other node any more, which has it in its page cache."""
+    """The record may not name the other node any more, which has it in its page cache.
+
+    Also of a topic whose messages the master acknowledges alone.
+    """
+    async with pair.cluster.admin() as coordinator:
+        settings = (await describe_topic(coordinator, "t")).settings
+        await change_settings(coordinator, "t", replace(settings, replication=replication))
+    await until(lambda: pair.channel("n1").settings.replication is replication)
     change, asked, goes_on = InSyncSet._change, asyncio.Event(), asyncio.Event()
 
     async def slow(self, epoch, decide, checks):
