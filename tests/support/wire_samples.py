@@ -210,6 +210,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             total_bytes=9000,
             skipped_bytes=88,
             unverified="it is quarantined",
+            repaired=1,
         )
     ),
     (Command.PUT, "request"): Sample(

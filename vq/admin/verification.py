@@ -31,7 +31,9 @@ class Verified:
         group: The node's broker group.
         read_bytes: How much it read; None: it did not say.
         skipped_bytes: How much it found intact so lately that it did not read it again.
-        damage: The damaged ranges; None: it did not say.
+        repaired: How many damaged ranges it found and has repaired by now, from another node;
+            None: it did not say.
+        damage: The damaged ranges that are left; None: it did not say.
         error: Why not everything was verified; "" when everything was.
         node: The node; "": its group has none.
     """
@@ -44,6 +46,7 @@ class Verified:
     damage: tuple[Damage, ...] | None
     error: str
     node: str = ""
+    repaired: int | None = None
 
     @property
     def damaged(self) -> int | None:
@@ -152,6 +155,7 @@ class HeldPart:
             group=self.group,
             read_bytes=None if answer is None else answer.verified_bytes,
             skipped_bytes=None if answer is None else answer.skipped_bytes,
+            repaired=None if answer is None else answer.repaired,
             damage=None if answer is None else tuple(self._damage(answer)),
             error=self.error,
             node=self.node,

@@ -115,6 +115,7 @@ class Pass:
         self.todo: deque[tuple[Log, Piece]] = deque()
         self.lately: list[tuple[Log, Piece]] = []  # found intact by an earlier pass: not read
         self.ends: dict[Log, int] = {}  # how far each log is verified when this has ended
+        self.found: set[tuple[Log, int, int]] = set()  # damaged ranges; some are repaired by now
 
     @property
     def skipped_bytes(self) -> int:
@@ -258,6 +259,13 @@ class Verifier:
             response.verified_bytes = found.read_bytes
             response.total_bytes = found.total_bytes
             response.skipped_bytes = found.skipped_bytes
+            left = {(known.log, each.start, each.end) for known, each, _ in self._damage(channel)}
+            response.repaired = sum(
+                not any(
+                    log is other and start < last and first < end for other, first, last in left
+                )
+                for log, start, end in found.found
+            )
         return response
 
     # Reports ------------------------------------------------------------------------------------
@@ -533,6 +541,9 @@ class Verifier:
             known = self._known[log] = Known(log)
         if found:
             self._damaged[channel] = None
+        running = self._passes.get(channel)
+        if running is not None and not running.ended:
+            running.found |= {(log, each.start, each.end) for each in found}
         for each in known.replace(start, end, found, self._context.clock.wall_ms()):
             logger.error(
                 "damage found",

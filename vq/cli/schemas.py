@@ -296,6 +296,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             group=TEXT,
             node=maybe(TEXT),
             damaged=maybe(WHOLE),
+            repaired=maybe(WHOLE),
             error=maybe(TEXT),
             read_bytes=maybe(WHOLE),
             skipped_bytes=maybe(WHOLE),

@@ -43,6 +43,8 @@ def verify(
     intact within a day is not read again, but that its files are there
     with their size is looked at. The brokers go on if this command is interrupted.
 
+    What another node has intact is repaired at once: it counts as repaired, and no more as damaged.
+
     Exit code 1 when something is damaged, or could not be verified.
     """
     if everything == bool(names):
@@ -73,7 +75,17 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     if output.as_json:
         output.document([_json(each) for each in found])
     else:
-        columns = ("topic", "partition", "group", "node", "read", "skipped", "damaged", "error")
+        columns = (
+            "topic",
+            "partition",
+            "group",
+            "node",
+            "read",
+            "skipped",
+            "damaged",
+            "repaired",
+            "error",
+        )
         output.table(rows, columns=columns, optional=("error",))
     for verified in found:
         for each in verified.damage or ():
@@ -96,6 +108,7 @@ def _row(verified: Verified) -> dict[str, Any]:
         "read": bytes_text(verified.read_bytes),
         "skipped": bytes_text(verified.skipped_bytes),
         "damaged": verified.damaged,
+        "repaired": verified.repaired,
         "error": verified.error or None,
     }
 

@@ -743,7 +743,7 @@ class DamagedRange(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., file: _Optional[str] = ..., reason: _Optional[str] = ..., found_ms: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("damage", "running", "begun_ms", "verified_bytes", "total_bytes", "skipped_bytes", "unverified")
+    __slots__ = ("damage", "running", "begun_ms", "verified_bytes", "total_bytes", "skipped_bytes", "unverified", "repaired")
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
@@ -751,6 +751,7 @@ class VerifyResponse(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
     running: bool
     begun_ms: int
@@ -758,7 +759,8 @@ class VerifyResponse(_message.Message):
     total_bytes: int
     skipped_bytes: int
     unverified: str
-    def __init__(self, damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., running: _Optional[bool] = ..., begun_ms: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., unverified: _Optional[str] = ...) -> None: ...
+    repaired: int
+    def __init__(self, damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., running: _Optional[bool] = ..., begun_ms: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., unverified: _Optional[str] = ..., repaired: _Optional[int] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("topic", "partition", "placement_version", "topic_id")

@@ -5,8 +5,10 @@ import dataclasses
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
+from support.client import started
 from support.waiting import WAIT_S, until
 
+from vq.admin.verification import verify
 from vq.broker import following, repairing
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
@@ -312,6 +314,30 @@ def kept(node: BrokerNode, directory: str = "0") -> list[bytes]:
     """The files of damaged bytes."""
     path = DATA / "t" / directory
     return [node._disk.read_bytes(path / n) for n in node._disk.listdir(path) if ".damaged" in n]
+
+
+async def test_a_verification_tells_what_was_repaired_since(cluster):
+    """Damage that another node repairs at once would look as if there had been none."""
+    _, copy, starts = await pair_with(cluster)
+    scratch(copy, starts[4] + 120, b"damage")
+    scratch(copy, starts[7] + 120, b"damage")
+    async with started(cluster) as client:
+
+        async def counts() -> list[tuple[str, int | None, int | None]]:
+            found = await verify(client, ["t"], again=True)
+            return [(each.node, each.damaged, each.repaired) for each in found]
+
+        first = await counts()
+        assert first[0] == ("n1", 0, 0)
+        node, damaged, repaired = first[1]
+        assert node == "n2"
+        assert (damaged or 0) + (repaired or 0) == 2, "whatever of it is repaired already"
+        await until(lambda: repairer(copy).count == 2)
+        topic_id = channel(copy).topic_id
+        request = wire.VerifyRequest(topic="t", partition=0, topic_id=topic_id, whole=True)
+        answer, _ = await client.request(copy.address, Command.VERIFY, request)
+        assert (len(answer.damage), answer.repaired) == (0, 2)
+        assert await counts() == [("n1", 0, 0), ("n2", 0, 0)], "the next one finds nothing"
 
 
 @pytest.mark.parametrize("where", ["master", "copy"])

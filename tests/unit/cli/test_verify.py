@@ -67,6 +67,11 @@ async def test_an_intact_partition_has_no_error() -> None:
     assert (shown["damaged"], shown["error"]) == ("0", "-")
 
 
+async def test_what_was_repaired_is_told_and_no_failure() -> None:
+    shown = cells(await asked(VerifyResponse(begun_ms=5, verified_bytes=10, repaired=2)))
+    assert (shown["damaged"], shown["repaired"]) == ("0", "2")
+
+
 async def test_damage_fails() -> None:
     row = document(await asked(VerifyResponse(damage=[DamagedRange(start=1, end=2)])))
     assert (row["damaged"], row["error"]) == (1, None)
