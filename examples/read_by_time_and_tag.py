@@ -17,4 +17,4 @@ with vq.MessageFactory() as factory, factory.create_consumer() as reader:
             for message in messages:
                 if message.tag == tag:
                     print(partition, message.offset, message.timestamp, message.content)
-            offset = messages[-1].next_offset
+            offset = messages.next_offset

@@ -6,7 +6,7 @@ wire, the disk or ZooKeeper.
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Real
@@ -617,6 +617,21 @@ class PartitionTrouble(NamedTuple):
     offset: int
     since_ms: int
     tries: int
+
+
+class MessageList(list[Message]):
+    """Messages that were read from an offset on, in order.
+
+    Attributes:
+        next_offset: Where reading goes on. It moves also where there are no messages: a partition
+            has records without any.
+    """
+
+    __slots__ = ("next_offset",)
+
+    def __init__(self, messages: Iterable[Message], next_offset: int) -> None:
+        super().__init__(messages)
+        self.next_offset = next_offset
 
 
 class OffsetBounds(NamedTuple):

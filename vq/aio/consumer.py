@@ -13,7 +13,7 @@ from vq.client.consumer.listening import AsyncListener, Listening, check_listene
 from vq.client.consumer.positions import Moment, Position
 from vq.client.consumer.pull import Pull
 from vq.errors import InvalidArgument, InvalidState, VqError
-from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition
+from vq.model import Message, MessageList, OffsetBounds, PartitionTrouble, TopicPartition
 
 
 class MessageConsumer:
@@ -74,7 +74,7 @@ class MessageConsumer:
 
     async def get(
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
-    ) -> list[Message]:
+    ) -> MessageList:
         """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
         return await self._here().reader.get(topic, partition, offset, length, timeout)
 

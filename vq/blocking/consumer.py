@@ -11,7 +11,14 @@ from vq.client.consumer.positions import Moment, Position
 from vq.client.consumer.thread_pull import ThreadPull
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, VqError
-from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition, check_timeout
+from vq.model import (
+    Message,
+    MessageList,
+    OffsetBounds,
+    PartitionTrouble,
+    TopicPartition,
+    check_timeout,
+)
 
 _GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
 _WORKERS_S = 5.0
@@ -68,13 +75,14 @@ class MessageConsumer:
 
     def get(
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
-    ) -> list[Message]:
+    ) -> MessageList:
         """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
 
         It needs no group and changes no committed offset. With ``timeout`` it waits so many seconds
         for a first message; without, it returns an empty list at the end of the partition.
         Compressed messages may be far larger than the bytes read: the list ends after 4 MiB of
-        them. Continue at ``next_offset`` of the last message.
+        them. Continue at ``next_offset`` of the list, also of an empty one: a partition has records
+        that are no messages, and may end with them.
 
         Raises:
             OffsetOutOfRange: The offset is not in the valid range, which is in ``details``.

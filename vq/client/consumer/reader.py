@@ -29,7 +29,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
+from vq.model import Message, MessageList, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     FindRequest,
@@ -99,7 +99,7 @@ class Reader:
 
     async def get(
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
-    ) -> list[Message]:
+    ) -> MessageList:
         """See ``MessageConsumer.get``."""
         bound = 0.0 if timeout is None else check_timeout(timeout)
         for what, number in (("partition", partition), ("offset", offset), ("length", length)):
@@ -134,7 +134,7 @@ class Reader:
             decoder = Decoder(topic_partition, append_time_ms)
             messages = decoder.decode(chunk)
             if messages:
-                return messages
+                return MessageList(messages, messages[-1].next_offset)
             if decoder.error is not None:
                 self._troubles.bad_reads += 1
                 await damaged.again(offset, decoder.error)
@@ -142,7 +142,7 @@ class Reader:
                 append_time_ms = decoder.append_time_ms
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:
-                return []
+                return MessageList((), offset)
 
     def damaged(self, partition: TopicPartition) -> Damaged:
         """Return what notes bytes of a partition that fail a check, and has them read again."""
@@ -332,7 +332,7 @@ class Reader:
 
         async def get(offset: int, length: int) -> tuple[list[Message], int]:
             messages = await self.get(topic, number, offset, length)
-            return messages, messages[-1].next_offset if messages else offset
+            return messages, messages.next_offset
 
         return await read_last(get, bounds, count, size_of=lambda message: len(message.content))
 

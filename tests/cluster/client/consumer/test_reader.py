@@ -58,10 +58,34 @@ async def test_get_returns_no_more_than_a_few_messages_that_expand(
     while messages := await consumer.get("t", 0, offset, 1 << 20):
         counts.append(len(messages))
         found += [message.id for message in messages]
-        offset = messages[-1].next_offset
+        offset = messages.next_offset
     assert counts == [4, 4, 2]
     assert found == list(range(1, 11))
     client.close()
+
+
+@pytest.mark.parametrize("empty", [1, 3])
+async def test_a_loop_of_gets_comes_to_the_end_where_batches_have_no_message(
+    cluster: MemoryCluster, factory: aio.MessageFactory, empty: int
+) -> None:
+    """A producer that begins an epoch stores such a batch; Spark's sink leaves it at the end."""
+    await send(factory, *texts(1, 2))
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    for epoch in range(empty):
+        await client.put("t", 0, [], producer_id=7, producer_epoch=epoch, sequence=0)
+    client.close()
+    consumer = await factory.create_consumer()
+    bounds = await consumer.get_bounds("t", 0)
+    offset, found = bounds.earliest, []
+    while offset < bounds.latest:
+        some = await consumer.get("t", 0, offset, 1 << 20)
+        assert some.next_offset > offset, "each step goes on"
+        found += some
+        offset = some.next_offset
+    assert offset == bounds.latest
+    assert [message.content for message in found] == [b"1", b"2"]
+    at_end = await consumer.get("t", 0, offset, 1 << 20)
+    assert (at_end, at_end.next_offset) == ([], offset)
 
 
 async def test_get_at_every_boundary_and_between_them(factory: aio.MessageFactory) -> None:
