@@ -67,7 +67,8 @@ def test_messages_survive_kill_and_restart(processes):
         broker.kill()
         processes.restart("b1")
     with _connect(broker) as client:
-        again = client.put("t", 0, [message(sent[-1])], sequence=len(sent) - 1, **STAMP)
+        last = len(sent) - 1
+        again = client.put("t", 0, [message(sent[-1], last)], sequence=last, **STAMP)
         assert again.duplicate
         assert _read_all(client) == sent
 

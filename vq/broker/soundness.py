@@ -164,16 +164,16 @@ class Soundness:
         except (CoordinationError, HandOverFailed, NotMaster) as error:
             if self._why_not != str(error):
                 logger.warning(
-                    "master with a full disk leads on" if full else "master with damage leads on",
+                    "unsound master leads on",
                     group=self._role.group,
+                    cause="full disk" if full else "damage",
                     why=error,
                 )
             self._why_not = str(error)
         else:
             logger.warning(
-                "group is handed over, since the disk here is full"
-                if full
-                else "group is handed over, since the damage here is not repaired",
+                "group is handed over by an unsound master",
                 group=self._role.group,
+                cause="full disk" if full else "damage",
                 successor=heir,
             )

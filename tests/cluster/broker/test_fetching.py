@@ -446,9 +446,12 @@ async def test_nothing_is_left_of_a_connection_that_ends(served):
 
 
 async def test_what_is_remembered_is_bounded_per_connection_and_per_node(cluster):
-    """What does not fit is told per partition; the rest works, and room given back is used."""
+    """What does not fit is told per partition; the rest works, and room given back is used.
+
+    Both connections come from one address, which has half of what the node remembers.
+    """
     bounds = ConnectionLimits(
-        sweep_interval_s=0.02, fetch_state_bytes_max=3_000, fetch_state_bytes_total_max=4_500
+        sweep_interval_s=0.02, fetch_state_bytes_max=3_000, fetch_state_bytes_total_max=9_000
     )
     node = await cluster.start(connections=bounds)
     await cluster.create_topic("t", partitions=8)

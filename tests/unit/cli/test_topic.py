@@ -183,7 +183,7 @@ def test_settings_that_are_given_are_changed(
         async with client_of(ensemble) as coordinator:
             if await coordinator.exists("topics/orders") is None:
                 await add_broker(coordinator)
-                settings = TopicSettings(partitions=2, min_insync=2, flush="async")
+                settings = TopicSettings(partitions=2, max_message_bytes=2_000, flush="async")
                 await topics.create_topic(coordinator, "orders", settings)
             yield SimpleNamespace(coordinator=coordinator)
 
@@ -194,9 +194,9 @@ def test_settings_that_are_given_are_changed(
         topic.topic.main([*arguments, "--json"], standalone_mode=False)
         shown = json.loads(capsys.readouterr().out)
         assert shown["replication"] == replication
-        assert (shown["flush_interval_s"], shown["min_insync"], shown["flush"]) == (
+        assert (shown["flush_interval_s"], shown["max_message_bytes"], shown["flush"]) == (
             0.07,
-            2,
+            2_000,
             "async",
         )
     assert said("alter", "missing", "--min-insync", "1")["error"] == "UnknownTopic"

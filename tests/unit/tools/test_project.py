@@ -58,6 +58,7 @@ NAMED_FOR_NO_MODULE = {
     "coordination/test_coordination_document.py",  # docs/coordination.md
     "remoting/test_golden.py",  # the frames of testdata/wire
     "hessian/test_peer.py",  # another package reads what we write
+    "test_guarantees_document.py",  # docs/guarantees.md
     "remoting/test_protocol_document.py",  # docs/protocol.md
     "test_public_names.py",  # vq/__init__.py
     "test_public_signatures.py",  # every public module
