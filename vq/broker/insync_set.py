@@ -271,9 +271,11 @@ class InSyncSet:
     async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync is certainly no more what it was."""
         registered = await read_node(self._coordinator, self._role.group, node)
-        return registered is None or (
-            node not in copying and await self._is_dead(registered.address)
-        )
+        if registered is None:
+            return True
+        if node in copying or not self._ends:  # where nothing is stored, nobody copies anything
+            return False
+        return await self._is_dead(registered.address)
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
