@@ -1,8 +1,11 @@
 """Tasks that vq runs by itself."""
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
+
+from support.simulation.loop import VirtualLoop
 
 from vq.client.shared_calls import SharedCalls
 from vq.tasks import begin_task
@@ -53,3 +56,29 @@ async def test_a_shared_call_that_does_not_wait_is_made_again() -> None:
     finally:
         loop.set_task_factory(None)
     assert calls.tasks() == []
+
+
+def test_a_simulation_keeps_a_task_that_waits_for_ever() -> None:
+    """Of a killed process, its ``finally`` would run after death."""
+    ended = list[bool]()
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(True)
+
+    async def run(loop: VirtualLoop) -> None:
+        begin_task(wait_for_ever())
+        await asyncio.sleep(1)
+        gc.collect()
+        assert not ended
+        me = asyncio.current_task()
+        (task,) = [each for each in loop.unfinished() if each is not me]
+        task.cancel()
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(run(loop))
+    finally:
+        loop.close()

@@ -274,6 +274,7 @@ class Channel:
     def put_aside(self) -> None:
         """Give up the log: another one takes its place."""
         self.log = None
+        self.epoch_start = 0
         self._step(Event.PUT_ASIDE)
 
     def holds(self, offset: int) -> bool:
@@ -636,7 +637,12 @@ class Channel:
             wake_all(self.partition, self.copies.parked)
 
     def detach(self) -> None:
-        """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
+        """Give up the log, which is to be changed on disk; ``attach`` gives it back.
+
+        If this node begins to lead meanwhile, it began with what the log has now.
+        """
+        if self.log is not None:
+            self.epoch_start = self.log.end_offset
         self.log = None
 
     def why_refused(self, epoch: int = 0) -> VqError:

@@ -5,8 +5,8 @@ falls behind, or is gone, leaves: at once if it is certainly dead, as its sessio
 machine says that nobody listens there. ``coordination.insync`` decides what the record says then,
 and the record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``)
 from the moment at which its joining is intended, and until the record is known not to name it.
-Nobody joins while it is not known where a log of the master ends: it may have had what a copy
-lacks.
+Nobody joins while it is not known where a log of the master ends, or whether it has one: it may
+have had what a copy lacks.
 
 Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
 So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
@@ -75,6 +75,7 @@ class InSyncSet:
         clock: For lags.
         node: This node.
         is_dead: Returns whether the process that served at an address is certainly dead.
+        knows_all: Returns whether there is a channel for all that the group holds.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class InSyncSet:
         *,
         node: str,
         is_dead: Callable[[Address], Awaitable[bool]],
+        knows_all: Callable[[], bool] = lambda: True,
     ) -> None:
         self._is_dead = is_dead
+        self._knows_all = knows_all
         self._role = role
         self._lease = lease
         self._coordinator = coordinator
@@ -98,7 +101,6 @@ class InSyncSet:
         self._epoch = 0
         self._agreed: frozenset[str] = frozenset()  # the other nodes that the record names,
         self._named: dict[str, int] = {}  # and the registrations with which we had them named
-        self._starts: dict[Channel, int] = {}  # where the logs ended when the epoch began
         self._members: dict[str, Pursuit[Channel]] = {}
         self._ends: dict[Channel, int] = {}  # of the logs, at the last look
         self._looked_at = clock.monotonic()
@@ -122,11 +124,6 @@ class InSyncSet:
         self._awaited = {}
         self._leave_is_over()
         self._lease.silent = ""
-        self._starts = {
-            channel: channel.log.end_offset
-            for channel in self._channels()
-            if channel.log is not None
-        }
         if self._epoch:
             self._flush_what_counts()
 
@@ -164,12 +161,6 @@ class InSyncSet:
         epoch = self._epoch
         channels = list(self._channels())
         copying = self._look_at_positions(channels)
-        for channel in channels:
-            if channel.log is not None and channel not in self._starts:  # it was opened later
-                self._starts[channel] = channel.log.end_offset
-        if len(self._starts) > len(channels):  # topics were deleted, partitions moved away
-            here = set(channels)
-            self._starts = {each: start for each, start in self._starts.items() if each in here}
         if self._coordinator.state is not SessionState.CONNECTED:
             self._look_without_zookeeper(channels)
             return
@@ -194,7 +185,7 @@ class InSyncSet:
         # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
         # acknowledged that it lacks.
         for node in sorted(copying & self._role.insync):
-            incarnation = self._ready(node, channels)
+            incarnation = self._ready(node, list(self._channels()))  # some may be new
             if incarnation is not None and self._named.get(node) != incarnation:
                 await self._join(epoch, node, incarnation)
                 return
@@ -246,7 +237,7 @@ class InSyncSet:
             if node not in copying or now - since > AWAITED_MAX_S:
                 del self._awaited[node]
                 self._count()
-        if not all(each.tells_end for each in channels):
+        if not self._knows_all() or not all(each.tells_end for each in channels):
             return  # nobody may join
         for node in sorted(set(copying) - self._role.insync):
             if node in self._members and self._members[node].is_near():
@@ -280,12 +271,16 @@ class InSyncSet:
     async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync is certainly no more what it was."""
         registered = await read_node(self._coordinator, self._role.group, node)
-        return registered is None or (
-            node not in copying and await self._is_dead(registered.address)
-        )
+        if registered is None:
+            return True
+        if node in copying or not self._ends:  # where nothing is stored, nobody copies anything
+            return False
+        return await self._is_dead(registered.address)
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
+        if not self._knows_all():
+            return None
         incarnations: set[int] = set()
         for channel in channels:
             known = channel.copies.positions.get(node)
@@ -297,7 +292,7 @@ class InSyncSet:
             if not may_join(
                 0 if known is None else known.offset,
                 high_watermark=channel.high_watermark,
-                epoch_start=self._start(channel),
+                epoch_start=channel.epoch_start,
             ):
                 return None
         return incarnations.pop() if len(incarnations) == 1 else None
@@ -362,15 +357,7 @@ class InSyncSet:
 
     def _owes(self, channel: Channel) -> bool:
         """Whether a log has something that counts and is not flushed."""
-        return not channel.may_shrink(self._start(channel))
-
-    def _start(self, channel: Channel) -> int:
-        """Return where a log ended when the epoch began.
-
-        A log that was put in its place since, for a move, may end before that.
-        """
-        start = self._starts.get(channel, 0)
-        return start if channel.log is None else min(start, channel.log.end_offset)
+        return not channel.may_shrink(channel.epoch_start)
 
     async def _join(self, epoch: int, node: str, incarnation: int) -> None:
         role = self._role

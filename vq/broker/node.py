@@ -340,6 +340,7 @@ class BrokerNode:
             clock,
             node=config.node,
             is_dead=partial(is_dead, self._network, timeout_s=TICK_S),
+            knows_all=self._partitions.knows_all,
         )
 
         def begin() -> None:

@@ -188,6 +188,23 @@ class Partitions:
             yield channel
             yield from channel.older
 
+    def knows_all(self) -> bool:
+        """Whether there is a channel for each partition of which this group holds a part.
+
+        A topic that cannot be followed may lack some: what is stored of them can be copied by
+        nobody, and seems to be nothing.
+        """
+        return not any(view is None or self._lacks(view) for view in self.view.not_followed())
+
+    def _lacks(self, view: TopicView) -> bool:
+        group = self._context.group
+        for number, placement in enumerate(view.partitions):
+            if any(span.group == group for span in placement.spans):
+                channel = self.channels.get((view.name, number))
+                if channel is None or channel.topic_id != view.id:
+                    return True
+        return False
+
     # Finding ------------------------------------------------------------------------------------
     def resolve(
         self,

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from vq.broker.lookups import Lookup, Lookups, Then
@@ -122,6 +122,16 @@ class TopicsView:
         if len(names) > PROBLEMS_TOLD_MAX:
             told.append(f"{len(names) - PROBLEMS_TOLD_MAX} more topics cannot be followed")
         return told
+
+    def not_followed(self) -> Iterator[TopicView | None]:
+        """Yield the topics of ``problems`` as last read; None: one that was never read.
+
+        Those that are gone from ZooKeeper are left out.
+        """
+        for name in self.problems:
+            view = self._read.get(name)
+            if view is not None or name not in self._told:
+                yield view
 
     def why_not_followed(self, topic: str) -> VqError | None:
         """Return the refusal for a request that needs a topic which could not be followed."""

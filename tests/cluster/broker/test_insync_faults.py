@@ -1,6 +1,7 @@
 """Faults between two steps of a change: of the in-sync set, of the master, of a log that is cut."""
 
 import asyncio
+import errno
 import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,12 +15,14 @@ from vq.broker.channel import Channel
 from vq.broker.copies import Copies, CopyPosition
 from vq.broker.copying import CopySession
 from vq.broker.insync_set import InSyncSet
+from vq.broker.logs import Logs
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.memory import MemoryCoordinator
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.values.brokers import BrokerNode as Registered
 from vq.coordination.values.brokers import GroupState
+from vq.coordination.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk
@@ -104,6 +107,42 @@ async def test_a_node_in_sync_with_an_emptied_disk_does_not_lead(pair, monkeypat
 
 
 # Joining -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("broken", ["directory", "record"])
+async def test_nobody_joins_while_the_master_cannot_follow_a_topic(cluster, monkeypatch, broken):
+    """It has messages of it that nobody can copy: whoever led then would begin it anew."""
+    pair = await Pair(cluster).lead()
+    await cluster.create_topic("other", partitions=1)
+    await until(lambda: ("other", 0) in pair.master._partitions.channels)
+    await pair.client.put("other", 0, [message(b"x")])
+    end = channel(pair.master).log.end_offset
+    pair.client.close()
+    await pair.master.stop()
+    prepare, is_broken = Logs.prepare, [True]
+
+    def fails(self, partition, *args):
+        if is_broken and partition.topic == "t" and self is master._partitions._stored:
+            raise OSError(errno.EIO, "the disk has a moment's trouble")
+        return prepare(self, partition, *args)
+
+    path = Partition.path("t", 0)
+    async with cluster.admin() as coordinator:
+        record = (await coordinator.get(path)).data
+        if broken == "record":
+            await coordinator.set(path, b"no partition")
+        else:
+            monkeypatch.setattr(Logs, "prepare", fails)
+        master = await cluster.start()
+        copy = await cluster.start(node="n2")
+        await until(lambda: "n2" in channel(master, "other").copies.positions)
+        await asyncio.sleep(2 * LAG_MAX_S)
+        assert (await cluster.group_state()).insync == ("n1",)
+        assert master._context.role.insync == frozenset()
+        is_broken.clear()
+        await coordinator.set(path, record)
+    await until(lambda: master._context.role.named == 2)
+    assert channel(copy).log.end_offset == end
+
+
 async def test_what_is_acknowledged_while_a_node_joins_is_on_it(cluster, monkeypatch):
     """Before it counts the master asks ZooKeeper; it must have what was acknowledged meanwhile."""
     pair = await Pair(cluster).lead()
@@ -378,7 +417,8 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
         node="n1",
         is_dead=never,
     )
-    insync.begin()  # an epoch
+    insync.begin()
+    here.epoch_start = here.log.end_offset  # an epoch begins
     caught_up, shown = here.copies.positions["n2"], here.high_watermark
     here.high_watermark = 0
     here.copies.positions["n2"] = caught_up._replace(offset=caught_up.offset - 1)
@@ -386,6 +426,46 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
     here.copies.positions["n2"] = caught_up
     assert insync._ready("n2", [here]) == caught_up.incarnation
     here.high_watermark = shown
+
+
+async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
+    """A damaged one seems to end earlier when a node begins to lead, and has all when repaired."""
+    here, logs = channel(pair.master), pair.master._partitions.logs
+    insync = InSyncSet(
+        here.role,
+        pair.master._lease,
+        pair.coordinator,
+        lambda: [here],
+        here.context.clock,
+        node="n1",
+        is_dead=never,
+    )
+    insync.begin()
+    await pair.client.put("t", 0, [message(b"more")])
+    await until(pair.same)
+    had = here.copies.positions["n2"]
+    pair.copy._dispatcher.repairs._follower.hold(channel(pair.copy))
+    await until(lambda: not here.copies.positions)
+    await logs.open_again(here, here)
+    assert here.high_watermark == 0  # until n2 has told what it has
+    for offset in (0, had.offset - 1):  # of what may have been acknowledged
+        here.copies.note("n3", had._replace(offset=offset))
+        assert insync._ready("n3", [here]) is None
+    here.copies.note("n3", had)
+    assert insync._ready("n3", [here]) == had.incarnation
+
+
+async def test_the_end_is_known_of_a_log_that_was_given_up(pair, monkeypatch):
+    """It is copied no more and not begun anew, and this node leads: nothing is stored."""
+    stand_still(monkeypatch)
+    ours, follower = channel(pair.copy), pair.copy._dispatcher.repairs._follower
+    ours.begin_epoch()  # of another master
+    follower.hold(ours)
+    await pair.copy._partitions.logs.give_up(ours)
+    ours.role.epoch = 2
+    ours.begin_epoch()
+    assert ours.log is None
+    assert ours.knows_end
 
 
 async def test_a_copy_takes_nothing_of_an_epoch_that_it_does_not_follow(pair, monkeypatch):

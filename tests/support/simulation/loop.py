@@ -82,9 +82,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = _START_S
         self._turns = 0
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._tasks_pruned_at = 256
-        self.set_task_factory(self._new_task)
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
@@ -101,20 +100,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _write_to_self(self) -> None:
         """Do nothing: this loop never sleeps in a selector."""
 
-    def _new_task(
-        self, _loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
-    ) -> "asyncio.Task[Any]":
-        """Make a task that lives as long as it is not done.
+    def call_soon(
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Keep each task whose step this is, until it is done.
 
         asyncio refers to tasks weakly. Those of a killed process must not be collected while the
-        simulation runs: that would run their ``finally`` blocks, after death.
+        simulation runs: that would run their ``finally`` blocks, after death. A task factory would
+        not see the tasks that vq begins without asking one.
         """
-        task = asyncio.Task(coroutine, loop=self, **options)
-        self._tasks.append(task)
-        if len(self._tasks) > self._tasks_pruned_at:
-            self._tasks = self.unfinished()
-            self._tasks_pruned_at = 2 * len(self._tasks) + 256
-        return task
+        task = getattr(callback, "__self__", None)
+        if isinstance(task, asyncio.Task) and task not in self._tasks:
+            self._tasks[task] = None
+            if len(self._tasks) > self._tasks_pruned_at:
+                self._tasks = dict.fromkeys(self.unfinished())
+                self._tasks_pruned_at = 2 * len(self._tasks) + 256
+        return super().call_soon(callback, *args, context=context)
 
     def unfinished(self) -> "list[asyncio.Task[Any]]":
         """Return all tasks that are not done, oldest first."""

@@ -120,7 +120,7 @@ async def consume(
     )
     length = rng.choice((500, 8_000, 1024 * 1024))
     for topic in host.world.topics:
-        consumer.subscribe(topic, length, TAG if name[0] == "f" else None)
+        consumer.subscribe(topic, length, message_filter=TAG if name[0] == "f" else None)
     slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(leave(host, name, consumer))
     async for message in consumer:

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from vq.broker import insync_set
 from vq.broker.context import Role
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lease import Lease
 from vq.clock import SystemClock
 from vq.coordination.coordinator import Node, NoNode, SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.model import Address, NodeInfo
 
 
 class Slow(MemoryCoordinator):
@@ -47,3 +49,29 @@ async def test_what_an_earlier_epoch_found_puts_nobody_out(epoch: int) -> None:
     await looking
     assert role.leaving == 0
     assert insync._leaves == ""
+
+
+async def test_no_node_is_asked_whether_it_lives_where_nothing_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has nothing to copy, and would be asked at each look, for as long as it is so."""
+    asked = list[object]()
+
+    async def registered(*_: object) -> NodeInfo:
+        return NodeInfo("b1", "n2", Address("h", 1))
+
+    async def is_dead(address: object) -> bool:
+        asked.append(address)
+        return False
+
+    monkeypatch.setattr(insync_set, "read_node", registered)
+    coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
+    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
+    clock = SystemClock()
+    insync = InSyncSet(
+        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=is_dead
+    )
+    insync.begin()
+    await insync.look()
+    assert not asked
+    assert role.insync == {"n2"}
