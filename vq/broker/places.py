@@ -16,6 +16,7 @@ from vq.errors import (
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
+from vq.store.archived_file import NotInMemory
 
 Answer = tuple[Place, str]
 
@@ -117,5 +118,11 @@ def check_epoch(channel: Channel, offset: int, last_epoch: int) -> None:
 
 
 def last_epoch(channel: Channel, offset: int) -> int:
-    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known."""
-    return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
+    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known.
+
+    It is known of what was read: ``LogReader.cold`` has the index built that tells it.
+    """
+    try:
+        return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
+    except NotInMemory:
+        return 0
