@@ -166,6 +166,8 @@ class ChannelLogs:
             channel.place = channel.context.places[self._logs.home(channel.partition)]
             channel.attach(log)
             self.story.opened(channel.partition, log.recovery, took_s)
+            if log.recovery.cut_bytes:
+                self.on_cut()
 
     async def open_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading; one that cannot be is noted."""

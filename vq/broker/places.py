@@ -17,6 +17,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
 from vq.store.archived_file import NotInMemory
+from vq.store.divergence import Diverged
 
 Answer = tuple[Place, str]
 
@@ -126,3 +127,22 @@ def last_epoch(channel: Channel, offset: int) -> int:
         return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
     except NotInMemory:
         return 0
+
+
+def lost_at_start(channel: Channel) -> list[Diverged]:
+    """Return what a start took off the end of the log, and no other node brought back.
+
+    A batch of the same epoch at the same place is the same batch: at most one master led in it.
+    """
+    log = channel.log
+    return [
+        each
+        for each in channel.copies.cut
+        if each.at_start
+        and (
+            log is None
+            or not each.batches
+            or log.end_offset < each.end_offset
+            or last_epoch(channel, each.end_offset) != each.last_epoch
+        )
+    ]
