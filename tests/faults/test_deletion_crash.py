@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.store import DIRECTORY, append, flush, memory_disk, open_log, records
+from support.store import DIRECTORY, append, flush, memory_disk, open_log, patiently, records
 
 from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
@@ -109,7 +109,10 @@ def test_a_crash_at_any_step_leaves_a_whole_log(act: Callable[[Log], None]) -> N
         found = records(again)
         assert found in (kept, [*kept, *(each for each in newest if each not in kept)]), name
         assert again.messages == len(found), name
-        assert again.reader.count(start, again.end_offset) == (len(found), True), name
+        counted, _ = patiently(
+            lambda again=again, start=start: again.reader.count(start, again.end_offset)
+        )
+        assert counted == (len(found), True), name
         assert again.producers.check(ProducerStamp(7, 0, 44)) is not None, name
         seen.add(start)
         # The next pass deletes the rest, and leaves no file behind.

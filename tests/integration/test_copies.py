@@ -203,6 +203,43 @@ def test_an_operator_has_a_node_lead_when_all_in_sync_are_lost(
     block_until(lambda: blocks(first.spec.data) == blocks(second.spec.data), "not the same bytes")
 
 
+def test_what_a_start_took_off_the_end_is_copied_from_the_other_node(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """kill -9 of both, a flipped bit in the master's last batch, which was acknowledged.
+
+    The old master does not lead before the other one is there, and nothing is lost.
+    """
+    config = tmp_path / "b1.toml"
+    config.write_text("[broker]\nsession_timeout_s = 2.0\n")
+    first = processes.add("b1", "--config", str(config))
+    assert processes.vq("topic", "create", "t").returncode == 0
+    second = add_copy(processes)
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
+    with RawClient(first.spec.address) as client:
+        for number in range(20):
+            client.put("t", 0, [message(b"%d" % number * 20, number + 1)])
+    right = blocks(first.spec.data)
+    second.kill()
+    first.kill()
+    (block,) = (first.spec.data / "t" / "0").glob("*.block")
+    content = bytearray(block.read_bytes())
+    content[content.index(b"19" * 20)] ^= 1
+    block.write_bytes(content)
+    first.start()
+    waits = "may lack acknowledged messages; it waits for n2"
+    block_until(lambda: waits in first.spec.log.read_text(), "n1 does not wait")
+    assert blocks(first.spec.data) != right
+    second.start()
+    second.wait_ready(PROCESSES_WAIT_S)
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n1 is not in sync")
+    assert leader(processes) == "n2"
+    assert blocks(first.spec.data) == blocks(second.spec.data) == right
+    (kept,) = processes.vq_json("cluster", "diverged")
+    assert (kept["node"], kept["at_start"], kept["messages"]) == ("n1", True, 1)
+    assert problems_of(processes) == {"n1": "", "n2": ""}, "it is back"
+
+
 def said(cluster: ProcessCluster) -> str:
     """Return what `vq cluster status` says is wrong; it ends with 1 then."""
     ended = cluster.vq("cluster", "status")

@@ -187,6 +187,42 @@ def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: Proces
     assert consumed(processes, "old", 3) == later
 
 
+def test_an_end_that_a_start_took_off_is_shown_until_an_operator_has_seen_it(
+    processes: ProcessCluster,
+) -> None:
+    """kill -9, a flipped bit in the last message: it was acknowledged, and looks like a torn write.
+
+    No other node has it. It is kept, told by every command, and can be had back as far as it goes.
+    """
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    processes.vq_json("produce", "t", stdin=LINES[0].encode())
+    processes.vq_json("produce", "t", stdin="\n".join(LINES[1:4]).encode())  # one batch
+    broker.kill()
+    (block,) = (broker.spec.data / "t" / "0").glob("*.block")
+    place = block.read_bytes().index(LINES[3].encode())
+    _write(block, place, block.read_bytes()[place] ^ 1)
+    for _ in range(2):
+        processes.restart("b1")
+        assert partition_row(processes)["state"] == "rw"
+        for command in (("cluster", "status"), ("doctor",)):
+            ended = processes.vq(*command)
+            told = ended.stdout + ended.stderr
+            assert b"a start took the end of partition t-0 off" in told
+            assert b"with 3 whole messages" in told
+        (found,) = processes.vq_json("cluster", "diverged")
+        assert (found["at_start"], found["messages"], found["topic"]) == (True, 3, "t")
+        broker.kill()
+    processes.restart("b1")
+    assert consumed(processes, "g", 1) == LINES[:1]
+    printed = processes.vq("cluster", "diverged", found["file"])
+    assert (printed.returncode, printed.stdout.decode().split()) == (1, LINES[1:3])
+    assert processes.vq_json("cluster", "diverged", found["file"], "--delete", "--yes")["done"]
+    assert processes.vq_json("cluster", "diverged") == []
+    assert processes.vq("cluster", "status").returncode == 0
+    assert processes.vq("doctor").returncode == 0
+
+
 def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: ProcessCluster) -> None:
     """Nothing tells of it before somebody looks; then every command does."""
     broker = processes.add("b1")

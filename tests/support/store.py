@@ -1,6 +1,8 @@
 """Short ways to make logs and batches for tests of the store and of what stands on it."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import google_crc32c
 
@@ -8,12 +10,14 @@ from vq.clock import Clock, ManualClock
 from vq.model import ProducerStamp
 from vq.store.archive import ArchiveFiles, Stub
 from vq.store.archive_writer import ArchiveWriter
+from vq.store.archived_file import NotInMemory
 from vq.store.block import Block, BlockCache
 from vq.store.disk import Disk
 from vq.store.log import Log, LogConfig, SyncTicket
 from vq.store.memory_disk import MemoryDisk, keep_all
 from vq.store.record import Record, decode_into, encode_record
 
+T = TypeVar("T")
 DIRECTORY = Path("/data/orders/0")
 #: Small sizes, so that a few appends roll, checkpoint and allocate.
 SMALL = LogConfig(
@@ -96,6 +100,16 @@ def records(log: Log, start: int | None = None) -> list[Record]:
 def payloads(log: Log) -> list[bytes]:
     """Return the payload of every record in the log."""
     return [record.payload for record in records(log)]
+
+
+def patiently(call: Callable[[], T]) -> tuple[T, int]:
+    """Do what the broker does: fetch what is not in memory, and call again; with the fetches."""
+    for fetches in range(40):
+        try:
+            return call(), fetches
+        except NotInMemory as error:
+            error.fetch()
+    raise AssertionError("it is never in memory")
 
 
 def write_archive(

@@ -1,7 +1,8 @@
 """The messages that nodes had to cut from their logs: listed, read, deleted.
 
 A node that comes back cuts what its group's master does not have, and keeps it in files beside its
-logs (``vq.store.divergence``). Loop-bound functions on a ``ClusterClient``.
+logs (``vq.store.divergence``). So does a node that starts after a crash with what looks like the
+end of a write that was cut short. Loop-bound functions on a ``ClusterClient``.
 """
 
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from vq.errors import CorruptData, InvalidArgument, VqError
 from vq.model import Address, Message, NodeInfo, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import DivergedFile, DivergedRequest, DivergedResponse
+from vq.store.format import CUT_MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ class CutFile:
     def name(self) -> str:
         """The name under which a command takes it: group, node and file."""
         return f"{self.group}/{self.node}/{self.file}"
+
+    @property
+    def at_start(self) -> bool:
+        """Whether a start cut it, since it looked like a write that a crash had cut short.
+
+        If it was damaged instead, it may have been acknowledged. Else: the master of the group did
+        not have it.
+        """
+        return CUT_MARK in self.file
 
     @property
     def size(self) -> int:
@@ -154,7 +165,12 @@ async def _parts(
         while more:
             messages: list[Message] = []
             base = file.start_offset + position
-            at, more = decode_messages(bytes(data), base, partition, messages, start=at)
+            try:
+                at, more = decode_messages(bytes(data), base, partition, messages, start=at)
+            except CorruptData:
+                if messages:  # those before the damaged one
+                    yield messages, messages[-1].next_offset - file.start_offset
+                raise
             yield messages, position if more else position + at
         if not at:
             raise CorruptData(f"{file.name} has no whole record at position {position}")

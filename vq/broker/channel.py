@@ -208,7 +208,9 @@ class Channel:
     @property
     def lost(self) -> list[Diverged]:
         """What a take-over has lost that may have been acknowledged."""
-        return self.copies.cut if self.acknowledges_alone else []
+        if not self.acknowledges_alone:
+            return []
+        return [each for each in self.copies.cut if not each.at_start]
 
     @property
     def takes_puts(self) -> bool:

@@ -166,6 +166,8 @@ class ChannelLogs:
             channel.place = channel.context.places[self._logs.home(channel.partition)]
             channel.attach(log)
             self.story.opened(channel.partition, log.recovery, took_s)
+            if log.recovery.cut_bytes:
+                self.on_cut()
 
     async def open_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading; one that cannot be is noted."""
@@ -563,13 +565,21 @@ class ChannelLogs:
         """
         try:
             return _drop(part, offset)
-        except NotInMemory as error:  # an index, to count messages; a lane makes it
-            lane, place = threads_of(error.fetch)
-            if place:  # it may take long: the next try finds it
-                self._tasks.start(self._runner.run(error.fetch, lane, place))
-                raise
-            await self._runner.run(error.fetch, lane)
+        except NotInMemory as error:  # an index, to count messages
+            await self.bring(error)
             return _drop(part, offset)
+
+    async def bring(self, error: NotInMemory) -> None:
+        """Bring into memory what a look-up lacked, on a lane.
+
+        Raises:
+            NotInMemory: That was begun, and may take long, as it comes from elsewhere.
+        """
+        lane, place = threads_of(error.fetch)
+        if place:
+            self._tasks.start(self._runner.run(error.fetch, lane, place))
+            raise error
+        await self._runner.run(error.fetch, lane)
 
     # Archives -----------------------------------------------------------------------------------
     async def archive(

@@ -15,6 +15,7 @@ from vq.broker.reach import Reach
 from vq.broker.reading import check_boundary
 from vq.errors import OffsetOutOfRange, VqError
 from vq.remoting import wire_pb2 as wire
+from vq.store.archived_file import NotInMemory
 
 __all__ = ["FetchedPartition", "Fetching"]
 
@@ -119,6 +120,8 @@ class FetchedPartition:
             return
         try:
             part = self.readable()
+        except NotInMemory:
+            pass  # whoever answers has it brought there
         except VqError as error:
             self.failure = error
         else:

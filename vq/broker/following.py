@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from vq.backoff import Backoff, Draws
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
+from vq.broker.cold_reads import Tries
 from vq.broker.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
 from vq.broker.partition_state import State
 from vq.broker.refusals import REFUSALS, REFUSED_PAUSE_S
@@ -44,6 +45,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
 from vq.remoting.transport import Network, nobody_listens
+from vq.store.archived_file import NotInMemory
 from vq.store.format import OFFSET_MAX
 from vq.store.log import Log
 from vq.store.lookup import EpochEnd
@@ -452,6 +454,7 @@ class Follower:
             )
         answers: dict[int, EpochEnd | None] = {}
         asked = log.epoch
+        tries = Tries()
         while True:
             answer = await ask(of_epoch=asked, end=log.end_offset)
             found = EpochEnd(answer.end_epoch, answer.end_offset)
@@ -461,6 +464,9 @@ class Follower:
                 break
             except _NotKnown as missing:
                 asked = missing.epoch
+            except NotInMemory as missing:  # an index; the same is asked again, as time passes
+                tries.spend(missing)
+                await self._logs.bring(missing)
         end = log.start_offset if parts_at is None else parts_at
         if answer.damaged and end >= answer.whole_end:
             # The peer cannot tell what is wrong behind that.

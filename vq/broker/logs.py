@@ -194,6 +194,7 @@ class Logs:
             producers=producers,
             begun_at=begun_at,
             cache=self._cache,
+            before_cut=self._doubt,
         )
         self._note_places(log.closed_blocks)
         level = logging.ERROR if log.state is LogState.QUARANTINED else logging.WARNING
@@ -465,6 +466,18 @@ class Logs:
             self._directory.unflushed.mark,
             "not even that messages may be unflushed can be stored",
         )
+
+    def _doubt(self) -> None:
+        """Make durable that something is about to be cut here that another node may have.
+
+        Raises:
+            DiskFull, OSError: It is not durable, so nothing must be cut.
+        """
+        unflushed = self._directory.unflushed
+        if not unflushed.lost:
+            self._reserves[self._directory.path].spend(
+                unflushed.doubt, "not even that messages may be missing can be stored"
+            )
 
     def save_begun(self) -> None:
         """Make durable which logs were begun here.

@@ -21,6 +21,7 @@ from vq.broker.context import Context
 from vq.broker.logs import Logs
 from vq.broker.old_blocks import is_ahead
 from vq.broker.partition_state import State
+from vq.broker.places import lost_at_start
 from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
@@ -136,7 +137,13 @@ class Partitions:
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
             told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")
-        return [*self.view.told_problems(), *told, *self._told_ahead(), *self._told_losses()]
+        return [
+            *self.view.told_problems(),
+            *told,
+            *self._told_ahead(),
+            *self._told_losses(),
+            *self._told_cuts(),
+        ]
 
     def _told_ahead(self) -> list[str]:
         """Return which logs have append times ahead of the clock: it was wrong, or is."""
@@ -171,6 +178,21 @@ class Partitions:
             told.append(
                 f"{len(lost) - len(told)} more ranges with up to {messages} messages were lost so"
             )
+        return told
+
+    def _told_cuts(self) -> list[str]:
+        """Return what starts took off the ends of logs, until the files are deleted; bounded."""
+        cut = [(each, file) for each in self._ranges() for file in lost_at_start(each)]
+        told = [
+            f"a start took the end of partition {each} off, {file.end_offset - file.start_offset} "
+            f"bytes from offset {file.start_offset} on with {file.messages} whole messages: after "
+            "a crash it looked like a write that was cut short. If it was damaged instead, they "
+            f"may have been acknowledged. They are kept in {file.path}; `vq cluster diverged` "
+            "prints what can be read, and has the file deleted, which ends this"
+            for each, file in cut[:PROBLEMS_TOLD_MAX]
+        ]
+        if len(cut) > len(told):
+            told.append(f"{len(cut) - len(told)} more ends were taken off so")
         return told
 
     async def look_at_losses(self) -> None:

@@ -16,6 +16,8 @@ from vq.errors import (
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
+from vq.store.archived_file import NotInMemory
+from vq.store.divergence import Diverged
 
 Answer = tuple[Place, str]
 
@@ -117,5 +119,30 @@ def check_epoch(channel: Channel, offset: int, last_epoch: int) -> None:
 
 
 def last_epoch(channel: Channel, offset: int) -> int:
-    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known."""
-    return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
+    """Return the epoch of the batch before ``offset``, for ``check_epoch``; 0: not known.
+
+    It is known of what was read: ``LogReader.cold`` has the index built that tells it.
+    """
+    try:
+        return 0 if channel.log is None else channel.log.reader.epoch_before(offset)
+    except NotInMemory:
+        return 0
+
+
+def lost_at_start(channel: Channel) -> list[Diverged]:
+    """Return what a start took off the end of the log, and no other node brought back.
+
+    A batch of the same epoch at the same place is the same batch: at most one master led in it.
+    """
+    log = channel.log
+    return [
+        each
+        for each in channel.copies.cut
+        if each.at_start
+        and (
+            log is None
+            or not each.batches
+            or log.end_offset < each.end_offset
+            or last_epoch(channel, each.end_offset) != each.last_epoch
+        )
+    ]

@@ -315,9 +315,14 @@ _TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADAB
 
 
 def epoch_end(
-    channel: Channel, session: Session, request_id: RequestId, header: wire.EpochEndRequest
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.EpochEndRequest,
+    tries: Tries | None = None,
 ) -> None:
     """Answer an EPOCH_END."""
+    tries, asked = tries or Tries(), channel
     channel, next_start = channel.range_at(channel.earliest if header.new else header.end)
     log = channel.log
     response = wire.EpochEndResponse(
@@ -347,6 +352,9 @@ def epoch_end(
     except CorruptData as error:
         channel.context.suspect(channel, int(error.details.get("offset", channel.start_offset)))
         session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
+    except NotInMemory as error:
+        again = partial(epoch_end, asked, session, request_id, header, tries)
+        _try_again(channel, session, request_id, error, tries, again)
     except VqError as error:
         session.refuse(request_id, error)
     else:

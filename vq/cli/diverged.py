@@ -23,8 +23,11 @@ def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: boo
     """List, print or delete messages that nodes had to cut from their logs.
 
     A node that comes back cuts what the master of its group does not have, and keeps it in a file
-    beside the log. Without FILE, all files are listed. With FILE, which is a name as the list has
-    it, the messages are printed as `vq consume` prints them; --json shows every field.
+    beside the log. A node that starts after a crash does so with what looks like a write that was
+    cut short (cause: start); if it is damage instead, it may have been acknowledged.
+
+    Without FILE, all files are listed. With FILE, which is a name as the list has it, the messages
+    are printed as `vq consume` prints them, up to a damaged one; --json shows every field.
 
     Exit code 1 if a broker does not answer.
     """
@@ -49,7 +52,7 @@ def _list(invocation: Invocation) -> None:
     if invocation.output.as_json:
         invocation.output.document([_json(each) for each in files])
     else:
-        columns = ("file", "messages", "bytes", "offsets", "epochs", "written")
+        columns = ("file", "cause", "messages", "bytes", "offsets", "epochs", "written")
         invocation.output.table([_row(each) for each in files], columns=columns)
     for each in silent:
         invocation.output.remark(each)
@@ -59,13 +62,15 @@ def _list(invocation: Invocation) -> None:
 
 def _row(file: CutFile) -> dict[str, Any]:
     first, last = (text.utc(round(each.timestamp() * 1000)) for each in file.written)
+    known = bool(file.last_append_ms)
     return {
         "file": file.name,
+        "cause": "start" if file.at_start else "master",
         "messages": file.messages,
         "bytes": file.size,
         "offsets": f"{file.start_offset}-{file.end_offset}",
-        "epochs": f"{file.first_epoch}-{file.last_epoch}",
-        "written": f"{first} to {last}",
+        "epochs": f"{file.first_epoch}-{file.last_epoch}" if known else "",
+        "written": f"{first} to {last}" if known else "",
     }
 
 
@@ -76,6 +81,7 @@ def _json(file: CutFile) -> dict[str, Any]:
         "node": file.node,
         "topic": file.topic,
         "partition": file.partition,
+        "at_start": file.at_start,
         "start_offset": file.start_offset,
         "end_offset": file.end_offset,
         "bytes": file.size,

@@ -95,6 +95,7 @@ _CUT_FILE: Final = record(
     node=TEXT,
     topic=TEXT,
     partition=WHOLE,
+    at_start=TRUTH,
     start_offset=WHOLE,
     end_offset=WHOLE,
     bytes=WHOLE,

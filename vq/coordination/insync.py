@@ -304,7 +304,7 @@ def _check_has_all(state: GroupState, candidate: Candidate, *, others_lack: bool
     why = (
         "has damage in its logs that it has not repaired"
         if damaged
-        else "was not stopped before its machine went down, or its logs were damaged at its start"
+        else "was not stopped before its machine went down, or its start found logs damaged or torn"
     )
     raise MayLackMessages(
         f"node {node!r} of group {candidate.group!r} {why}, so it may lack acknowledged messages; "

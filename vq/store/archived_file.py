@@ -47,7 +47,7 @@ Key = tuple[str, int]
 
 
 class NotInMemory(Busy):
-    """Bytes of an archive are not in memory. The log's thread does not wait for them.
+    """Bytes of an archive, or an index, are not in memory. The log's thread does not wait for them.
 
     ``fetch`` brings them there, on a lane; then the same call is made again. Whoever knows nothing
     of this has a request refused that can be tried again.
@@ -64,7 +64,7 @@ class ChunkCache:
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._chunks: OrderedDict[Key, bytes] = OrderedDict()
-        self._failures: OrderedDict[Key, OSError] = OrderedDict()
+        self._failures: OrderedDict[Key, OSError | CorruptData] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -76,7 +76,8 @@ class ChunkCache:
         """Return a chunk; None: it is not here.
 
         Raises:
-            OSError: It could not be read when that was tried last. This is told once.
+            OSError, CorruptData: It could not be read, or built of what was read, when that was
+                tried last. This is told once.
         """
         with self._lock:
             data = self._chunks.get(key)
@@ -98,7 +99,7 @@ class ChunkCache:
             while self._bytes > self._bytes_max and len(self._chunks) > 1:
                 self._bytes -= len(self._chunks.popitem(last=False)[1])
 
-    def fail(self, key: Key, error: OSError) -> None:
+    def fail(self, key: Key, error: OSError | CorruptData) -> None:
         """Have the next ``get`` raise an error."""
         with self._lock:
             self._failures[key] = error
@@ -108,7 +109,7 @@ class ChunkCache:
 
 
 class Fetch:
-    """Brings bytes of an archive into memory when it is called, on a lane.
+    """Brings bytes of an archive, or an index, into memory when it is called, on a lane.
 
     Attributes:
         url: Where they come from; "": from this machine's disk.

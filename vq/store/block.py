@@ -8,7 +8,8 @@ full, flushed or deleted (``log``).
     offset in the log      start_offset     end_offset
 
 An archived block (``archive``) does not change. Who reads one on the log's thread is told what is
-not in memory (``NotInMemory``); its first batch, its epochs and its facts are.
+not in memory (``NotInMemory``); its first batch, its epochs and its facts are. So is the index of
+any block that has none beside it: to build it, all of the block is read.
 """
 
 import contextlib
@@ -40,6 +41,7 @@ from vq.store.format import (
     BatchHeader,
     block_name,
     decode_control,
+    parse_block_name,
 )
 from vq.store.offset_index import OffsetIndex
 
@@ -393,7 +395,7 @@ class Block:
 
         Raises:
             CorruptData: It must be built, and a batch of the block is damaged.
-            NotInMemory: It must be built of an archive.
+            NotInMemory: It must be built, which a lane does.
             OSError: The medium cannot deliver the block.
         """
         index = self.kept_index()
@@ -422,12 +424,13 @@ class Block:
 
     def _build_index(self) -> tuple[OffsetIndex, int]:
         archive, cache = self.archive, self.cache
-        if archive is not None and not cache.waits:
-            data = cache.chunks.get((archive.zip_sha256, INDEX_NUMBER))
+        if not cache.waits:
+            key = (str(self.path) if archive is None else archive.zip_sha256), INDEX_NUMBER
+            data = cache.chunks.get(key)
             if data is None:
-                work = partial(_rebuild, self._disk, self.path, archive, cache.chunks)
-                key = archive.zip_sha256, INDEX_NUMBER
-                raise NotInMemory(self.index_path, Fetch(work, cache.chunks, [key], archive.url))
+                work = partial(_rebuild, self._disk, self.path, self.length, archive, cache.chunks)
+                url = "" if archive is None else archive.url
+                raise NotInMemory(self.index_path, Fetch(work, cache.chunks, [key], url))
             return self._decode_index(data)
         index = OffsetIndex(self.start_offset)
         messages = 0
@@ -442,30 +445,33 @@ class Block:
         return self.index.to_bytes(end_offset=self.end_offset, messages=self.messages)
 
 
-def _rebuild(disk: Disk, path: Path, archive: Archive, chunks: ChunkCache) -> None:
-    """Build the index of an archived block and keep it: beside the stub, and in memory.
+def _rebuild(
+    disk: Disk, path: Path, length: int, archive: Archive | None, chunks: ChunkCache
+) -> None:
+    """Build the index of a block and keep it beside the block; in memory if that fails.
 
-    Reads all of the archive; an error is kept for whoever looks for the index next.
+    Reads all of the block; an error is kept for whoever looks for the index next.
     """
-    key = archive.zip_sha256, INDEX_NUMBER
+    files = ArchiveFiles.of(path)
+    start = parse_block_name(files.block.name)
+    assert start is not None
     cache = BlockCache(waits=True)
-    block = Block(path.parent, archive.start_offset, disk=disk, cache=cache, archive=archive)
+    block = Block(path.parent, start, disk=disk, cache=cache, length=length, archive=archive)
+    key = (str(path) if archive is None else archive.zip_sha256), INDEX_NUMBER
     try:
         block.load_index()
         data = block.index_bytes()
-    except CorruptData as error:
-        chunks.fail(key, OSError(errno.EIO, str(error), str(path)))
-        return
-    except OSError as error:
-        chunks.fail(key, error)
-        return
+    except (CorruptData, OSError) as error:
+        if disk.exists(path) or not disk.exists(files.stub):
+            chunks.fail(key, error)
+        return  # else it was archived meanwhile, with its index
     finally:
         cache.close_all()
-    chunks.put(key, data)
     try:
         disk.write_atomic(block.index_path, data)
     except OSError as error:
-        logger.warning("index of an archive cannot be saved", path=block.index_path, error=error)
+        logger.warning("index of a block cannot be saved", path=block.index_path, error=error)
+        chunks.put(key, data)
 
 
 assert _WALK_BYTES <= BATCH_ON_DISK_BYTES_MAX

@@ -8,6 +8,9 @@ They go to files beside the log, each named by the offset of its first byte:
     0000000000004212.diverged-1      the same, of a later cut at the same place
 
 Such a file is part of no log. Retention does not delete it; an operator reads it and removes it.
+So it is with what a start takes off the end of a log (``recovery``), which is listed here, too:
+
+    0000000000000000.cut-4212        log bytes from offset 4212 on, of the block that begins at 0
 
 ``cut_back`` works on a log that nobody has open. A crash at any point leaves a log that opens: it
 ends at the cut, or at a batch behind it, and cutting again does the rest. An archive that the cut
@@ -15,6 +18,7 @@ concerns is restored first.
 """
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +36,7 @@ from vq.store.format import (
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CONTROL_BYTES,
+    CUT_MARK,
     INDEX_SUFFIX,
     KEYS_SUFFIX,
     OFFSET_DIGITS,
@@ -47,6 +52,10 @@ from vq.store.producers import ProducerTable, Records
 __all__ = ["DIVERGED_MARK", "Diverged", "cut_back", "diverged"]
 
 DIVERGED_MARK: Final = ".diverged"
+_CUT_NAME: Final = re.compile(
+    rf"(?P<block>\d{{{OFFSET_DIGITS}}})"
+    rf"(?:{re.escape(DIVERGED_MARK)}|{re.escape(CUT_MARK)}(?P<start>\d{{1,20}}))(?:-\d+)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,10 @@ class Diverged:
 
     Attributes:
         path: The file.
+        at_start: A start took them for the end of a write that a crash had cut short. They may be
+            damaged.
         start_offset: Of its first byte, which begins a batch.
-        end_offset: Behind its last whole batch.
+        end_offset: Behind its last whole batch; ``at_start`` without one: behind its last byte.
         batches: How many it has.
         messages: In these; control records not counted.
         first_epoch: Master epoch of the first batch.
@@ -66,6 +77,7 @@ class Diverged:
     """
 
     path: Path
+    at_start: bool
     start_offset: int
     end_offset: int
     batches: int
@@ -90,15 +102,15 @@ def diverged(directory: Path, disk: Disk, *, known: Collection[Diverged] = ()) -
         return []
     found = []
     for name in sorted(names):
-        digits, mark, number = name.partition(DIVERGED_MARK)
-        if not mark or len(digits) != OFFSET_DIGITS or not digits.isdigit():
-            continue
-        if number and not number.removeprefix("-").isdigit():
-            continue  # written half
+        named = _CUT_NAME.fullmatch(name)
+        if named is None:
+            continue  # another file, or one that is written half
         path = directory / name
         before = next((each for each in known if each.path == path), None)
-        found.append(before or _describe(path, int(digits), disk))
-    return found
+        at_start = named["start"] is not None
+        offset = int(named["start"] if at_start else named["block"])
+        found.append(before or _describe(path, offset, disk, at_start=at_start))
+    return sorted(found, key=lambda each: each.start_offset)
 
 
 def cut_back(directory: Path, offset: int, *, topic_id: str, disk: Disk) -> list[Diverged]:
@@ -159,7 +171,9 @@ class _Cut:
             files += self._move_aside(start)
         if kept:
             files += self._cut_tail(kept[-1], offset)
-        return [_describe(path, start, self.disk) for path, start in reversed(files)]
+        return [
+            _describe(path, start, self.disk, at_start=False) for path, start in reversed(files)
+        ]
 
     def _checkpoint_at(self, offset: int) -> Checkpoint:
         """Return the checkpoint of a log that ends at ``offset``."""
@@ -379,14 +393,16 @@ def _header_at(file: File, offset: int, start: int) -> BatchHeader | None:
     return header if header is not None and header.start_offset == offset else None
 
 
-def _describe(path: Path, start: int, disk: Disk) -> Diverged:
+def _describe(path: Path, start: int, disk: Disk, *, at_start: bool) -> Diverged:
     headers = list(_headers_of(path, start, disk))
     first = headers[0] if headers else None
     last = headers[-1] if headers else None
+    end = start + disk.size(path) if at_start else start
     return Diverged(
         path=path,
+        at_start=at_start,
         start_offset=start,
-        end_offset=last.end_offset if last else start,
+        end_offset=last.end_offset if last else end,
         batches=len(headers),
         messages=sum(each.record_count for each in headers),
         first_epoch=first.master_epoch if first else 0,

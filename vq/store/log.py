@@ -9,7 +9,7 @@ Threads: every method is called on one thread (the broker's event loop), except 
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -132,6 +132,7 @@ class Log:
         producers: bytes = b"",
         begun_at: int | None = None,
         cache: BlockCache | None = None,
+        before_cut: Callable[[], None] = lambda: None,
     ) -> "Log":
         """Open the log in ``directory``, which need not exist, and recover it.
 
@@ -148,6 +149,7 @@ class Log:
             producers: Producer table of a new log, as ``ProducerTable.to_bytes`` gave it.
             begun_at: The first offset of the log that is known to have been here, if one is.
             cache: Bounds the files open at once; give one to all logs of a node.
+            before_cut: See ``recover``.
 
         Raises:
             DirectoryRefused: It belongs to another topic.
@@ -164,6 +166,7 @@ class Log:
                 start_offset=start_offset,
                 producers=producers,
                 begun_at=begun_at,
+                before_cut=before_cut,
             )
             failure = None
         except OSError as error:

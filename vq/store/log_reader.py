@@ -107,9 +107,12 @@ class LogReader:
         memory, without a check.
 
         Raises:
+            NotInMemory: The index is not that tells the epoch of what is read.
             VqError: As ``read``.
         """
         block = self._blocks.active
+        if block is None or len(self._blocks) > 1:  # the active one has its index at hand
+            self.epoch_before(offset + 1)
         recent = self._status.end_offset - _RECENT_BYTES
         if block is not None and offset >= max(block.start_offset, recent):
             return None
@@ -292,6 +295,7 @@ class LogReader:
 
         Raises:
             CorruptData: A batch on the way is damaged.
+            NotInMemory: An index is not.
             PartitionFailed: The medium cannot deliver what is needed to tell.
             ShuttingDown: The log is closed.
         """
@@ -309,6 +313,9 @@ class LogReader:
         """Return the epoch of the batch that has the byte before ``offset``; usually without I/O.
 
         0: that byte is not kept, or damage or a failing medium hides it.
+
+        Raises:
+            NotInMemory: An index that tells it is not.
         """
         status, epochs = self._status, self._epochs
         if not status.start_offset < offset <= status.end_offset:

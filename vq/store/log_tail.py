@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from vq.errors import (
     Busy,
-    CorruptData,
     DiskFull,
     PartitionFailed,
     PartitionReadOnly,
@@ -157,14 +156,7 @@ class LogTail:
         block = self._blocks.last
         if block is None or self.rolled:
             return None
-        if block.index is None:
-            try:
-                block.load_index().messages_before = self._status.messages - block.messages
-            except OSError as error:
-                raise self._allocation_failed(error) from error
-            except CorruptData as error:
-                self._status.fail(error)
-                raise self._status.refusal() from error
+        assert block.index is not None, "a start verifies the last block, and keeps its index"
         block.index_saved = False
         self._flushing.keep_index(block)
         return block

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
+from vq.store.archived_file import NotInMemory
 from vq.store.block import Block
 from vq.store.blocks import Blocks
 from vq.store.format import (
@@ -100,7 +101,7 @@ def _batch_behind_damage(block: Block, offset: int) -> BatchHeader | None:
     """
     try:
         at = block.load_index().at_offset(offset).offset
-    except CorruptData:  # no index, and none can be made
+    except (CorruptData, NotInMemory):  # no index, and none can be made
         at = max(block.start_offset, offset - BATCH_ON_DISK_BYTES_MAX)
     while at <= offset:
         size = min(offset + CONTROL_BYTES, block.end_offset) - at

@@ -37,6 +37,7 @@ Recovery can be interrupted after any step: the next one then does the rest.
 import contextlib
 import enum
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,6 +160,7 @@ def recover(
     start_offset: int = 0,
     producers: bytes = b"",
     begun_at: int | None = None,
+    before_cut: Callable[[], None] = lambda: None,
 ) -> Recovered:
     """Open what is in ``directory`` (which need not exist) and bring it into order.
 
@@ -171,6 +173,9 @@ def recover(
         producers: Producer table of a log without any files.
         begun_at: The first offset of a log that was begun here, if one is known (``begun``): that
             there are no files is damage then.
+        before_cut: Called before something is taken off the end: whoever has another copy of the
+            log must not lead with this one, since it may have been acknowledged. What it raises
+            keeps all as it is.
 
     Raises:
         DirectoryRefused: The files belong to another topic of this name.
@@ -188,6 +193,7 @@ def recover(
         return _no_log(directory, start_offset, producers, begun_at)
     run = _Recovery(directory, disk, checkpoint, holdings)
     run.marked = _marked(names)
+    run.before_cut = before_cut
     run.report.notes += notes
     try:
         log = run.run(holdings.starts)
@@ -287,6 +293,7 @@ class _Recovery:
         self.holdings = holdings
         self.report = RecoveryReport()
         self.marked: set[int] = set()  # blocks whose deletion by retention was begun
+        self.before_cut: Callable[[], None] = lambda: None
         self.gone: list[int] = []  # blocks that should be there and are not
         self.sizes: dict[int, int] = {}  # start offset → length of the file
 
@@ -546,6 +553,8 @@ class _Recovery:
                 if behind.synced_offset is not None
                 else f"the log ends at {x}, before its checkpoint",
             )
+        if case is not Case.CLEAN:
+            self.before_cut()
         if later or case is not Case.CLEAN:
             self._cut(log.blocks[-1], later, x)
         if self.report.cut_bytes:

@@ -11,9 +11,10 @@ another boot id was not preceded by a clean stop, and the page cache is gone. Th
 that id until the broker has caught up with its group (``settle``): another start must know, too.
 A broker that finds damage, or that others have more of a log, writes ``-`` as the id (``doubt``).
 
-Threads: ``lost`` may be read anywhere; the methods block, and are called one at a time.
+Threads: ``lost`` may be read anywhere; the methods block, and any thread may call them.
 """
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,7 @@ class Unflushed:
         self._disk = disk
         self._marked = marked  # the file is there
         self._counts = False  # this process counts what is not flushed
+        self._lock = threading.RLock()
         self.lost = lost
 
     @classmethod
@@ -70,7 +72,7 @@ class Unflushed:
         if lost:
             logger.warning(
                 "messages may be missing: power was lost before a clean stop, or an earlier start "
-                "found a log damaged or too short",
+                "found a log damaged, cut its end, or found it too short",
                 path=path,
             )
         return cls(path, disk, check, marked=True, lost=lost)
@@ -81,11 +83,12 @@ class Unflushed:
         Raises:
             OSError: It is not durable.
         """
-        self._counts = True
-        if not self._marked:
-            self._check()
-            self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
-            self._marked = True
+        with self._lock:
+            self._counts = True
+            if not self._marked:
+                self._check()
+                self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
+                self._marked = True
 
     def doubt(self) -> None:
         """Take that something is lost, however that came; later starts know it, until ``settle``.
@@ -93,10 +96,11 @@ class Unflushed:
         Raises:
             OSError: The next start may not know it.
         """
-        self.lost = True
-        self._check()
-        self._disk.write_atomic(self._path, _line(_DOUBT))
-        self._marked = True
+        with self._lock:
+            self.lost = True
+            self._check()
+            self._disk.write_atomic(self._path, _line(_DOUBT))
+            self._marked = True
 
     def settle(self) -> None:
         """Take that the directory is up to date with its group again; see ``lost``.
@@ -104,11 +108,12 @@ class Unflushed:
         Raises:
             OSError: The next start may not know that.
         """
-        self.lost = False
-        if not self._counts:  # all topics have flush ``sync``: a loss of power takes nothing
-            self.clear()
-        elif self._disk.read_bytes(self._path) != (line := _line(self._disk.boot_id())):
-            self._disk.write_atomic(self._path, line)
+        with self._lock:
+            self.lost = False
+            if not self._counts:  # all topics have flush ``sync``: a loss of power takes nothing
+                self.clear()
+            elif self._disk.read_bytes(self._path) != (line := _line(self._disk.boot_id())):
+                self._disk.write_atomic(self._path, line)
 
     def clear(self) -> None:
         """Take that everything is flushed, and that nothing more will be written.
@@ -116,10 +121,11 @@ class Unflushed:
         Raises:
             OSError: The mark may be there still.
         """
-        if self._marked and not self.lost:
-            self._disk.unlink(self._path)
-            self._disk.sync_directory(self._path.parent)
-            self._marked = False
+        with self._lock:
+            if self._marked and not self.lost:
+                self._disk.unlink(self._path)
+                self._disk.sync_directory(self._path.parent)
+                self._marked = False
 
 
 def _line(boot_id: str) -> bytes:

@@ -10,6 +10,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.runner import InlineRunner, Lane, ThreadRunner
 from vq.errors import OffsetOutOfRange
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store import log_reader
 
@@ -171,3 +172,59 @@ async def test_bytes_that_are_deleted_while_they_are_fetched_are_out_of_range(co
     assert result.numbers["earliest"] == begin
     await cold.client.put("t", 0, [message(b"z" * 50, tag="x")])
     assert b"z" * 50 in (await cold.client.get("t", 0, begin, tags=tags))[1]
+
+
+async def test_an_index_that_is_gone_is_built_beside_the_loop_and_saved(cluster):
+    """Who needs it waits, others are served; readers are told epochs as before."""
+    starts = []
+    for epoch in (1, 2):
+        node = await cluster.start()
+        if epoch == 1:
+            await cluster.create_topic("t")
+        client = await Client.connect(cluster.network, node.address)
+        starts += [(await client.put("t", 0, [message(b"x" * 50)])).offset for _ in range(4)]
+        if epoch == 1:
+            client.close()
+            await node.stop()
+    channel = node._partitions.channels["t", 0]
+    log = channel.log
+    log.roll()
+    await client.put("t", 0, [message(b"end")])
+    (block,) = log.closed_blocks
+    await until(lambda: block.index_saved)
+    place = wire.FetchPartition(**WHERE, offset=starts[6], validate=True, last_epoch=1)
+    question = wire.EpochEndRequest(
+        node="n2", incarnation=5, epoch=2, topic="t", of_epoch=1, new=True
+    )
+
+    def count(client):
+        fields = {"from_offset": starts[1], "to_offset": starts[6]}
+        return client.offsets("t", 0, count=True, **fields)
+
+    async def epoch_end(client):
+        return await (await cluster.prove(client, "b1", "n2")).call(Command.EPOCH_END, question)
+
+    for ask in (
+        count,
+        epoch_end,
+        lambda client: client.get("t", 0, starts[6]),
+        lambda client: client.get("t", 0, starts[6], validate=True),
+        lambda client: client.get("t", 0, starts[6], tags=["none"]),
+        lambda client: client.fetch(0, wire.FetchPartition(**WHERE, offset=starts[6])),
+        lambda client: client.fetch(0, place),
+    ):
+        asker = await Client.connect(cluster.network, node.address)
+        right = await ask(asker)
+        asker.close()
+        asker = await Client.connect(cluster.network, node.address)
+        block.close()
+        log.reader._epochs.clear()
+        cluster.disks["b1"].unlink(block.index_path)
+        with cluster.runners["b1"].held():
+            waiting = asyncio.ensure_future(ask(asker))
+            await until(lambda: cluster.runners["b1"].waiting)
+            await client.status()
+            assert not waiting.done()
+        assert await asyncio.wait_for(waiting, WAIT_S) == right
+        assert cluster.disks["b1"].exists(block.index_path)
+        asker.close()

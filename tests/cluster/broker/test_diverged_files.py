@@ -16,7 +16,7 @@ from vq.errors import InvalidArgument, InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.divergence import diverged
-from vq.store.memory_disk import keep_all
+from vq.store.memory_disk import MemoryDisk, keep_all
 
 PARTITION = DATA / "t" / "0"
 
@@ -34,9 +34,11 @@ class Returned:
         return [each.path.name for each in diverged(PARTITION, self.cluster.disks["b1"])]
 
 
-@pytest.fixture
-async def returned(cluster: MemoryCluster) -> AsyncIterator[Returned]:
-    """``n1`` led and took 10 messages alone; ``n2`` has led since, without them."""
+async def come_back(cluster: MemoryCluster, *, without_index: bool = False) -> MemoryDisk:
+    """``n1`` led and took 10 messages alone; ``n2`` has led since, without them.
+
+    ``without_index``: the messages lie in two blocks, and the first one's index is gone.
+    """
     first = await cluster.start()
     await cluster.create_topic("t", partitions=1)
     await until(lambda: len(first._partitions.channels) == 1)
@@ -48,8 +50,13 @@ async def returned(cluster: MemoryCluster) -> AsyncIterator[Returned]:
     client = await Client.connect(cluster.network, again.address)
     for number in range(10):
         await client.put("t", 0, [message(b"cut %d" % number)])
+        if without_index and not number:
+            again._partitions.channels["t", 0].log.roll()
     await again.stop()
     ahead, cluster.disks["b1"] = cluster.disks["b1"], common
+    for name in ahead.listdir(PARTITION) if without_index else ():
+        if name.endswith(".index"):
+            ahead.unlink(PARTITION / name)
     other = await cluster.start()  # leads in epoch 3, from the older state of the disk
     client = await Client.connect(cluster.network, other.address)
     await client.put("t", 0, [message(b"new")])
@@ -59,7 +66,19 @@ async def returned(cluster: MemoryCluster) -> AsyncIterator[Returned]:
     await until(lambda: second.epoch == 4)
     cluster.disks["b1"] = ahead
     await cluster.start()
-    await until(lambda: len(diverged(PARTITION, ahead)) == 1)
+    await until(lambda: len(diverged(PARTITION, ahead)) == 1 + without_index)
+    return ahead
+
+
+async def test_a_copy_builds_a_missing_index_to_find_where_it_parts(cluster: MemoryCluster) -> None:
+    """It lies in the block where the common epoch ends."""
+    disk = await come_back(cluster, without_index=True)
+    assert sum(each.messages for each in diverged(PARTITION, disk)) == 10
+
+
+@pytest.fixture
+async def returned(cluster: MemoryCluster) -> AsyncIterator[Returned]:
+    await come_back(cluster)
     async with started(cluster, host="operator") as operator:
         yield Returned(cluster, operator)
 

@@ -52,7 +52,7 @@ def test_a_walk_stops_at_damage() -> None:
 
 def test_the_index_is_loaded_or_built() -> None:
     """The same either way; a damaged or foreign file is not believed."""
-    disk, cache = MemoryDisk(), BlockCache()
+    disk, cache = MemoryDisk(), BlockCache(waits=True)
     block = make(disk, 1000, cache=cache, batches=3000)
     built = block.load_index()
     assert block.messages == sum(range(3000))
@@ -71,7 +71,7 @@ def test_the_index_is_loaded_or_built() -> None:
 
 def test_a_closed_block_opens_itself_and_forgets_only_what_is_saved() -> None:
     """The index in memory goes if it can be had again."""
-    block = make(MemoryDisk(), 0, cache=BlockCache(), batches=3)
+    block = make(MemoryDisk(), 0, cache=BlockCache(waits=True), batches=3)
     block.load_index()
     block.index_saved = False
     block.close()

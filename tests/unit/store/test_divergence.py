@@ -90,6 +90,7 @@ def test_a_file_says_what_it_holds() -> None:
     assert cut(disk, starts[1]) == [
         Diverged(
             path=DIRECTORY / f"{starts[1]:016d}.diverged",
+            at_start=False,
             start_offset=starts[1],
             end_offset=starts[2],
             batches=1,

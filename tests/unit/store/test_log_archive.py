@@ -1,9 +1,8 @@
 """Reading archived blocks: the same answers as before, and nothing is decompressed unasked."""
 
+import itertools
 import threading
 import zlib
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 from support.store import (
@@ -14,12 +13,13 @@ from support.store import (
     flush,
     memory_disk,
     open_log,
+    patiently,
     payloads,
     write_archive,
 )
 
 from vq.clock import ManualClock
-from vq.errors import Busy, InvalidState, OffsetNotBoundary, PartitionFailed
+from vq.errors import Busy, CorruptData, InvalidState, OffsetNotBoundary, PartitionFailed
 from vq.store.archive import ArchiveFiles
 from vq.store.archive_writer import BlockWriter
 from vq.store.archived_file import ArchivedFile, ChunkCache, NotInMemory, open_stored, stored_length
@@ -29,7 +29,6 @@ from vq.store.log import Log, LogConfig
 from vq.store.memory_disk import MemoryDisk
 from vq.store.scrub import Piece, Scrub
 
-T = TypeVar("T")
 BLOCK = LogConfig(block_bytes=64 * 1024)
 PAYLOADS = [b"%04d" % n * 200 for n in range(240)]
 
@@ -46,16 +45,6 @@ def filled(disk: MemoryDisk, *, archived: bool = True) -> Log:
         for block in blocks_of(log)[:3]:
             archive(disk, log, block, chunk_bytes=8192)
     return log
-
-
-def patiently(call: Callable[[], T]) -> tuple[T, int]:
-    """Do what the broker does: fetch what is not in memory, and call again."""
-    for fetches in range(40):
-        try:
-            return call(), fetches
-        except NotInMemory as error:
-            error.fetch()
-    raise AssertionError("it is never in memory")
 
 
 @pytest.fixture
@@ -172,10 +161,10 @@ def test_a_block_file_before_an_archive_is_dropped_without_looking_into_it() -> 
 
 
 def test_an_index_that_is_gone_is_built_by_a_fetch_and_saved(pair: tuple[Log, Log]) -> None:
-    """Also where it cannot be saved."""
-    for full in (False, True):
+    """Also where it cannot be saved, and of a block that is not archived."""
+    for full, archived in itertools.product((False, True), repeat=2):
         disk = memory_disk()
-        log = filled(disk)
+        log = filled(disk, archived=archived)
         log.close()
         for block in blocks_of(log)[:3]:
             disk.unlink(block.index_path)
@@ -186,6 +175,27 @@ def test_an_index_that_is_gone_is_built_by_a_fetch_and_saved(pair: tuple[Log, Lo
         offset = starts(pair[1])[100]
         assert patiently(lambda log=log, offset=offset: log.reader.message_before(offset))[0] == 1
         assert disk.exists(path) is not full
+        again, fetches = patiently(lambda log=log, offset=offset: log.reader.message_before(offset))
+        assert (again, fetches <= archived) == (1, True)
+
+
+def test_an_index_that_damage_keeps_from_being_built_is_told_as_damage() -> None:
+    """Each time somebody looks; nobody is sent for it for ever."""
+    disk = memory_disk()
+    log = filled(disk, archived=False)
+    offset = starts(log)[100]
+    log.close()
+    log = open_log(disk, config=BLOCK)
+    block = log.reader.block_at(offset)
+    assert block is not None
+    disk.unlink(block.index_path)
+    file = disk.open(block.path)
+    file.pwrite([b"damage"], starts(log)[95] + 30 - block.start_offset)
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="no intact batch"):
+            patiently(lambda: log.reader.message_before(offset))
+        assert patiently(lambda: log.reader.check_boundary(offset))[1] == 1
+    assert not disk.exists(block.index_path)
 
 
 def test_a_damaged_chunk_is_told_once_per_read_and_not_served(pair: tuple[Log, Log]) -> None:

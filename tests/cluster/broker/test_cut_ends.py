@@ -1,0 +1,216 @@
+"""What a start takes off the end of a log may have been acknowledged: it is told, and fetched.
+
+n1 leads, n2 copies; both are killed; a bit of n1's last batch flips
+n1 starts alone  ──▶ waits for n2
+n2 starts, too   ──▶ leads, and n1 copies the batch from it
+"""
+
+from pathlib import Path
+
+import pytest
+from support.broker import DATA, Client, MemoryCluster, message
+from support.client import started
+from support.store import payloads
+from support.waiting import until
+
+from vq.admin import diverged as admin
+from vq.admin.cluster import cluster_status
+from vq.broker.node import BrokerNode
+from vq.broker.places import lost_at_start
+from vq.errors import CorruptData, NotMaster
+from vq.store.memory_disk import MemoryDisk, keep_all
+from vq.store.unflushed import UNFLUSHED_NAME
+
+pytestmark = pytest.mark.virtual_time
+
+PARTITION = DATA / "t" / "0"
+SENT = [b"%04d" % number * 30 for number in range(5)]
+
+
+class Group:
+    """Nodes of group b1, by the names of their hosts; topic ``t`` with one partition."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.nodes: dict[str, BrokerNode] = {}
+
+    async def begin(self, *hosts: str) -> None:
+        """Start nodes, of which the first leads, and put messages."""
+        for host in hosts:
+            node = await self.start(host)
+            if len(self.nodes) == 1:
+                await self.cluster.create_topic("t", partitions=1)
+                await until(lambda node=node: ("t", 0) in node._partitions.channels)  # type: ignore[misc]
+        await self.cluster.until_in_sync(*(host.partition("-")[2] or "n1" for host in hosts))
+        await self.put(hosts[0], *SENT)
+        await until(lambda: all(self.has(host) == SENT for host in hosts))
+
+    async def start(self, host: str) -> BrokerNode:
+        group, _, node = host.partition("-")
+        self.nodes[host] = await self.cluster.start(group, node or "n1", scrub_bytes_per_s=0)
+        return self.nodes[host]
+
+    async def put(self, host: str, *contents: bytes) -> None:
+        client = await Client.connect(self.cluster.network, self.nodes[host].address)
+        for each in contents:
+            await client.put("t", 0, [message(each)])
+        client.close()
+
+    def has(self, host: str) -> list[bytes]:
+        log = self.nodes[host]._partitions.channels["t", 0].log
+        return [] if log is None else payloads(log)
+
+    def problems(self, host: str) -> list[str]:
+        return self.nodes[host]._partitions.told_problems()
+
+    async def kill(self, host: str) -> MemoryDisk:
+        """End a node as kill -9 does; return its disk."""
+        disk = self.cluster.disks[host].crash(keep_all)
+        self.cluster.ensemble.crash(self.cluster.coordinators[host])
+        await self.nodes[host].stop()
+        self.cluster.disks[host] = disk
+        return disk
+
+
+def flip(disk: MemoryDisk, content: bytes) -> None:
+    """Change a bit of a stored message."""
+    (name,) = [each for each in disk.listdir(PARTITION) if each.endswith(".block")]
+    at = disk.read_bytes(PARTITION / name).index(content)
+    file = disk.open(PARTITION / name)
+    file.pwrite([bytes([content[0] ^ 1])], at)
+    file.close()
+
+
+def cut_files(disk: MemoryDisk) -> list[Path]:
+    return [PARTITION / each for each in disk.listdir(PARTITION) if ".cut-" in each]
+
+
+@pytest.fixture
+def group(cluster: MemoryCluster) -> Group:
+    return Group(cluster)
+
+
+async def test_a_node_alone_tells_it_until_an_operator_has_seen_it(group: Group) -> None:
+    """It leads, as nobody has more; also its next start tells it, until the file is deleted."""
+    await group.begin("b1")
+    flip(await group.kill("b1"), SENT[-1])
+    for _ in range(2):
+        await group.start("b1")
+        await group.put("b1", b"new")
+        assert group.has("b1")[:5] == [*SENT[:-1], b"new"]
+        (told,) = group.problems("b1")
+        (path,) = cut_files(group.cluster.disks["b1"])
+        assert "with 1 whole messages" in told
+        assert str(path) in told
+        await group.kill("b1")
+    await group.start("b1")
+    async with started(group.cluster, host="operator") as operator:
+        (report,) = (await cluster_status(operator)).brokers
+        assert "took the end of partition t-0 off" in " ".join(report.problems)
+        ([file], silent) = await admin.list_cut(operator)
+        assert (file.at_start, file.messages, silent) == (True, 1, [])
+        assert file.name == f"b1/n1/t/0/{path.name}"
+        with pytest.raises(CorruptData):
+            await admin.read_part(operator, file)
+        await admin.delete_cut(operator, file)
+        assert await admin.list_cut(operator) == ([], [])
+    assert group.problems("b1") == []
+
+
+async def test_a_file_of_which_nothing_can_be_read_is_told_too(group: Group) -> None:
+    """A write that was cut short, or a damaged control record."""
+    await group.begin("b1")
+    disk = await group.kill("b1")
+    (name,) = [each for each in disk.listdir(PARTITION) if each.endswith(".block")]
+    at = disk.read_bytes(PARTITION / name).index(SENT[-1])
+    file = disk.open(PARTITION / name)
+    file.pwrite([b"\xff"], at - 60)
+    file.close()
+    await group.start("b1")
+    (told,) = group.problems("b1")
+    assert "with 0 whole messages" in told
+    async with started(group.cluster, host="operator") as operator:
+        ([found], _) = await admin.list_cut(operator)
+        assert (found.messages, found.size > len(SENT[-1])) == (0, True)
+
+
+async def test_a_node_that_cut_something_waits_for_another_one_and_copies_it(group: Group) -> None:
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    flip(await group.kill("b1"), SENT[-1])
+    for _ in range(2):  # the second start finds nothing to cut, and knows it all the same
+        await group.start("b1")
+        client = await Client.connect(group.cluster.network, group.nodes["b1"].address)
+        with pytest.raises(NotMaster, match=r"may lack acknowledged messages; it waits for n2"):
+            await client.put("t", 0, [message(b"new")])
+        client.close()
+        assert len(group.problems("b1")) == 1
+        await group.kill("b1")
+    await group.start("b1")
+    await group.start("b1-n2")
+    await until(lambda: group.nodes["b1-n2"].epoch > 1)
+    await until(lambda: group.has("b1") == SENT)
+    await group.cluster.until_in_sync("n1", "n2")
+    assert group.problems("b1") == [], "it is back"
+    assert len(cut_files(group.cluster.disks["b1"])) == 1
+    await until(lambda: not group.cluster.disks["b1"].exists(DATA / UNFLUSHED_NAME))
+    await group.put("b1-n2", b"new")
+    await until(lambda: group.has("b1") == [*SENT, b"new"])
+    assert group.has("b1-n2") == [*SENT, b"new"]
+
+
+async def test_a_copy_that_cut_something_follows_and_tells_nothing(group: Group) -> None:
+    """Its master has it. What is there by chance, of another epoch, is not the same."""
+    await group.begin("b1", "b1-n2")
+    flip(await group.kill("b1-n2"), SENT[-1])
+    await group.start("b1-n2")
+    await until(lambda: group.has("b1-n2") == SENT)
+    channel = group.nodes["b1-n2"]._partitions.channels["t", 0]
+    (file,) = channel.copies.cut
+    assert file.at_start
+    assert lost_at_start(channel) == []
+
+
+async def test_nothing_is_cut_that_the_next_start_would_not_know(group: Group) -> None:
+    """A crash between the cut and the note of it would have this node lead without the batch."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    disk = await group.kill("b1")
+    flip(disk, SENT[-1])
+    written: list[str] = []
+    real = disk.write_atomic
+
+    def write_atomic(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        real(path, data)
+
+    disk.write_atomic = write_atomic  # type: ignore[method-assign]
+    await group.start("b1")
+    (cut,) = cut_files(disk)
+    assert written.index(UNFLUSHED_NAME) < written.index(cut.name)
+
+
+async def test_the_messages_before_the_damaged_one_can_be_read(group: Group) -> None:
+    """Of a batch that was cut."""
+    await group.begin("b1")
+    client = await Client.connect(group.cluster.network, group.nodes["b1"].address)
+    await client.put("t", 0, [message(each) for each in (b"one", b"two", b"three")])
+    client.close()
+    flip(await group.kill("b1"), b"three")
+    await group.start("b1")
+    async with started(group.cluster, host="operator") as operator:
+        ([file], _) = await admin.list_cut(operator)
+        found: list[bytes] = []
+
+        async def read() -> None:
+            async for some in admin.read_cut(operator, file):
+                found.extend(each.content for each in some)
+
+        with pytest.raises(CorruptData):
+            await read()
+        assert found == [b"one", b"two"]
+        part = await admin.read_part(operator, file)
+        assert [each.content for each in part.messages] == found
+        assert part.position is not None
+        with pytest.raises(CorruptData):
+            await admin.read_part(operator, file, part.position)
