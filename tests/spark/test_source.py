@@ -454,7 +454,7 @@ def test_an_archive_that_changes_between_plan_and_task_costs_no_message(
     factory.admin.read_range("kept", 0, 0)  # from now on the broker has it in memory
     path.write_bytes(b"X" * 200 + whole[200:])
     assert values() == contents
-    assert f"asking its broker url={block.url}" in caplog.text
+    block_until(lambda: f"asking its broker url={block.url}" in caplog.text)
     path.write_bytes(whole)
     factory.admin.restore_archive(block)
     caplog.clear()

@@ -270,6 +270,7 @@ class MessageConsumer:
         Raises:
             InvalidState: A listener or a callback called it, which would wait for itself. The
                 consumer goes on.
+            TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
         if self._runtime.forked:
             return

@@ -186,6 +186,7 @@ class MessageFactory:
 
         Raises:
             InvalidState: A listener or a callback called it, which would wait for itself.
+            TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:
@@ -202,7 +203,7 @@ class MessageFactory:
             with contextlib.ExitStack() as last_first:
                 last_first.callback(setattr, self, "_runtime", None)
                 last_first.callback(runtime.stop)
-                last_first.callback(lambda: runtime.run(cluster.close(), _STOP_S))
+                last_first.callback(runtime.finish, cluster.close, _STOP_S)
                 for producer in self._producers:
                     last_first.callback(producer.close)
                 for consumer in self._consumers:

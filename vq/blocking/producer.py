@@ -283,6 +283,7 @@ class MessageProducer:
 
         Raises:
             InvalidState: A callback called it, which would wait for itself. The producer goes on.
+            TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
         if not self._runtime.gone:
             self._runtime.finish(self._core.close)

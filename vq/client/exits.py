@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final
 
-from vq.log_lines import get_logger
+from vq.log_lines import drain, get_logger
 
 #: Why a factory refuses every use in the child of a fork.
 FORKED: Final = (
@@ -98,8 +98,8 @@ def watch_process() -> None:
 
 
 def _run_all() -> None:
-    """Do all last work, each once."""
-    for work in (*_at_exit, *(each.run for each in list(_OPEN))):
+    """Do all last work, each once, and have its log lines written."""
+    for work in (*_at_exit, *(each.run for each in list(_OPEN)), drain):
         try:
             work()
         except KeyboardInterrupt:

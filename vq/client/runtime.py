@@ -16,8 +16,9 @@ import uvloop
 
 from vq.client import exits
 from vq.client.future import CALLBACK_THREADS, after_fork
+from vq.client.loop_calls import call_soon
 from vq.errors import InvalidArgument, InvalidState, TimedOut
-from vq.log_lines import get_logger
+from vq.log_lines import get_logger, never_wait
 from vq.model import check_timeout
 
 logger = get_logger(__name__)
@@ -25,6 +26,9 @@ T = TypeVar("T")
 _CANCEL_S = 5.0
 _STOP_S = 10.0
 _EXIT_S = 3.0
+_LOOK_S = 5.0
+#: So long a callback may keep the loop while the last work waits.
+_HANGS_S = 30.0
 
 _SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
@@ -53,6 +57,7 @@ class LoopThread:
         exits.watch_process()
 
     def _run(self) -> None:
+        never_wait()  # for a lock that the application holds while it waits for this loop
         try:
             asyncio.set_event_loop(self.loop)
             CALLBACK_THREADS.add(threading.get_ident())
@@ -139,18 +144,43 @@ class LoopThread:
                 "a blocking call inside a callback would wait for itself; use send_async there"
             )
 
-    def finish(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run the last work of a producer or consumer; return if the loop ends before it does.
+    def finish(
+        self, work: Callable[[], Coroutine[Any, Any, None]], timeout: float | None = None
+    ) -> None:
+        """Run the last work of a client; return if the loop ends before it does.
+
+        Args:
+            work: What is to be done on the loop.
+            timeout: Seconds; None: ``work`` has a bound of its own.
 
         Raises:
             InvalidState: The loop's own thread calls this.
+            TimedOut: It took longer, or the loop stood still for ``_HANGS_S``: a callback does not
+                return, perhaps because it waits for a lock that the caller holds.
         """
         self.check_outside()
         try:
-            self.run(work())
-        except InvalidState:
+            if timeout is not None:
+                self.run(work(), timeout)
+            else:
+                future = self._hand_over(work())
+                while not concurrent.futures.wait([future], _LOOK_S).done:
+                    self._check_runs()
+                future.result()
+        except (CancelledError, InvalidState):
             if not self.gone:
                 raise
+
+    def _check_runs(self) -> None:
+        runs = threading.Event()
+        call_soon(self.loop, runs.set)
+        if not runs.wait(_HANGS_S):
+            if self._ended:
+                raise InvalidState(_SHUT_DOWN)
+            raise TimedOut(
+                f"the factory's thread has not gone on for {_HANGS_S:g} s: a callback does not "
+                "return, perhaps because it waits for a lock that the caller holds"
+            )
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result.

@@ -15,11 +15,13 @@ cost. So:
 import select
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.exceptions import AuthFailedError, ConnectionLoss, SessionExpiredError
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+
+from vq.log_lines import never_wait
 
 #: Bytes read from a connection at once.
 READ_AHEAD_BYTES: Final = 64 * 1024
@@ -121,6 +123,15 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        """Start a thread of kazoo, which logs at every step, mostly below the level."""
+
+        def run() -> None:
+            never_wait()
+            func(*args, **kwargs)
+
+        return super().spawn(run)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> ReadAhead:
         """Connect to a server."""

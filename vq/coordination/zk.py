@@ -75,7 +75,7 @@ from vq.coordination.session import (
     end_task,
 )
 from vq.errors import CoordinationError, InvalidState
-from vq.log_lines import get_logger
+from vq.log_lines import get_logger, never_wait
 from vq.model import check_name
 from vq.tasks import begin_task
 
@@ -375,6 +375,7 @@ class ZooKeeperCoordinator(SessionBase):
                 stopped.set_result(None)
 
         def run() -> None:
+            never_wait()
             try:
                 client.stop()
                 client.close()
