@@ -18,10 +18,16 @@ __all__ = ["DefaultSource", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Let a session know the formats of this package."""
+    """Let a session know the formats of this package, and the calling thread that session.
+
+    A thread that writes calls it, too, unless it has made the session: Spark does not find formats
+    of Python in a thread without an active session.
+    """
+    from pyspark_vq.session import activate
     from pyspark_vq.source import VqSource
     from pyspark_vq.tables import TABLES
 
+    activate(spark)
     for source in (VqSource, *TABLES):
         spark.dataSource.register(source)
 

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from pyspark_vq.far_times import BEYOND
 from pyspark_vq.options import TAGS_MAX
 from vq.columns import ALL, Selection
 
@@ -77,7 +78,7 @@ def narrowed_by(filters: Iterable[Filter], begin: Narrowed) -> tuple[Narrowed, l
 def _narrow(each: Filter, left: Narrowed) -> Narrowed | None:
     """Return what one filter leaves; None: it is not handled."""
     path: tuple[str, ...] = getattr(each, "attribute", ())
-    if len(path) != 1:
+    if len(path) != 1 or getattr(each, "value", None) is BEYOND:
         return None
     name = path[0]
     if isinstance(each, IsNotNull):

@@ -244,7 +244,7 @@ def _place(name: str, value: Any) -> Place:
         time_ms = -1
     if time_ms < 0:
         raise InvalidArgument(
-            f"{name} = {value!r} is no place: give earliest, latest, a time since 1970 like "
+            f"{name} = {value!r} is no place: give earliest, latest, a time of 1970 to 9999 like "
             '2026-11-22T09:30:00+01:00, or JSON like {"orders": {"0": 1234, "1": "latest"}}'
         )
     return Place(time_ms=time_ms)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from vq.devtools.zookeeper import find_java
@@ -62,9 +63,10 @@ def session(
     Raises:
         MissingPart: There is no Java 17 or later.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    try:
+        return activate(SparkSession.active())
+    except PySparkRuntimeError:
+        pass  # there is none yet
     builder = SparkSession.builder.appName(name)
     known: Mapping[str, str] = {}
     if submitted():
@@ -78,6 +80,16 @@ def session(
     for key, value in chosen_conf(master, known, conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def activate(spark: SparkSession) -> SparkSession:
+    """Make a session the active one of this thread, and return it.
+
+    Spark looks for a format that is written in Python in the active session of the thread that
+    writes, which only the thread that made the session has.
+    """
+    spark.createDataFrame([], "none int")  # the public call that does it; no job runs
+    return spark
 
 
 def submitted() -> bool:

@@ -39,8 +39,10 @@ class VqSource(DataSource):
     @untraced
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
+        from pyspark_vq.far_times import tolerate
         from pyspark_vq.reader import BatchReader
 
+        tolerate()
         return BatchReader(ReadOptions.parsed(self.options, stream=False), schema)
 
     @untraced

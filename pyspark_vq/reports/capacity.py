@@ -6,7 +6,7 @@ changed in the cluster: the plan is proposed.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,8 @@ from pyspark_vq.options import Connect
 from pyspark_vq.reports import growth, loads, outputs, retention
 from pyspark_vq.reports.allocation import MOVES_MAX, Group, Placed, Plan, plan
 from pyspark_vq.reports.disks import DISKS, Held, Key, disk_rows, points_of
-from pyspark_vq.reports.holdings import Cluster, Disk, read_blocks, read_cluster
+from pyspark_vq.reports.forecast import nearby
+from pyspark_vq.reports.holdings import Cluster, Disk, Home, read_blocks, read_cluster
 from pyspark_vq.reports.outputs import (
     read_snapshots,
     snapshot_name,
@@ -154,9 +155,10 @@ def _measure(
         kept.enter_context(fitting_shuffles(spark, blocks.count()))
     silent_nodes, silent_groups = silent(cluster, errors)
     one = growth.chosen(blocks)
-    held = _keep(kept, growth.partitions(blocks, now_ms=now_ms))
+    held = _keep(kept, growth.on_nodes(blocks))
+    ratios = retention.ratios(spark, blocks, cluster.settings)
     with progress.step("partitions", context):
-        own = growth.partitions(one, now_ms=now_ms)
+        own = _keep(kept, growth.partitions(one, now_ms=now_ms))
         rows = _keep(kept, loads.partition_rows(spark, own, cluster.homes, silent_groups))
         placed = [
             Placed(row["topic"], row["partition"], row["group"], row["bytes_per_day"])
@@ -174,7 +176,11 @@ def _measure(
             .collect()
         }
     with progress.step("disks", context):
-        on_disks = held_on_disks(spark, held, cluster.settings)
+        ends = retention.endings(spark, ratios, cluster.settings)
+        on_disks = {
+            **dict.fromkeys(told_disks(cluster, silent_nodes), Held(0, 0.0, 0.0)),
+            **held_on_disks(spark, held, own, cluster.homes, ends),
+        }
         history = _history(spark, wanted)
         disks = disk_rows(cluster.disks, history, on_disks, now_s=wanted.now_s)
     groups, notes = groups_of(cluster, unknown)
@@ -190,8 +196,8 @@ def _measure(
         "rates": loads.rates(hours),
         "sizes": growth.sizes(one),
         "what_ifs": retention.what_ifs(
-            spark,
             blocks,
+            ratios,
             retention.wishes(cluster.settings, wanted.retention_hours),
             now_ms=now_ms,
         ),
@@ -217,7 +223,7 @@ def _measure(
         plan=proposed,
         silent=silent_nodes,
         history={
-            key: [*history.get(key, ()), (wanted.now_s, float(row["bytes_used"]))]
+            key: nearby([*history.get(key, ()), (wanted.now_s, float(row["bytes_used"]))])
             for row in disks
             for key in [(row["group"], row["node"], row["directory"])]
             if row["bytes_used"] is not None
@@ -312,28 +318,51 @@ def _closed(levels: set[str], unknown: int) -> str:
     return ""
 
 
+def told_disks(cluster: Cluster, silent_nodes: Container[tuple[str, str]]) -> list[Key]:
+    """Return the disks of nodes that told all their blocks: what no block is on is empty."""
+    return [
+        (each.group, each.node, each.directory)
+        for each in cluster.disks
+        if not each.error and (each.group, each.node) not in silent_nodes
+    ]
+
+
 def held_on_disks(
-    spark: SparkSession, held: DataFrame, settings: Mapping[str, TopicSettings]
+    spark: SparkSession,
+    held: DataFrame,
+    grown: DataFrame,
+    homes: Sequence[Home],
+    ends: DataFrame,
 ) -> dict[Key, Held]:
     """Return what vq has on each disk, and what it will have once retention keeps up.
 
+    A partition comes in where its appends go: a group that had it before gets nothing of it. What
+    is not in ZooKeeper any more, or not yet, is not known to grow, nor to end.
+
     Args:
         spark: The session.
-        held: From ``growth.partitions``, of all nodes.
-        settings: Of each topic; a topic without them is not known to end.
+        held: From ``growth.on_nodes``.
+        grown: From ``growth.partitions``.
+        homes: All partitions there are.
+        ends: From ``retention.endings``.
     """
-    kept = spark.createDataFrame(
-        [(name, each.retention_hours) for name, each in sorted(settings.items())],
-        "topic string, retention_hours bigint",
+    at_home = spark.createDataFrame(
+        [(each.topic, each.partition, each.group or "") for each in homes if not each.error],
+        "topic string, partition int, home string",
     )
-    settles = F.col("bytes_per_day") * F.col("retention_hours") / 24
+    rate = F.when(F.col("home") == F.col("group"), F.col("bytes_per_day")).when(
+        F.col("home").isNotNull(), 0.0
+    )
     rows = (
-        held.join(F.broadcast(kept), "topic", "left")
+        held.join(at_home, ["topic", "partition"], "left")
+        .join(grown.select("topic", "partition", "bytes_per_day"), ["topic", "partition"], "left")
+        .withColumn("bytes_per_day", rate)
+        .join(F.broadcast(ends), "topic", "left")
         .groupBy("group", "node", "directory")
         .agg(
             F.sum("disk_bytes").alias("disk_bytes"),
             _if_all(F.col("bytes_per_day")).alias("bytes_per_day"),
-            _if_all(settles).alias("settles"),
+            _if_all(retention.settled()).alias("settles"),
         )
     )
     return {

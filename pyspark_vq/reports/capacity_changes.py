@@ -51,6 +51,8 @@ def _note(row: Mapping[str, Any], silent: Collection[str]) -> str:
         notes.append("with the compression of other topics: this one has no archive yet")
     if row["action"] == "archive" and row["ratio_of"] is None:
         notes.append("no archive shows yet how well messages compress")
+    if row["action"] == "archive" and row["ratio_of"] == "url":
+        notes.append("archives go to a URL, off these disks")
     if row["unknown_blocks"]:
         notes.append(f"{row['unknown_blocks']} blocks tell no times, and may count too")
     return "; ".join(notes)

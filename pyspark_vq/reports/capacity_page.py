@@ -148,7 +148,7 @@ def _disks(made: Capacity, top: int) -> Section:
             "The growth is the median of the slopes between snapshots (Theil and Sen); the "
             f"interval holds it with {CONFIDENCE:.0%} confidence. A forecast takes {POINTS_MIN} "
             f"snapshots, and looks ahead {AHEAD} times the time that they span. “Settles at” is "
-            "what vq will have there once retention deletes as much as comes in."
+            "what vq will have there once as much is deleted and archived as comes in."
         ),
         blocks=[
             table(

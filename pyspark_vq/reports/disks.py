@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_vq.reports.forecast import DAY_S, Forecast, Point, forecast
+from pyspark_vq.reports.forecast import DAY_S, Forecast, Point, forecast, nearby
 from pyspark_vq.reports.holdings import Disk
 
 __all__ = ["DISKS", "Held", "disk_rows", "points_of"]
@@ -45,8 +45,8 @@ class Held:
     Attributes:
         disk_bytes: Of block files and archives.
         bytes_per_day: What comes in; None: of some partitions that is not known.
-        settles_at_bytes: What there will be once retention deletes as much as comes in; None: not
-            known, or a topic is kept for ever.
+        settles_at_bytes: What there will be once as much is deleted, and archived, as comes in;
+            None: not known, or a topic that grows is kept for ever.
     """
 
     disk_bytes: int
@@ -122,7 +122,7 @@ def _row(
         "full_earliest_days": _days(found.earliest_s),
         "full_latest_days": _days(found.latest_s),
         "horizon_days": _days(found.horizon_s),
-        "points": len(points),
+        "points": len(nearby(points)),
         "broker_growth_bytes_per_day": None if growth is None else growth * 24.0,
         "broker_full_in_days": (
             None if disk.full_in_hours is None else round(disk.full_in_hours / 24, 3)

@@ -10,7 +10,9 @@ disk is full also has the distance of the points from the line: the disk may be 
 emptier, than the line says.
 
 Nothing is forecast from fewer than ``POINTS_MIN`` points, nor further ahead than ``AHEAD`` times
-the time that they span: the trend of a week says little of the next year.
+the time that they span: the trend of a week says little of the next year. Nor does it look back
+further than that: a few points that lie so long before all others, such as one of a clock that
+stood at 1970, are left out (``nearby``).
 
 *Example*: points (0 h, 10), (1 h, 12), (2 h, 14), (3 h, 17) have the slopes 2, 2, 3, 2, 2.5 and
 7/3; the median is (2 + 7/3) / 2.
@@ -22,7 +24,7 @@ from math import ceil, floor, sqrt
 from statistics import NormalDist, median
 from typing import Final
 
-__all__ = ["AHEAD", "CONFIDENCE", "POINTS_MIN", "Forecast", "Trend", "forecast", "trend"]
+__all__ = ["AHEAD", "CONFIDENCE", "POINTS_MIN", "Forecast", "Trend", "forecast", "nearby", "trend"]
 
 #: Fewer points have no interval that means anything: of five, Sen's interval is all slopes.
 POINTS_MIN: Final = 6
@@ -30,6 +32,8 @@ POINTS_MIN: Final = 6
 CONFIDENCE: Final = 0.9
 #: How far ahead a forecast looks, in times of the span of its points.
 AHEAD: Final = 10
+#: Of all points, up to this share is left out if it lies long before the others.
+FAR_SHARE: Final = 0.25
 #: Of more points, so many are compared with each other, evenly spread.
 POINTS_MAX: Final = 500
 DAY_S: Final = 86_400.0
@@ -63,7 +67,7 @@ class Forecast:
     Attributes:
         verdict: ``full``; ``fills``: at its growth; ``may fill``: only at the high end of the
             interval; ``steady``: not at its growth, within the horizon; ``unknown``.
-        why: What an unknown forecast lacks; "": nothing.
+        why: What an unknown forecast lacks, and which points it leaves out; "": nothing.
         trend: None: unknown.
         full_in_s: At the growth; None: it does not fill up within the horizon, or is unknown.
         earliest_s, latest_s: The interval of that; None: beyond the horizon, or never.
@@ -77,6 +81,20 @@ class Forecast:
     earliest_s: float | None
     latest_s: float | None
     horizon_s: float | None
+
+
+def nearby(points: Sequence[Point]) -> list[Point]:
+    """Return points in rising order of time without those that lie long before the others.
+
+    These are at most ``FAR_SHARE`` of them, and a pause of more than ``AHEAD`` times the time that
+    all later points span follows.
+    """
+    end = points[-1][0] if points else 0.0
+    for far in range(int(len(points) * FAR_SHARE), 0, -1):
+        first = points[far][0]
+        if first - points[far - 1][0] > AHEAD * (end - first):
+            return list(points[far:])
+    return list(points)
 
 
 def trend(points: Sequence[Point]) -> Trend | None:
@@ -114,21 +132,25 @@ def forecast(points: Sequence[Point], limit: float | None) -> Forecast:
     """
     if limit is None or not points:
         return _unknown("the size of the disk is not known" if points else "there is no snapshot")
-    used = points[-1][1]
-    found = trend(points)
+    near = nearby(points)
+    far = len(points) - len(near)
+    left_out = f"{far} of {len(points)} snapshots left out: long before the others" if far else ""
+    used = near[-1][1]
+    found = trend(near)
     if used >= limit:
-        return Forecast("full", "", found, 0.0, 0.0, 0.0, None)
+        return Forecast("full", left_out, found, 0.0, 0.0, 0.0, None)
     if found is None:
-        return _unknown(
-            f"{len(points)} of the {POINTS_MIN} snapshots that a forecast takes: run the report "
+        lacking = (
+            f"{len(near)} of the {POINTS_MIN} snapshots that a forecast takes: run the report "
             "again later with the same --out"
         )
+        return _unknown(f"{lacking}; {left_out}" if left_out else lacking)
     left, horizon_s = limit - used, AHEAD * found.span_s
     full_s = _reached(left, found.slope, horizon_s)
     earliest_s = _reached(max(0.0, left - found.spread), found.high, horizon_s)
     latest_s = _reached(left + found.spread, found.low, horizon_s)
     verdict = "fills" if full_s is not None else "may fill" if earliest_s is not None else "steady"
-    return Forecast(verdict, "", found, full_s, earliest_s, latest_s, horizon_s)
+    return Forecast(verdict, left_out, found, full_s, earliest_s, latest_s, horizon_s)
 
 
 def _reached(left: float, growth: float, horizon_s: float) -> float | None:

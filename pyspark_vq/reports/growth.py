@@ -14,12 +14,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-__all__ = ["DAY_MS", "HOUR_MS", "by_hour", "chosen", "partitions", "sizes"]
+__all__ = ["DAY_MS", "HOUR_MS", "by_hour", "chosen", "on_nodes", "partitions", "sizes"]
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 #: A block that spans more hours is spread over its last ones only; it is of an idle partition.
 HOURS_MAX: Final = 24 * 366
+#: What came in the window of a rate, from which rates are made.
+_RECENT: Final = ("recent_bytes", "recent_messages")
 
 
 def chosen(blocks: DataFrame) -> DataFrame:
@@ -73,35 +75,56 @@ def by_hour(blocks: DataFrame) -> DataFrame:
     )
 
 
+def on_nodes(blocks: DataFrame) -> DataFrame:
+    """Return one row for each partition on each node: what is stored there.
+
+    ``bytes`` are those of the log, ``disk_bytes`` what they take on the disk.
+    """
+    return _added_up(blocks, "group", "node", "directory", "topic", "partition").drop(*_RECENT)
+
+
 def partitions(blocks: DataFrame, *, now_ms: int, window_ms: int = DAY_MS) -> DataFrame:
-    """Return one row for each partition on each node: what is stored, and how fast it grows.
+    """Return one row for each partition: what is stored, and how fast it grows.
 
     ``bytes_per_day`` and ``messages_per_day`` are of the last ``window_ms``, or of the time since
     the oldest block if that is shorter; null where a block has no times, or the oldest one is
-    younger than an hour: minutes say nothing of a day. ``bytes`` are those of the log,
-    ``disk_bytes`` what they take on the disk.
+    younger than an hour: minutes say nothing of a day. A partition that has moved has blocks on
+    several groups: its rate is of all of them together, over one span of time.
+
+    Args:
+        blocks: Of one node for each group, see ``chosen``.
+        now_ms: The moment of the report.
+        window_ms: How far back rates look.
     """
     since = now_ms - window_ms
+    found = _added_up(blocks, "topic", "partition", since_ms=since)
+    age = F.lit(now_ms) - F.greatest(F.col("first_ms"), F.lit(since))
+    rate = F.when((F.col("first_ms").isNotNull()) & (age >= HOUR_MS), F.lit(DAY_MS) / age)
+    empty = F.col("blocks") == 0
+    return found.withColumns(
+        {
+            f"{name}_per_day": F.when(empty, 0.0).otherwise(F.col(f"recent_{name}") * rate)
+            for name in ("bytes", "messages")
+        }
+    ).drop(*_RECENT)
+
+
+def _added_up(blocks: DataFrame, *keys: str, since_ms: int = 0) -> DataFrame:
+    """Return what blocks hold, by ``keys``, and what of that came since ``since_ms``."""
     held = F.col("start").isNotNull()
     span = F.col("last_ms") - F.col("first_ms")
-    young = F.when(F.col("first_ms") >= since, 1.0).otherwise(
-        F.when(span > 0, (F.col("last_ms") - F.lit(since)) / span).otherwise(0.0)
+    young = F.when(F.col("first_ms") >= since_ms, 1.0).otherwise(
+        F.when(span > 0, (F.col("last_ms") - F.lit(since_ms)) / span).otherwise(0.0)
     )
-    part = F.when(F.col("last_ms") < since, 0.0).otherwise(young)
+    part = F.when(F.col("last_ms") < since_ms, 0.0).otherwise(young)
     size = F.col("end") - F.col("start")
     archived = F.col("archive_bytes").isNotNull()
     unknown = F.sum(F.when(held & F.col("first_ms").isNull(), 1).otherwise(0))
-    found = blocks.where("topic is not null").groupBy(
-        "group", "node", "topic", "partition", "directory"
-    ).agg(
-        F.max("leads").alias("leads"),
-        F.first("state").alias("state"),
-        F.first("reason").alias("reason"),
+    return blocks.where("topic is not null").groupBy(*keys).agg(
         F.min("is_whole").alias("is_whole"),
+        F.max(F.when(~F.col("is_whole"), F.col("reason"))).alias("broken"),
         F.count("start").alias("blocks"),
         F.sum(F.when(held & archived, 1).otherwise(0)).alias("archived_blocks"),
-        F.min("start").alias("start"),
-        F.max("end").alias("end"),
         _sum(size).alias("bytes"),
         _sum("disk_bytes").alias("disk_bytes"),
         _sum(F.when(archived, size)).alias("archived_bytes"),
@@ -112,18 +135,6 @@ def partitions(blocks: DataFrame, *, now_ms: int, window_ms: int = DAY_MS) -> Da
         F.sum(part * size).alias("recent_bytes"),
         F.sum(part * F.col("messages")).alias("recent_messages"),
     )  # fmt: skip
-    age = F.lit(now_ms) - F.greatest(F.col("first_ms"), F.lit(since))
-    rate = F.when((F.col("first_ms").isNotNull()) & (age >= HOUR_MS), F.lit(DAY_MS) / age)
-    empty = F.col("blocks") == 0
-    return (
-        found.withColumn(
-            "bytes_per_day", F.when(empty, 0.0).otherwise(F.col("recent_bytes") * rate)
-        )
-        .withColumn(
-            "messages_per_day", F.when(empty, 0.0).otherwise(F.col("recent_messages") * rate)
-        )
-        .drop("recent_bytes", "recent_messages")
-    )
 
 
 def sizes(blocks: DataFrame) -> DataFrame:

@@ -1,7 +1,6 @@
 """Which partitions and topics get how much: rolled up, hot, idle, skewed.
 
-Functions from DataFrames to DataFrames. ``held`` is what ``growth.partitions`` returns of the nodes
-that ``growth.chosen`` picked.
+Functions from DataFrames to DataFrames.
 """
 
 from collections.abc import Collection, Sequence
@@ -50,7 +49,7 @@ def partition_rows(
 
     Args:
         spark: The session.
-        held: Of one node for each group.
+        held: From ``growth.partitions``.
         homes: All partitions there are.
         silent: Of the groups of which no node answered: why.
     """
@@ -65,21 +64,7 @@ def partition_rows(
     ]
     there = spark.createDataFrame(rows, "topic string, partition int, home string, cause string")
     sums = ("bytes", "disk_bytes", "blocks", "archived_blocks", "archived_bytes", "archive_bytes")
-    whole = held.groupBy("topic", "partition").agg(
-        *(F.sum(name).alias(name) for name in sums),
-        F.when(F.count("messages") == F.count(F.lit(1)), F.sum("messages")).alias("messages"),
-        F.min("first_ms").alias("first_ms"),
-        F.max("last_ms").alias("last_ms"),
-        F.when(F.count("bytes_per_day") == F.count(F.lit(1)), F.sum("bytes_per_day")).alias(
-            "bytes_per_day"
-        ),
-        F.when(F.count("messages_per_day") == F.count(F.lit(1)), F.sum("messages_per_day")).alias(
-            "messages_per_day"
-        ),
-        F.max(F.when(~F.col("is_whole"), F.col("reason"))).alias("broken"),
-        F.max(~F.col("is_whole")).alias("is_broken"),
-    )
-    joined = there.join(whole, ["topic", "partition"], "left")
+    joined = there.join(held, ["topic", "partition"], "left")
     by_topic = Window.partitionBy("topic")
     known = (F.col("cause") == "") & F.col("bytes_per_day").isNotNull()
     even = F.avg(F.when(known, F.col("bytes_per_day"))).over(by_topic)
@@ -87,7 +72,7 @@ def partition_rows(
         F.when(F.col("cause") != "", F.col("cause"))
         .when(F.col("blocks").isNull(), F.lit("no node that answered holds it"))
         .when(
-            F.col("is_broken"),
+            ~F.col("is_whole"),
             F.concat(F.lit("blocks are missing: "), F.coalesce("broken", F.lit(""))),
         )
         .when(F.col("bytes_per_day").isNull(), F.lit("blocks are too young, or tell no times"))
@@ -120,7 +105,7 @@ def topic_rows(
 
     Args:
         partitions: From ``partition_rows``.
-        held: From ``growth.partitions``, of all nodes.
+        held: From ``growth.on_nodes``, of all nodes.
         without_copies: Topics with copies on nodes that did not answer.
     """
 

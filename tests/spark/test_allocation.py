@@ -84,6 +84,35 @@ def test_every_move_lowers_the_higher_of_its_two_loads() -> None:
         assert max(found.after.values()) <= max(found.before.values()) + 1e-12
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_loads_before_and_after_each_move_are_those_worked_out_by_hand(seed: int) -> None:
+    """By carrying the moves out one by one on a plain table of partitions."""
+    rng = random.Random(seed)
+    pools = [None, None, "ssd"]
+    groups = [Group(f"b{n}", rng.choice(pools), rng.randint(1, 500) * GB) for n in range(6)]
+    every = [Placed("t", n, f"b{rng.randrange(7)}", rng.random() * GB) for n in range(40)]
+    found = plan(groups, every)
+    free = {each.name: each.free_bytes for each in groups}
+    pool = {each.name: each.pool for each in groups}
+    place = {(each.topic, each.partition): each.group for each in every}
+    rate = {(each.topic, each.partition): each.bytes_per_day for each in every}
+
+    def load(name: str) -> float:
+        return sum(rate[key] for key, group in place.items() if group == name) / free[name]
+
+    assert found.before == pytest.approx({name: load(name) for name in free})
+    for each in found.moves:
+        key = each.topic, each.partition
+        assert (place[key], pool[each.source]) == (each.source, pool[each.target])
+        assert each.bytes_per_day == rate[key]
+        before = load(each.source), load(each.target)
+        assert (each.source_before, each.target_before) == pytest.approx(before)
+        place[key] = each.target
+        after = load(each.source), load(each.target)
+        assert (each.source_after, each.target_after) == pytest.approx(after)
+    assert found.after == pytest.approx({name: load(name) for name in free})
+
+
 def test_nothing_is_moved_to_a_closed_group() -> None:
     groups = [Group("b1", None, 100 * GB), Group("b2", None, 100 * GB, "it refuses messages")]
     assert plan(groups, placed("b1", 10, 10, 10)).moves == ()

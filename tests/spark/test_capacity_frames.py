@@ -4,65 +4,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from support.capacity_blocks import NOW, block, frame_of, silent
 
 from pyspark_vq.reports import growth, loads, retention
+from pyspark_vq.reports.allocation import Group, Placed, plan
 from pyspark_vq.reports.capacity import held_on_disks
 from pyspark_vq.reports.growth import DAY_MS, HOUR_MS
-from pyspark_vq.reports.holdings import BLOCKS, Home
+from pyspark_vq.reports.holdings import Home
 from vq import TopicSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
-
-#: Midnight, so that hours are round.
-NOW = 1_800_057_600_000
-assert NOW % HOUR_MS == 0
-
-
-def block(
-    node: str,
-    topic: str,
-    partition: int,
-    start: int | None = None,
-    end: int | None = None,
-    hours_ago: tuple[float, float] | None = None,
-    messages: int | None = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """One row of a node such as ``b1/n1``; times as hours before now."""
-    group, name = node.split("/")
-    first, last = hours_ago or (None, None)
-    row = {
-        **dict.fromkeys(BLOCKS.fieldNames()),
-        "group": group,
-        "node": name,
-        "leads": name == "n1",
-        "topic": topic,
-        "partition": partition,
-        "topic_id": "1",
-        "directory": f"/{name}",
-        "state": "rw",
-        "reason": "",
-        "is_whole": True,
-        "start": start,
-        "end": end,
-        "first_ms": None if first is None else int(NOW - first * HOUR_MS),
-        "last_ms": None if last is None else int(NOW - last * HOUR_MS),
-        "messages": messages,
-        "is_open": False if start is not None else None,
-        "disk_bytes": None if start is None or end is None else end - start,
-    }
-    return {**row, **more}
-
-
-def silent(node: str, error: str) -> dict[str, Any]:
-    group, name = node.split("/")
-    row = dict.fromkeys(BLOCKS.fieldNames())
-    return {**row, "group": group, "node": name, "error": error}
-
-
-def frame_of(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    names = BLOCKS.fieldNames()
-    return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], BLOCKS)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +121,7 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
     assert (found["y", 0]["share"], found["y", 0]["verdict"]) == (pytest.approx(1), "normal")
     assert [found["y", number]["verdict"] for number in (1, 2, 3)] == ["unknown"] * 3
 
-    held = growth.partitions(blocks, now_ms=NOW)
+    held = growth.on_nodes(blocks)
     topics = by(loads.topic_rows(rows, held, {"u"}), "topic")
     assert topics["u"]["copies_disk_bytes"] is None  # a node that may have copies is silent
     assert (topics["t"]["partitions"], topics["t"]["unknown"]) == (3, 1)
@@ -181,7 +132,10 @@ def test_partitions_topics_and_disks_add_up(spark: SparkSession, blocks: DataFra
 
     settings = {name: TopicSettings(retention_hours=48) for name in "tuv"}
     settings["h"] = TopicSettings(retention_hours=2**31)
-    on = held_on_disks(spark, held, {**settings, "w": TopicSettings(retention_hours=None)})
+    settings["w"] = TopicSettings(retention_hours=None)
+    ratios = retention.ratios(spark, blocks, settings)
+    ends = retention.endings(spark, ratios, settings)
+    on = held_on_disks(spark, held, one, homes, ends)
     assert on["b4", "n1", "/n1"].settles_at_bytes == pytest.approx(1200 * 2**31 / 24)
     assert on["b1", "n2", "/n2"].disk_bytes == 3600
     assert on["b1", "n2", "/n2"].bytes_per_day == pytest.approx(1200)
@@ -201,9 +155,11 @@ def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) 
         ("t", "retention", 49),
         ("t", "retention", 2**31),  # the most that a topic can have
     ]
+    settings = {name: TopicSettings() for name in "tuvw"}
+    ratios = retention.ratios(spark, blocks, settings)
     found = {
         (row["topic"], row["action"], row["hours"], row["group"], row["node"]): row
-        for row in retention.what_ifs(spark, blocks, wished, now_ms=NOW).collect()
+        for row in retention.what_ifs(blocks, ratios, wished, now_ms=NOW).collect()
     }
     # n1 has it as an archive of 600 bytes, n2 as a block of 2 400.
     assert found["t", "retention", 24, "b1", "n1"]["bytes_freed"] == 600
@@ -216,12 +172,114 @@ def test_what_other_settings_would_free(spark: SparkSession, blocks: DataFrame) 
     # u has no archive: the ratio of the cluster stands in, and that is told.
     other = found["u", "archive", 24, "b1", "n1"]
     assert (other["bytes_freed"], other["ratio_of"]) == (75, "cluster")
-    times = retention.what_ifs(spark, blocks, [("w", "retention", 24)], now_ms=NOW).collect()
+    times = retention.what_ifs(blocks, ratios, [("w", "retention", 24)], now_ms=NOW).collect()
     assert [(row["bytes_freed"], row["unknown_blocks"]) for row in times] == [(None, 1)]
+    alone = blocks.where("topic = 'u'")
     none = retention.what_ifs(
-        spark, blocks.where("topic = 'u'"), [("u", "archive", 24)], now_ms=NOW
+        alone,
+        retention.ratios(spark, alone, settings),
+        [("u", "archive", 24)],
+        now_ms=NOW,
     ).collect()
     assert [(row["bytes_freed"], row["ratio_of"]) for row in none] == [(None, None)]
+    # At a URL they leave the disk, whatever they take there.
+    settings["t"] = TopicSettings(
+        retention_policy="archive", archive_after_hours=48, archive_to="file:///mnt/archive"
+    )
+    [away] = retention.what_ifs(
+        blocks.where("node = 'n2'"),
+        retention.ratios(spark, blocks, settings),
+        [("t", "archive", 24)],
+        now_ms=NOW,
+    ).collect()
+    assert (away["bytes_freed"], away["ratio_of"]) == (2400, "url")
+
+
+def test_a_disk_settles_at_what_neither_retention_nor_archives_take(spark: SparkSession) -> None:
+    """1 000 bytes an hour, kept for 90 days; an archive takes a fifth. Each on a disk of its own.
+
+    What gets nothing goes with its hours; kept for ever, it stays as the archive that it becomes.
+    """
+    archive: dict[str, Any] = {"retention_policy": "archive"}
+    away = {**archive, "archive_to": "file:///mnt/archive"}
+    ever: dict[str, Any] = {"retention_hours": None}
+    busy: list[tuple[dict[str, Any], float | None]] = [
+        ({}, 2_160_000),
+        (archive, 24_000 + 2_136_000 / 5),
+        (away, 24_000),
+        ({"retention_policy": "keep", "archive_after_hours": 48}, 48_000 + 2_112_000 / 5),
+        ({"retention_bytes": 100_000}, 100_000),
+        ({"retention_bytes": 100_000, **archive}, 24_000 + 76_000 / 5),
+        ({"retention_bytes": 10_000, **archive}, 10_000),
+        ({"retention_bytes": 2**63, **ever}, float(2**63)),
+        (ever, None),
+        ({**ever, **away}, None),
+    ]
+    idle: list[tuple[dict[str, Any], float | None]] = [
+        ({}, 0),
+        (ever, 6000),
+        ({**ever, **archive}, 1200),
+        ({**ever, **away}, 0),
+    ]
+    archived = {"archive_bytes": 1000, "disk_bytes": 1000}
+    rows, settings = [], {}
+    for number, (given, _) in enumerate([*busy, *idle]):
+        node, topic = f"b{number}/n1", f"t{number}"
+        settings[topic] = TopicSettings(**{"retention_hours": 90 * 24, **given})
+        rows.append(block(node, topic, 0, 0, 5000, (100, 95), 1, **archived))
+        if number < len(busy):
+            rows.append(block(node, topic, 0, 5000, 100_000, (95, 0), 1, is_open=True))
+        else:
+            rows.append(block(node, topic, 0, 5000, 6000, (95, 94), 1))
+    blocks = frame_of(spark, rows)
+    ends = retention.endings(spark, retention.ratios(spark, blocks, settings), settings)
+    grown = growth.partitions(growth.chosen(blocks), now_ms=NOW)
+    homes = [
+        Home(f"t{number}", 0, f"b{number}", (f"b{number}",)) for number in range(len(settings))
+    ]
+    found = held_on_disks(spark, growth.on_nodes(blocks), grown, homes, ends)
+    for number, (given, settles) in enumerate([*busy, *idle]):
+        told = found[f"b{number}", "n1", "/n1"]
+        assert told.bytes_per_day == pytest.approx(24_000 if number < len(busy) else 0)
+        expected = None if settles is None else pytest.approx(settles)
+        assert told.settles_at_bytes == expected, given
+
+
+@pytest.mark.parametrize("moved", [0.5, 12.0])
+def test_a_partition_that_moved_counts_once(spark: SparkSession, moved: float) -> None:
+    """a-0 and b-0 get 1 000 bytes an hour; a-0 moved from b1 to b2, b-0 from b2 to b1."""
+    rows = []
+    for topic, before, after in (("a", "b1/n1", "b2/n1"), ("b", "b2/n1", "b1/n1")):
+        cut = int((48 - moved) * 1000)
+        rows += [
+            block(before, topic, 0, 0, cut, (48, moved), cut),
+            block(after, topic, 0, cut, 48_000, (moved, 0), 48_000 - cut, is_open=True),
+        ]
+    blocks = frame_of(spark, [*rows, block("b1/n1", "c", 0, 0, 48_000, (48, 0), 48_000)])
+    homes = [
+        Home("a", 0, "b2", ("b1", "b2")),
+        Home("b", 0, "b1", ("b2", "b1")),
+        Home("c", 0, "b1", ("b1",)),
+    ]
+    grown = growth.partitions(growth.chosen(blocks), now_ms=NOW)
+    found = by(loads.partition_rows(spark, grown, homes, {}), "topic")
+    for topic in "abc":
+        assert found[topic]["bytes_per_day"] == pytest.approx(24_000)
+        assert found[topic]["messages_per_day"] == pytest.approx(24_000)
+        assert (found[topic]["bytes"], found[topic]["verdict"]) == (48_000, "normal")
+    settings = {name: TopicSettings(retention_hours=72) for name in "abc"}
+    ends = retention.endings(spark, retention.ratios(spark, blocks, settings), settings)
+    on = held_on_disks(spark, growth.on_nodes(blocks), grown, homes, ends)
+    assert on["b1", "n1", "/n1"].bytes_per_day == pytest.approx(48_000)
+    assert on["b1", "n1", "/n1"].settles_at_bytes == pytest.approx(3 * 48_000)
+    assert on["b2", "n1", "/n1"].bytes_per_day == pytest.approx(24_000)
+    assert on["b2", "n1", "/n1"].settles_at_bytes == pytest.approx(3 * 24_000)
+    # Loads are even: b1 has twice the space.
+    placed = [
+        Placed(row["topic"], row["partition"], row["group"], row["bytes_per_day"])
+        for row in found.values()
+    ]
+    assert plan([Group("b1", None, 2_000_000), Group("b2", None, 1_000_000)], placed).moves == ()
 
 
 def test_sizes_are_of_the_mean_message_of_a_block(blocks: DataFrame) -> None:

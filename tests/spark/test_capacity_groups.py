@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_vq.reports.capacity import groups_of, without_copies
+from pyspark_vq.reports.capacity import groups_of, told_disks, without_copies
 from pyspark_vq.reports.holdings import Cluster, Home
 from vq import Address, StatusResult
 from vq.admin import BrokerReport, GroupView, NodeInfo
@@ -70,3 +70,10 @@ def test_copies_of_a_topic_are_known_if_every_node_that_may_have_some_answered()
     )
     found = without_copies(cluster(homes=homes), {("b2", "n2"): "TimedOut"})
     assert found == {"far", "lost"}
+
+
+def test_disks_of_nodes_that_told_all_their_blocks_are_known_to_be_empty() -> None:
+    """Not those of a node that did not answer, nor of one that told its disks alone."""
+    made = cluster(broker("b1", "ok", "ok"), broker("b2", "ok"), broker("b3"))
+    silent = {("b2", "n1"): "TimedOut", ("b3", "n1"): "TimedOut"}
+    assert told_disks(made, silent) == [("b1", "n1", "/0"), ("b1", "n1", "/1")]

@@ -1,12 +1,14 @@
 """A forecast says what its points say, how sure that is, and nothing without points."""
 
+import math
 import random
+from itertools import combinations
 from statistics import median
 
 import pytest
 
 from pyspark_vq.reports.disks import Held, disk_rows, points_of
-from pyspark_vq.reports.forecast import AHEAD, POINTS_MIN, Point, forecast, trend
+from pyspark_vq.reports.forecast import AHEAD, POINTS_MIN, Point, forecast, nearby, trend
 from pyspark_vq.reports.holdings import Disk
 
 DAY = 86_400.0
@@ -137,6 +139,99 @@ def test_thousands_of_points_are_thinned_and_end_with_the_last() -> None:
     assert found.slope * DAY == pytest.approx(1)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_few_snapshots_of_a_wrong_clock_change_nothing_of_a_forecast(count: int) -> None:
+    """Of 12 days; 1970 lies further back than a forecast looks ahead, and the reason says it."""
+    start = 20_000 * DAY
+    points = [(start + time, value) for time, value in line(12, 5 / DAY)]
+    wrong = [(number * 10 * 365 * DAY, 40.0) for number in range(count)]
+    alone, found = forecast(points, 300.0), forecast([*wrong, *points], 300.0)
+    assert found.horizon_s == alone.horizon_s == pytest.approx(AHEAD * 11 * DAY)
+    assert found.trend == alone.trend
+    assert (found.verdict, found.full_in_s) == (alone.verdict, alone.full_in_s)
+    assert (found.earliest_s, found.latest_s) == (alone.earliest_s, alone.latest_s)
+    assert alone.why == ""
+    assert found.why == f"{count} of {12 + count} snapshots left out: long before the others"
+
+
+def test_a_snapshot_of_1970_is_none_of_the_six() -> None:
+    points = [(20_000 * DAY + time, value) for time, value in line(5, 5 / DAY)]
+    found = forecast([(0.0, 1.0), *points], 300.0)
+    assert (found.verdict, found.trend) == ("unknown", None)
+    assert found.why.startswith("5 of the 6 snapshots")
+    assert found.why.endswith("1 of 6 snapshots left out: long before the others")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [*range(10), 15, 16],  # daily runs, and a pause
+        [*range(30), *(30 + minute / 1440 for minute in range(40))],  # and somebody tries it
+        [0, 1, *(60 + hour / 24 for hour in range(5))],  # too many of them to be a mistake
+    ],
+)
+def test_a_pause_is_no_wrong_clock(times: list[float]) -> None:
+    points = [(time * DAY, 100.0 + time) for time in times]
+    assert nearby(points) == points
+
+
+def by_hand(points: list[Point]) -> tuple[float, float, float, float]:
+    """The median slope, its interval and the spread, in other words than the module's."""
+    slopes = sorted(
+        (y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x2 > x1
+    )
+    n, total = len(points), len(slopes)
+    at = total // 2
+    middle = slopes[at] if total % 2 else (slopes[at - 1] + slopes[at]) / 2
+    half = 1.6448536269514722 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low_rank, high_rank = math.floor((total - half) / 2), math.ceil((total + half) / 2) + 1
+    rests = sorted(y - middle * x for x, y in points)
+    level = rests[n // 2] if n % 2 else (rests[n // 2 - 1] + rests[n // 2]) / 2
+    away = sorted(abs(rest - level) for rest in rests)
+    return (
+        middle,
+        slopes[max(low_rank, 1) - 1],
+        slopes[min(high_rank, total) - 1],
+        away[math.ceil(0.9 * n) - 1],
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_forecast_of_any_disk_is_the_one_worked_out_by_hand(seed: int) -> None:
+    """Irregular runs, noise, rising or falling; moments and verdict follow from the slopes."""
+    rng = random.Random(seed)
+    count, time = rng.randint(POINTS_MIN, 60), 20_000 * DAY
+    points = []
+    for _ in range(count):
+        time += rng.choice([3600.0, DAY, 2 * DAY])
+        points.append((time, 1e6 + rng.uniform(-1, 4) * time / DAY + rng.gauss(0, 50)))
+    used = points[-1][1]
+    limit = used + rng.choice([10.0, 500.0, 1e5])
+    slope, low, high, spread = by_hand(points)
+    found = forecast(points, limit)
+    assert found.trend is not None
+    assert (found.trend.slope, found.trend.low, found.trend.high) == pytest.approx(
+        (slope, low, high)
+    )
+    assert found.trend.spread == pytest.approx(spread)
+    horizon = 10 * (points[-1][0] - points[0][0])
+    assert found.horizon_s == pytest.approx(horizon)
+
+    def reached(left: float, rate: float) -> float | None:
+        after = left / rate if rate > 0 else math.inf
+        return pytest.approx(after) if after <= horizon else None
+
+    assert found.full_in_s == reached(limit - used, slope)
+    assert found.earliest_s == reached(max(0.0, limit - used - spread), high)
+    assert found.latest_s == reached(limit - used + spread, low)
+    expected = (
+        "fills" if found.full_in_s is not None
+        else "may fill" if found.earliest_s is not None
+        else "steady"
+    )  # fmt: skip
+    assert found.verdict == expected
+
+
 # Rows of disks --------------------------------------------------------------------------------
 GIB = 1 << 30
 
@@ -167,3 +262,14 @@ def test_disks_are_told_in_the_order_in_which_they_need_attention() -> None:
     assert (few["group"], few["bytes_used"]) == ("b2", 10 * GIB)
     assert (silent["group"], silent["bytes_used"]) == ("b3", None)
     assert silent["reason"] == "Unreachable: no answer"
+
+
+def test_a_snapshot_of_1970_is_not_counted_on_its_disk() -> None:
+    disk = Disk("b1", "n1", "/a", 100 * GIB, 40 * GIB, "ok", None, None, "")
+    start = 20_000 * DAY
+    days = [(start + day * DAY, float((51 + day) * GIB)) for day in range(9)]
+    key = ("b1", "n1", "/a")
+    [row] = disk_rows([disk], {key: [(0.0, 1.0), *days]}, {}, now_s=start + 9 * DAY)
+    assert (row["points"], row["verdict"]) == (10, "fills")
+    assert row["horizon_days"] == pytest.approx(90)
+    assert row["reason"] == "1 of 11 snapshots left out: long before the others"

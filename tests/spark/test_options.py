@@ -61,6 +61,8 @@ def test_lists_sizes_and_tags_are_read() -> None:
     [
         ({"startingOffset": "latest"}, "do you mean startingOffsets?"),
         ({"path": "x"}, "Known: zookeeper, cluster, topics"),
+        ({"startingOffsets": "20000-01-01T00:00:00"}, "a time of 1970 to 9999 like"),
+        ({"endingOffsets": '{"orders": {"0": "+20000-01-01"}}'}, "a time of 1970 to 9999 like"),
         ({"startingOffsets": "yesterday"}, "give earliest, latest, a time"),
         ({"startingOffsets": '{"orders": {"0": -1}}'}, "outside [0, "),
         ({"startingOffsets": '{"orders": {"x": 1}}'}, "no number of a partition"),

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyspark import TaskContext
@@ -15,9 +16,12 @@ from support.cluster import ProcessCluster
 from support.waiting import PROCESSES_WAIT_S
 
 import vq
-from pyspark_vq import connection
+from pyspark_vq import connection, register
+from pyspark_vq.session import session
 
 pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -101,6 +105,52 @@ def test_a_dataframe_is_written_with_all_its_columns(
         ]
 
     assert sorted(what_is_in("copy")) == sorted(what_is_in("a") + what_is_in("b"))
+
+
+def test_threads_of_a_driver_read_and_write(
+    spark: SparkSession, processes: ProcessCluster, factory: vq.MessageFactory, tmp_path: Path
+) -> None:
+    """A thread finds the session by itself, or is told it; its settings stay as they are."""
+    push_down = "spark.sql.python.filterPushdown.enabled"
+
+    def found_by_itself() -> SparkSession:
+        return session("threads", master="local[1]", conf={"spark.sql.shuffle.partitions": "77"})
+
+    def told() -> SparkSession:
+        register(spark)
+        return spark
+
+    def write(number: int, mine: SparkSession) -> int:
+        rows = mine.range(50).select(expr(f"cast(concat('{number}-', id) as binary) as value"))
+        rows.write.format("vq").options(**options_of(processes, topic="a")).mode("append").save()
+        read = mine.read.format("vq").options(**options_of(processes, topics="a"))
+        return read.load().where(f"cast(value as string) like '{number}-%'").count()
+
+    def count(mine: SparkSession) -> int:
+        return mine.read.format("vq").options(**options_of(processes, topics="a")).load().count()
+
+    def copy(mine: SparkSession) -> None:
+        read = mine.readStream.format("vq").option("startingOffsets", "earliest")
+        stream = read.options(**options_of(processes, topics="a")).load().select("value")
+        options = options_of(processes, topic="b", checkpointLocation=str(tmp_path / "checkpoint"))
+        query = stream.writeStream.format("vq").options(**options)
+        query.trigger(availableNow=True).start().awaitTermination(PROCESSES_WAIT_S)
+
+    def in_a_thread(call: Callable[[], T]) -> T:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call).result()
+
+    spark.conf.set(push_down, "false")
+    try:
+        assert in_a_thread(lambda: write(0, found_by_itself())) == 50
+        assert spark.conf.get(push_down) == "false"
+    finally:
+        spark.conf.set(push_down, "true")
+    assert in_a_thread(lambda: write(1, told())) == 50
+    assert in_a_thread(lambda: count(spark)) == 100  # which needs neither
+    in_a_thread(lambda: copy(found_by_itself()))
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "77"
+    assert len(stored(factory, "a")) == len(stored(factory, "b")) == 100
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_sent(
