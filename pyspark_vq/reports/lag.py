@@ -253,6 +253,7 @@ def pairs_of(
                         each.members,
                         each.model,
                         each.start,
+                        each.by_stream,
                     )
                 )
     return pairs, problems

@@ -294,6 +294,7 @@ JUDGED: Final = (
     "owner",
     "committed_ms",
     "unmoved_s",
+    "by_stream",
 )
 
 
@@ -313,6 +314,7 @@ def facts_of(
     owner: str | None,
     committed_ms: int | None,
     unmoved_s: float | None,
+    by_stream: bool | None,
 ) -> LagFacts:
     """Return what is judged of one row, from its columns ``JUDGED``."""
     return LagFacts(
@@ -328,6 +330,7 @@ def facts_of(
         lag_messages=lag_messages,
         lag_s=lag_seconds,
         members=members or 0,
+        by_stream=bool(by_stream),
         has_owner=owner is not None,
         committed_ms=committed_ms,
         unmoved_s=unmoved_s,

@@ -39,6 +39,7 @@ class GroupSummary:
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
             members.
+        by_stream: A stream that is no member writes its progress.
     """
 
     group: str
@@ -47,6 +48,7 @@ class GroupSummary:
     model: str
     start: str
     unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
 
 
 async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
@@ -89,6 +91,7 @@ async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
         contract.model,
         contract.start,
         unsubscribed_of(contract, members),
+        contract.by_stream,
     )
 
 
@@ -167,11 +170,14 @@ class GroupProgress:
         """Whether the committed offset lies beyond the end: messages were lost there."""
         return self.committed is not None and self.end is not None and self.committed > self.end
 
-    def facts(self, *, members: int = 0, problem: str | None = None) -> LagFacts:
+    def facts(
+        self, *, members: int = 0, by_stream: bool = False, problem: str | None = None
+    ) -> LagFacts:
         """Return what ``vq.admin.judge_lag`` judges.
 
         Args:
             members: How many live consumers the group has.
+            by_stream: A stream that is no member writes its progress.
             problem: Why nothing can be told; None: something can.
         """
         return LagFacts(
@@ -186,6 +192,7 @@ class GroupProgress:
             lag_messages=self.lag_messages,
             lag_s=self.lag_s,
             members=members,
+            by_stream=by_stream,
             has_owner=self.owner is not None,
             committed_ms=self.committed_ms,
         )
@@ -204,6 +211,7 @@ class GroupDescription:
         unsubscribed: Topics that none of its members subscribes to; none without members.
         members: The live consumers, sorted by name.
         partitions: The group's progress, by topic and partition.
+        by_stream: A stream that is no member writes the group's progress.
     """
 
     group: str
@@ -214,6 +222,7 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupProgress, ...]
     unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
 
     def verdict_on(
         self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
@@ -228,7 +237,8 @@ class GroupDescription:
         problem = self.model if self.model == "broadcasting" else None
         if problem is None and not progress.subscribed:
             problem = NOT_SUBSCRIBED
-        facts = progress.facts(members=len(self.members), problem=problem)
+        members = len(self.members)
+        facts = progress.facts(members=members, by_stream=self.by_stream, problem=problem)
         return judge_lag(facts, thresholds, now_s=now_s)
 
     @property
@@ -298,6 +308,7 @@ def description(
         members=tuple(_member(view, told) for view in nodes.members.values()),
         partitions=told,
         unsubscribed=unsubscribed_of(contract, nodes.members),
+        by_stream=contract.by_stream,
     )
 
 

@@ -75,7 +75,14 @@ def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
         ]
         invocation.output.document(rows)
         return
-    rows = [{**asdict(each), "topics": _topics_text(each)} for each in found]
+    rows = [
+        {
+            **asdict(each),
+            "topics": _topics_text(each),
+            "members": "stream" if each.by_stream and not each.members else each.members,
+        }
+        for each in found
+    ]
     columns = ("group", "topics", "members", "model", "start")
     invocation.output.table(rows, columns=columns)
     if not rows:
@@ -208,6 +215,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         return
     rows = [_row(each) for each in found.partitions]
     output.record(_summary(found))
+    if found.by_stream and not members:
+        output.remark(f"a stream that is no member writes the progress of group {name}")
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")
@@ -291,10 +300,10 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
-    return {
-        **_summary_json(found),
-        "topics": {topic: wanted or "all" for topic, wanted in found.topics.items()},
-    }
+    fields = _summary_json(found)
+    del fields["by_stream"]  # a remark says so
+    topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
+    return {**fields, "topics": topics}
 
 
 def _summary_json(found: GroupDescription) -> dict[str, Any]:
@@ -307,6 +316,7 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         ],
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),
+        "by_stream": found.by_stream,
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,
         "lag_s": found.lag_s,

@@ -426,6 +426,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             model=TEXT,
             start=TEXT,
             unsubscribed=some(TEXT),
+            by_stream=TRUTH,
         )
     ),
     "group describe": record(
@@ -435,6 +436,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
+        by_stream=TRUTH,
         lag_bytes=maybe(WHOLE),
         lag_messages=maybe(WHOLE),
         lag_s=maybe(NUMBER),

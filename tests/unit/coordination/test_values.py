@@ -151,6 +151,7 @@ GOLDEN: list[tuple[Value, str]] = [
     (GraceClock(counted_ms=60_000), '{"v": 1, "counted_ms": 60000}'),
     (
         ConsumerGroup(start="latest", topics={"t": "red"}),
+        ConsumerGroup(topics={"t": ""}, by_stream=True),
         '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',
     ),
     (
