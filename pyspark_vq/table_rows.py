@@ -16,6 +16,7 @@ from vq.admin import (
     BrokerReport,
     DeletedTopic,
     GroupDescription,
+    GroupProgress,
     LagThresholds,
     PartitionEnds,
     TopicSummary,
@@ -68,13 +69,20 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
             *lags,
             verdict,
             cause,
-            each.stopped or ("the broker does not answer" if each.end is None else None),
+            each.stopped or _why_no_end(each),
         )
     for topic in found.deleted_topics:
         error = f"there is no topic {topic!r}"
         yield _without_partition(found.group, topic, "topic_deleted", error)
     if not found.topics and not found.deleted_topics:
         yield _without_partition(found.group, None, "no_topics", "the group reads no topic")
+
+
+def _why_no_end(found: GroupProgress) -> str | None:
+    """Return why the end of a partition is not known; None: it is."""
+    if found.end is not None:
+        return None
+    return "the broker does not answer" if found.readable else "the topic is not readable"
 
 
 def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:

@@ -24,6 +24,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "topic_deleted": "the topic was deleted",
     "topic_not_ready": "the topic is not ready",
     "topic_unreadable": "the topic cannot be read in ZooKeeper",
+    "not_readable": "the topic is closed for reading",
     "broadcasting": "each member has progress of its own",
     "place_unreadable": "the group's place cannot be read in ZooKeeper",
     "needs_reset": "only a reset lets the group go on",

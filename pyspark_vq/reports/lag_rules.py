@@ -26,6 +26,8 @@ PROBLEMS: Final = (
     "topic_deleted",
     "topic_not_ready",
     "topic_unreadable",
+    "not_readable",
+    "not_subscribed",
     "broadcasting",
     "place_unreadable",
 )

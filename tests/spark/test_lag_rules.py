@@ -370,8 +370,9 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
         TopicState(topic="deleted", partitions=1, phase="deleted"),
         TopicState(topic="half", partitions=1, phase="creating"),
         TopicState(topic="broken", error="damaged"),
+        TopicState(topic="shut", id="z", partitions=1, readable=False),
     ]
-    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never"), "")
+    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never", "shut"), "")
     contracts = [
         GroupContract(group="g", members=2, topics=read),
         GroupContract(group="empty", members=1),
@@ -387,6 +388,7 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
         ("g", "deleted", "topic_deleted"),
         ("g", "half", "topic_not_ready"),
         ("g", "never", "topic_deleted"),
+        ("g", "shut", "not_readable"),
         ("empty", None, "no_topics"),
         ("odd", None, "group_unreadable"),
     ]

@@ -429,6 +429,7 @@ class Admin:
 
         Raises:
             UnknownTopic: There is no such topic.
+            PermissionRefused: It is not readable.
         """
         return self._run(self._admin.bounds(topic))
 
@@ -439,6 +440,7 @@ class Admin:
 
         Raises:
             UnknownTopic: There is no such topic.
+            PermissionRefused: It is not readable.
         """
         return self._run(self._admin.offsets_at_time(topic, time_ms))
 

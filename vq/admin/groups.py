@@ -24,6 +24,8 @@ from vq.model import PartitionPlacement, TopicPartition
 logger = get_logger(__name__)
 #: The problem of a topic that none of the group's members subscribes to: nothing is expected there.
 NOT_SUBSCRIBED: Final = "not_subscribed"
+#: That of a topic that is closed for reading: nobody gets on there, and brokers tell no ends.
+NOT_READABLE: Final = "not_readable"
 
 
 # list -----------------------------------------------------------------------------------------
@@ -128,7 +130,8 @@ class GroupProgress:
         partition: Its number.
         owner: The member that consumes it now; None: no member does.
         committed: Everything before this offset is done; None: nothing was committed.
-        start, end: Where the partition starts and ends; None: its broker does not answer.
+        start, end: Where the partition starts and ends; None: its broker does not answer, or the
+            topic is not readable.
         lag_bytes: What lies between the group's place and the end; None: unknown.
         lag_messages: The same in messages; None: unknown, or not counted.
         lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
@@ -143,6 +146,7 @@ class GroupProgress:
         needs_reset: The group goes on only after a reset.
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
+        readable: The topic is open for reading.
     """
 
     topic: str
@@ -164,6 +168,7 @@ class GroupProgress:
     needs_reset: bool = False
     other_topic: bool = False
     subscribed: bool = True
+    readable: bool = True
 
     @property
     def beyond_end(self) -> bool:
@@ -235,6 +240,8 @@ class GroupDescription:
             now_s: The present time, in seconds since 1970.
         """
         problem = self.model if self.model == "broadcasting" else None
+        if problem is None and not progress.readable:
+            problem = NOT_READABLE
         if problem is None and not progress.subscribed:
             problem = NOT_SUBSCRIBED
         members = len(self.members)
@@ -360,11 +367,12 @@ async def progress(
     committed = nodes.offsets.get(partition)
     owner = nodes.owners.get(partition)
     elsewhere = stopped = ""
+    view = nodes.topics.get(placement.topic)
+    readable = view is None or view.settings.readable
     if committed is not None:
-        view = nodes.topics.get(placement.topic)
         elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
         stopped = committed.stopped or elsewhere  # the next member finds that out
-    ends = await inspector.ends(placement)
+    ends = await inspector.ends_if_told(placement) if readable else None
     begin = start = end = None
     if ends is not None:
         start, end = ends.earliest, ends.latest
@@ -402,6 +410,7 @@ async def progress(
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
+        readable=readable,
     )
 
 

@@ -227,6 +227,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             f"{topic}: {why}; if that stays so, `vq group forget {name} --topic {topic}` has the "
             "group forget it"
         )
+    for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
+        output.remark(
+            f"{topic}: the topic is not readable, so nobody gets on there and its lag is not "
+            "known; `Admin.alter_topic` with readable=True opens it"
+        )
     for each in found.partitions:
         for text in _remarks(name, each):
             output.remark(text)

@@ -140,6 +140,7 @@ _PROGRESS: Final = record(
     needs_reset=TRUTH,
     other_topic=TRUTH,
     subscribed=TRUTH,
+    readable=TRUTH,
     beyond_end=TRUTH,
     verdict=TEXT,
     cause=maybe(TEXT),
@@ -312,6 +313,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             record(
                 group=TEXT,
                 members=maybe(WHOLE),
+                by_stream=TRUTH,
                 done=TRUTH,
                 lag_bytes=maybe(WHOLE),
                 behind=some(
