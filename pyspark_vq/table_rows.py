@@ -31,7 +31,7 @@ THRESHOLDS: Final = LagThresholds()
 LAG_SCHEMA: Final = (
     "`group` string, topic string, `partition` int, owner string, `start` bigint, `end` bigint, "
     "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, "
-    "verdict string, cause string, error string"
+    "verdict string, cause string, error string, `filter` string"
 )
 TOPICS_SCHEMA: Final = (
     "topic string, id string, state string, partitions int, open map<string,int>, "
@@ -70,6 +70,7 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
             verdict,
             cause,
             each.stopped or _why_no_end(each),
+            each.filter,
         )
     for topic in found.deleted_topics:
         error = f"there is no topic {topic!r}"
@@ -86,7 +87,7 @@ def _why_no_end(found: GroupProgress) -> str | None:
 
 
 def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:
-    return (group, topic, *(None,) * 8, "unknown", cause, error)
+    return (group, topic, *(None,) * 8, "unknown", cause, error, None)
 
 
 def group_error_row(group: str, error: str) -> Row:

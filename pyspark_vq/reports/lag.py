@@ -255,6 +255,7 @@ def pairs_of(
                         each.model,
                         each.start,
                         each.by_stream,
+                        each.topics[topic],
                     )
                 )
     return pairs, problems

@@ -63,6 +63,7 @@ SCHEMA: Final = StructType(
         StructField("committed_s", DoubleType()),
         StructField("trend", StringType()),
         StructField("trend_bytes_per_s", DoubleType()),
+        StructField("filter", StringType()),
     ]
 )
 

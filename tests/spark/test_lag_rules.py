@@ -131,9 +131,9 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     )
     pairs = spark.createDataFrame(
         [
-            ("g", "t", "id", 7, 1, "clustering", "earliest", False),
-            ("late", "t", "id", 7, 1, "clustering", "latest", False),
-            ("all", "t", "id", 7, 1, "broadcasting", "earliest", False),
+            ("g", "t", "id", 7, 1, "clustering", "earliest", False, "a || b"),
+            ("late", "t", "id", 7, 1, "clustering", "latest", False, None),
+            ("all", "t", "id", 7, 1, "broadcasting", "earliest", False, None),
         ],
         lag_reading.PAIRS,
     )
@@ -178,6 +178,8 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     assert found["late", 1] == (200, 900, 700)
     assert found["late", 2] == (None, 700, None)
     assert found["all", 0] == (None, 1_000, None)
+    filters = {(row["group"], row["filter"]) for row in rows.collect()}
+    assert filters == {("g", "a || b"), ("late", None), ("all", None)}
     whys = {row["partition"]: row["ends_error"] for row in ends.collect()}
     assert whys == {
         0: None,
@@ -372,7 +374,9 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
         TopicState(topic="broken", error="damaged"),
         TopicState(topic="shut", id="z", partitions=1, readable=False),
     ]
-    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never", "shut"), "")
+    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never", "shut"), "") | {
+        "t": "a"
+    }
     contracts = [
         GroupContract(group="g", members=2, topics=read),
         GroupContract(group="empty", members=1),
@@ -380,8 +384,8 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
     ]
     pairs, problems = lag.pairs_of(contracts, topics)
     assert pairs == [
-        ("g", "closed", "y", 1, 2, "clustering", "earliest", False),
-        ("g", "t", "x", 2, 2, "clustering", "earliest", False),
+        ("g", "closed", "y", 1, 2, "clustering", "earliest", False, ""),
+        ("g", "t", "x", 2, 2, "clustering", "earliest", False, "a"),
     ]
     assert [(row[0], row[1], row[3]) for row in problems] == [
         ("g", "broken", "topic_unreadable"),

@@ -147,6 +147,8 @@ class GroupProgress:
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
         readable: The topic is open for reading.
+        filter: The tags that the group reads of the topic. Messages with other tags lie in its lag,
+            too: the numbers are upper bounds. None: it reads all messages.
     """
 
     topic: str
@@ -169,6 +171,7 @@ class GroupProgress:
     other_topic: bool = False
     subscribed: bool = True
     readable: bool = True
+    filter: str | None = None
 
     @property
     def beyond_end(self) -> bool:
@@ -411,6 +414,7 @@ async def progress(
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
         readable=readable,
+        filter=nodes.contract.topics.get(placement.topic) or None,
     )
 
 

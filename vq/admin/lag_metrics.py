@@ -10,23 +10,24 @@ from vq.admin.group_lags import GroupLags
 from vq.admin.groups import GroupProgress
 from vq.admin.lag_rules import why_stopped
 
+_FILTERED: Final = " Of a group with a filter, messages with other tags count, too."
 _Number = Callable[[GroupProgress], float | None]
 
 #: What is told of each partition of a group: name, meaning, number.
 _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
     (
         "vq_group_lag_bytes",
-        "Bytes between the place of the group and the end of the partition.",
+        f"Bytes between the place of the group and the end of the partition.{_FILTERED}",
         lambda each: each.lag_bytes,
     ),
     (
         "vq_group_lag_messages",
-        "The same in messages; none with --no-count, or where a broker cannot tell.",
+        f"The same in messages; none with --no-count, or where a broker cannot tell.{_FILTERED}",
         lambda each: each.lag_messages,
     ),
     (
         "vq_group_lag_seconds",
-        "Age of the oldest message that the group has not handled; 0 if it has all.",
+        f"Age of the oldest message that the group has not handled; 0 if it has all.{_FILTERED}",
         lambda each: each.lag_s,
     ),
     (

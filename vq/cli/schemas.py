@@ -141,6 +141,7 @@ _PROGRESS: Final = record(
     other_topic=TRUTH,
     subscribed=TRUTH,
     readable=TRUTH,
+    filter=maybe(TEXT),
     beyond_end=TRUTH,
     verdict=TEXT,
     cause=maybe(TEXT),

@@ -184,6 +184,7 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
     described = await factory.admin.describe_group("spark")
     assert described.lag_messages == MESSAGES - 2
     assert described.topics == {"t": ""}
+    assert described.partitions[0].filter is None
     await commit("spark", {PARTITION: SIZE}, topic_ids=ids)
     assert await committed(factory) == 2 * SIZE
     await commit("spark", {PARTITION: SIZE}, topic_ids={"t": "of another topic"})
