@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.admin.changes import ResetUnknown, unknown_when_cut
-from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag
+from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, forgetting, groups, topics
@@ -250,6 +250,19 @@ class GroupDescription:
         members = len(self.members)
         facts = progress.facts(members=members, by_stream=self.by_stream, problem=problem)
         return judge_lag(facts, thresholds, now_s=now_s)
+
+    def worst_verdict(self, thresholds: LagThresholds, *, now_s: float) -> LagVerdict:
+        """Return the worst of the verdicts on its partitions; see ``verdict_on``."""
+        found = [self.verdict_on(each, thresholds, now_s=now_s) for each in self.partitions]
+        if self.deleted_topics:
+            found.append(LagVerdict("unknown", "topic_deleted"))
+        nothing = LagVerdict("unknown", "no_topics")
+        return min(found, key=lambda each: VERDICTS.index(each.verdict), default=nothing)
+
+    @property
+    def lag_is_upper_bound(self) -> bool:
+        """Whether messages that the group filters out lie in its lag."""
+        return any(each.filter is not None for each in self.partitions)
 
     @property
     def lag_bytes(self) -> int | None:

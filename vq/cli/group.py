@@ -1,12 +1,13 @@
 """``vq group``: consumer groups, their members, and how far behind they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from vq.admin.connect import cluster_client
+from vq.admin.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.admin.groups import (
     GroupDeletion,
     GroupDescription,
@@ -51,26 +52,76 @@ group.add_command(reset)
 
 # list -----------------------------------------------------------------------------------------
 @group.command(name="list")
+@click.option(
+    "--lag",
+    "with_lag",
+    is_flag=True,
+    help="Also how far each is behind over all partitions, and the worst verdict.",
+)
 @command_options
-def list_(invocation: Invocation) -> None:
+def list_(invocation: Invocation, with_lag: bool) -> None:
     """List consumer groups with their topics and live members.
+
+    --lag asks brokers, one group after the other, about at most 10,000 partitions; a lag that they
+    do not tell whole is unknown. `vq group describe` shows each partition, and `vq report lag`
+    all of a large cluster.
 
     Exit code 1 when a group cannot be read in ZooKeeper and is left out.
     """
 
-    async def work() -> tuple[list[GroupSummary], dict[str, VqError]]:
+    async def work() -> tuple[list[GroupSummary], dict[str, VqError], GroupLags]:
+        lags = GroupLags()
         async with cluster_client(invocation.client_config()) as cluster:
-            return await readable_groups(cluster)
+            found, unreadable = await readable_groups(cluster)
+            if with_lag:
+                lags = await look_at_groups(cluster, count=True, partitions_max=PARTITIONS_MAX)
+            return found, unreadable, lags
 
-    found, unreadable = invocation.run(work())
-    _show_list(invocation, found)
+    found, unreadable, lags = invocation.run(work())
+    told = {each.group: _lag_of(lags, each.group) for each in found}
+    _show_list(invocation, found, told, with_lag=with_lag)
+    if lags.left_out:
+        invocation.output.remark(
+            f"{sum(lags.left_out.values())} partitions of {len(lags.left_out)} group(s) lie beyond "
+            f"the first {PARTITIONS_MAX}, and no broker was asked about them; `vq report lag` has "
+            "all"
+        )
     check_readable("group", unreadable)
 
 
-def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
+_LAGS = ("lag_bytes", "lag_messages", "lag_s", "verdict", "cause")
+
+
+def _lag_of(lags: GroupLags, name: str) -> dict[str, Any]:
+    """Return the lag of a group over all its partitions; all unknown if one is left out."""
+    found = lags.groups.get(name)
+    if found is None or name in lags.left_out:
+        return {**dict.fromkeys(_LAGS), "lag_is_upper_bound": None}
+    verdict = found.worst_verdict(LagThresholds(), now_s=lags.time_ms / 1000)
+    return {
+        "lag_bytes": found.lag_bytes,
+        "lag_messages": found.lag_messages,
+        "lag_s": found.lag_s,
+        **verdict._asdict(),
+        "lag_is_upper_bound": found.lag_is_upper_bound,
+    }
+
+
+def _show_list(
+    invocation: Invocation,
+    found: Sequence[GroupSummary],
+    lags: Mapping[str, Mapping[str, Any]],
+    *,
+    with_lag: bool,
+) -> None:
     if invocation.output.as_json:
         rows = [
-            {**asdict(each), "topics": list(each.topics), "unsubscribed": list(each.unsubscribed)}
+            {
+                **asdict(each),
+                "topics": list(each.topics),
+                "unsubscribed": list(each.unsubscribed),
+                **lags[each.group],
+            }
             for each in found
         ]
         invocation.output.document(rows)
@@ -80,14 +131,23 @@ def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
             **asdict(each),
             "topics": _topics_text(each),
             "members": "stream" if each.by_stream and not each.members else each.members,
+            **_bounded(lags[each.group]),
         }
         for each in found
     ]
-    columns = ("group", "topics", "members", "model", "start")
-    invocation.output.table(rows, columns=columns)
+    columns = ("group", "topics", "members", *(_LAGS if with_lag else ("model", "start")))
+    invocation.output.table(rows, columns=columns, optional=("cause",))
     if not rows:
         config = invocation.client_config()
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
+
+
+def _bounded(lag: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a lag as a table shows it: one with messages that the group leaves out is a bound."""
+    if not lag["lag_is_upper_bound"]:
+        return dict(lag)
+    numbers = {each: lag[each] for each in _LAGS[:3] if lag[each] is not None}
+    return {**lag, **{name: f"<= {value}" for name, value in numbers.items()}}
 
 
 def _topics_text(found: GroupSummary) -> str:
@@ -313,7 +373,8 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
     fields = _summary_json(found)
-    del fields["by_stream"]  # a remark says so
+    for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
+        del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
     return {**fields, "topics": topics}
 
@@ -329,6 +390,7 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),
         "by_stream": found.by_stream,
+        "lag_is_upper_bound": found.lag_is_upper_bound,
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,
         "lag_s": found.lag_s,

@@ -430,6 +430,12 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             start=TEXT,
             unsubscribed=some(TEXT),
             by_stream=TRUTH,
+            lag_bytes=maybe(WHOLE),
+            lag_messages=maybe(WHOLE),
+            lag_s=maybe(NUMBER),
+            verdict=maybe(TEXT),
+            cause=maybe(TEXT),
+            lag_is_upper_bound=maybe(TRUTH),
         )
     ),
     "group describe": record(
@@ -440,6 +446,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
         by_stream=TRUTH,
+        lag_is_upper_bound=TRUTH,
         lag_bytes=maybe(WHOLE),
         lag_messages=maybe(WHOLE),
         lag_s=maybe(NUMBER),

@@ -185,6 +185,7 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
     assert described.lag_messages == MESSAGES - 2
     assert described.topics == {"t": ""}
     assert described.partitions[0].filter is None
+    assert not described.lag_is_upper_bound
     await commit("spark", {PARTITION: SIZE}, topic_ids=ids)
     assert await committed(factory) == 2 * SIZE
     await commit("spark", {PARTITION: SIZE}, topic_ids={"t": "of another topic"})
@@ -193,6 +194,17 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
         await commit("spark", {PARTITION: -1}, topic_ids=ids)
     with pytest.raises(InvalidArgument, match="use another group name"):
         await commit("spark", {PARTITION: SIZE}, topic_ids=ids, tags=["a"])
+
+
+async def test_the_lag_of_a_group_with_a_filter_is_told_as_an_upper_bound(
+    factory: aio.MessageFactory,
+) -> None:
+    ids = {"t": (await factory.admin.get_topic("t")).id}
+    await factory.admin.commit_progress("spark", {PARTITION: 0}, topic_ids=ids, tags=["b", "a"])
+    described = await factory.admin.describe_group("spark")
+    assert described.partitions[0].filter == "a || b"
+    assert described.lag_is_upper_bound
+    assert described.lag_messages == MESSAGES, "none of them has these tags"
 
 
 async def verdict(factory: aio.MessageFactory) -> LagVerdict:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vq.admin.groups import GroupDescription, GroupProgress
+from vq.admin.groups import GroupDescription, GroupMember, GroupProgress
 from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, judge_lag, why_stopped
 from vq.errors import InvalidArgument
 
@@ -101,6 +101,7 @@ def test_a_threshold_out_of_bounds_is_refused(given: dict[str, Any]) -> None:
         LagThresholds(**given)
 
 
+MEMBER = GroupMember("m", "h", 1, 1, ("t",), 0)
 BEHIND = GroupProgress(
     topic="t",
     partition=0,
@@ -134,6 +135,20 @@ def test_what_stops_a_group_is_told_of_its_progress(
     if cause is not None:
         verdict = judge_lag(progress.facts(members=1), LIMITS, now_s=NOW_S)
         assert verdict == ("stopped", cause)
+
+
+def test_the_worst_verdict_stands_for_a_group() -> None:
+    """Also a deleted topic, and that it reads nothing."""
+    found = GroupDescription("g", "clustering", "earliest", {"t": ""}, (), (MEMBER,), (BEHIND,))
+    assert found.worst_verdict(LIMITS, now_s=NOW_S) == ("ok", None)
+    old = replace(BEHIND, partition=1, lag_s=150.0)
+    both = replace(found, partitions=(BEHIND, old))
+    assert both.worst_verdict(LIMITS, now_s=NOW_S) == ("warning", "old")
+    gone = replace(found, deleted_topics=("u",))
+    assert gone.worst_verdict(LIMITS, now_s=NOW_S) == ("unknown", "topic_deleted")
+    assert replace(gone, members=()).worst_verdict(LIMITS, now_s=NOW_S)[0] == "stopped"
+    nothing = replace(found, topics={}, partitions=())
+    assert nothing.worst_verdict(LIMITS, now_s=NOW_S) == ("unknown", "no_topics")
 
 
 def test_a_description_is_judged_with_its_members_and_its_model() -> None:
