@@ -101,7 +101,7 @@ class Tree:
         self.put(ConsumerGroup.path(name), contract.encode())
         for number in range(members):
             path = Member.path(name, f"m{number}")
-            self.put(path, Member(host="h").encode(), ephemeral=True)
+            self.put(path, Member(host="h", topics=topics).encode(), ephemeral=True)
 
     def commit(self, group: str, topic: str, number: int, offset: int, **more: Any) -> None:
         now_ms = int(time.time() * 1000)

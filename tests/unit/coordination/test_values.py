@@ -151,8 +151,12 @@ GOLDEN: list[tuple[Value, str]] = [
     (GraceClock(counted_ms=60_000), '{"v": 1, "counted_ms": 60000}'),
     (
         ConsumerGroup(start="latest", topics={"t": "red"}),
-        ConsumerGroup(topics={"t": ""}, by_stream=True),
         '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',
+    ),
+    (
+        ConsumerGroup(topics={"t": ""}, by_stream=True),
+        '{"v": 1, "model": "clustering", "start": "earliest", "topics": {"t": ""}, '
+        '"by_stream": true}',
     ),
     (
         Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x"),
