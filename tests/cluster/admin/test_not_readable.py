@@ -1,5 +1,7 @@
 """A topic that is closed for reading is told as such: its brokers are well."""
 
+import asyncio
+
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import send
@@ -25,6 +27,7 @@ async def test_a_topic_that_is_not_readable_is_no_silent_broker(
     ids = {"t": (await admin.get_topic("t")).id}
     await admin.commit_progress("g", {TopicPartition("t", 0): 0}, topic_ids=ids)
     await admin.alter_topic("t", readable=False)
+    await asyncio.sleep(5)  # the broker has heard of it
     found = await admin.describe_group("g")
     verdicts = {found.verdict_on(each, LagThresholds(), now_s=2e9) for each in found.partitions}
     assert verdicts == {("unknown", "not_readable")}
@@ -40,12 +43,13 @@ async def test_a_topic_that_is_not_readable_is_no_silent_broker(
     with pytest.raises(PermissionRefused, match="topic t is not readable"):
         await admin.offsets_at_time("t", 0)
     with pytest.raises(PermissionRefused, match="topic t is not readable"):
-        await admin.plan_reset("g", Target(Goal.LATEST))
+        await admin.plan_reset("g", Target(goal=Goal.LATEST))
     with pytest.raises(PermissionRefused, match="topic t is not readable"):
         async for _ in streams.messages(client, "t", Begin()):
             pass
     assert client.clock.monotonic() - begun < 1
 
     await admin.alter_topic("t", readable=True)
+    await asyncio.sleep(5)
     found = await admin.describe_group("g")
     assert found.lag_messages == 1
