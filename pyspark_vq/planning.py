@@ -114,7 +114,7 @@ def topic_now(admin: Admin, name: str) -> TopicNow:
     topic = admin.get_topic(name)
     if not topic.settings.readable:  # brokers would refuse, and seem to be silent
         raise PermissionRefused(
-            f"topic {name!r} is not readable; `vq topic alter {name} --readable yes` opens it"
+            f"topic {name!r} is not readable; Admin.alter_topic({name!r}, readable=True) opens it"
         )
     return TopicNow(name, topic.id, admin.bounds(topic))
 

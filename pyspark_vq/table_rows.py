@@ -16,6 +16,7 @@ from vq.admin import (
     BrokerReport,
     DeletedTopic,
     GroupDescription,
+    GroupProgress,
     LagThresholds,
     PartitionEnds,
     TopicSummary,
@@ -30,7 +31,7 @@ THRESHOLDS: Final = LagThresholds()
 LAG_SCHEMA: Final = (
     "`group` string, topic string, `partition` int, owner string, `start` bigint, `end` bigint, "
     "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, "
-    "verdict string, cause string, error string"
+    "verdict string, cause string, error string, `filter` string"
 )
 TOPICS_SCHEMA: Final = (
     "topic string, id string, state string, partitions int, open map<string,int>, "
@@ -68,7 +69,8 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
             *lags,
             verdict,
             cause,
-            each.stopped or ("the broker does not answer" if each.end is None else None),
+            each.stopped or _why_no_end(each),
+            each.filter,
         )
     for topic in found.deleted_topics:
         error = f"there is no topic {topic!r}"
@@ -77,8 +79,15 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
         yield _without_partition(found.group, None, "no_topics", "the group reads no topic")
 
 
+def _why_no_end(found: GroupProgress) -> str | None:
+    """Return why the end of a partition is not known; None: it is."""
+    if found.end is not None:
+        return None
+    return "the broker does not answer" if found.readable else "the topic is not readable"
+
+
 def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:
-    return (group, topic, *(None,) * 8, "unknown", cause, error)
+    return (group, topic, *(None,) * 8, "unknown", cause, error, None)
 
 
 def group_error_row(group: str, error: str) -> Row:

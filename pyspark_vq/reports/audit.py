@@ -31,13 +31,13 @@ from pyspark_vq.reports.audit_joins import (
     judged,
     without_repeats,
 )
-from pyspark_vq.reports.audit_splits import Layout, splits_of
-from pyspark_vq.reports.contents import Checked, Finding, Split, check_split
+from pyspark_vq.reports.audit_splits import Layout, closed_layout, splits_of
+from pyspark_vq.reports.contents import UNKNOWN_KINDS, Checked, Finding, Split, check_split
 from pyspark_vq.reports.outputs import snapshot_name, write_snapshot
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import ContentCheck, HeldPartition, VerifiedArchive
-from vq.errors import UnknownTopic, VqError
+from vq.errors import PermissionRefused, UnknownTopic, VqError
 
 __all__ = ["FINDINGS", "Audit", "Wanted", "audit", "write_csv", "write_history"]
 
@@ -135,7 +135,7 @@ class Audit:
     @property
     def unknown(self) -> int:
         """How many ranges could not be checked."""
-        return self.counts.get("unreachable", 0)
+        return sum(self.counts.get(kind, 0) for kind in UNKNOWN_KINDS)
 
 
 def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
@@ -183,11 +183,15 @@ def read_layout(wanted: Wanted) -> Layout:
     every = []
     for name in names:
         try:
-            placements, ends = admin.placements(name), admin.bounds(name)
+            placements = admin.placements(name)
+            ends = admin.bounds(name)
         except UnknownTopic:
             if wanted.topics:
                 raise
             continue  # it was deleted meanwhile
+        except PermissionRefused as error:
+            every.append(closed_layout(name, len(placements), str(error)))
+            continue
         mine = by_topic.get(name, [])
         every.append(splits_of(placements, mine, errors, ends, brokers, copies=wanted.copies))
     return Layout.joined(every, names)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark_vq.reports.audit_splits import Layout
-from pyspark_vq.reports.contents import Checked, Finding, Split
+from pyspark_vq.reports.contents import UNKNOWN_KINDS, Checked, Finding, Split
 from vq.admin import ContentCheck, sequence_fault
 
 __all__ = ["PARTITIONS", "Joined", "join_splits", "judged", "without_repeats"]
@@ -186,7 +186,7 @@ def judged(rows: Iterable[Mapping[str, Any]], findings: Iterable[Finding]) -> li
     found = []
     for row in rows:
         mine = kinds.get((row["topic"], row["partition"]), [])
-        bad = any(kind != "unreachable" for kind in mine)
+        bad = any(kind not in UNKNOWN_KINDS for kind in mine)
         verdict = "bad" if bad else "unknown" if mine else "sound"
         unread = dict.fromkeys(_READ) if verdict == "unknown" and not row["batches"] else {}
         found.append({**row, **unread, "verdict": verdict, "findings": len(mine)})

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pyspark_vq.reports.audit import Audit
 from pyspark_vq.reports.charts import Bar, Html, Share, bars, shares
+from pyspark_vq.reports.contents import UNKNOWN_KINDS
 from pyspark_vq.reports.figures import UNKNOWN, count_text, moment_text, size_text
 from pyspark_vq.reports.page import Page, Section, Tile, card, render, table, tag
 
@@ -23,6 +24,7 @@ KINDS: Final = {
     "epoch": "it was written by an older master than the batch before",
     "time": "it was appended before the batch before",
     "unreachable": "nothing is known of it",
+    "not_readable": "nothing is known of it: the topic is closed for reading",
 }
 _VERDICTS: Final = {"sound": "ok", "unknown": "unknown", "bad": "stopped"}
 
@@ -69,7 +71,7 @@ def _findings(made: Audit, top: int) -> Section:
             label=f"{kind}: {meaning}",
             value=float(made.counts[kind]),
             shown=count_text(made.counts[kind]),
-            kind="unknown" if kind == "unreachable" else "stopped",
+            kind="unknown" if kind in UNKNOWN_KINDS else "stopped",
         )
         for kind, meaning in KINDS.items()
         if made.counts.get(kind)

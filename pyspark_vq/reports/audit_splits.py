@@ -14,7 +14,7 @@ from pyspark_vq.reports.contents import Copy, Finding, Split
 from vq import PartitionPlacement, Span
 from vq.admin import BrokerReport, HeldBlock, HeldPartition, PartitionEnds
 
-__all__ = ["SPLIT_BYTES", "Layout", "splits_of"]
+__all__ = ["SPLIT_BYTES", "Layout", "closed_layout", "splits_of"]
 
 #: A split has about so many bytes, and at least one block.
 SPLIT_BYTES: Final = 64 << 20
@@ -124,6 +124,13 @@ def splits_of(
                 if not each.is_whole and not (each is master and gaps)
             ]
     return Layout(tuple({each.topic for each in placements}), partitions, splits, findings)
+
+
+def closed_layout(topic: str, partitions: int, why: str) -> Layout:
+    """Return what there is to check of a topic that is closed for reading: nothing is known."""
+    numbers = range(partitions)
+    findings = [Finding(topic, n, 0, None, "not_readable", "", why) for n in numbers]
+    return Layout((topic,), {(topic, n): (None, None) for n in numbers}, [], findings)
 
 
 def _tiles(blocks: Iterable[HeldBlock], start: int, end: int) -> Iterator[tuple[int, int, bool]]:

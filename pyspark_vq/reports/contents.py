@@ -20,11 +20,12 @@ from vq.errors import (
     PartitionFailed,
     PartitionQuarantined,
     PartitionRangeElsewhere,
+    PermissionRefused,
     UnknownTopic,
     VqError,
 )
 
-__all__ = ["Checked", "Copy", "Finding", "Split", "check_split"]
+__all__ = ["UNKNOWN_KINDS", "Checked", "Copy", "Finding", "Split", "check_split"]
 
 #: What one request reads.
 READ_BYTES: Final = 4 << 20
@@ -86,6 +87,10 @@ class Split:
         return min(position + STEP_BYTES, stop)
 
 
+#: Kinds of findings that say that something could not be checked.
+UNKNOWN_KINDS: Final = frozenset({"unreachable", "not_readable"})
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something wrong with ``[start, end)``.
@@ -95,7 +100,8 @@ class Finding:
         ``vq.admin.FaultKind``;
             ``missing``: bytes are lost; ``unreadable``: the medium does not deliver them, or their
             archive is damaged; ``differs``: a copy has other batches, which are intact;
-            ``unreachable``: nothing is known of them; ``duplicate``: a message id is there twice;
+            ``unreachable``: nothing is known of them; ``not_readable``: nor is it, since the topic
+            is closed for reading; ``duplicate``: a message id is there twice;
             ``archive``: it is not what the node knows of it.
         node: Whose bytes these are; "": all of them, or it is not known.
         detail: For people.
@@ -219,6 +225,9 @@ def _scan(
             continue
         except PartitionRangeElsewhere as error:
             _leave(checked, check, split.end, "missing", node, error)
+            return
+        except PermissionRefused as error:
+            _leave(checked, check, split.end, "not_readable", node, error)
             return
         except VqError as error:
             _leave(checked, check, split.end, "unreachable", node, error)

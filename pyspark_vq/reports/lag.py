@@ -25,6 +25,7 @@ from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import GroupContract, GroupView, LagThresholds, TopicState
+from vq.admin.groups import NOT_READABLE, NOT_SUBSCRIBED
 from vq.admin.lag_rules import VERDICTS
 
 #: Below the directory of reports: the rows, and what they are rolled up to.
@@ -240,7 +241,7 @@ def pairs_of(
             state = states.get(topic)
             problem = _problem(topic, state)
             if problem is None and topic in each.unsubscribed:
-                problem = "not_subscribed", _NOT_SUBSCRIBED.format(group=each.group, topic=topic)
+                problem = NOT_SUBSCRIBED, _NOT_SUBSCRIBED.format(group=each.group, topic=topic)
             if problem is not None:
                 problems.append((each.group, topic, each.members, *problem))
             elif state is not None:
@@ -253,6 +254,8 @@ def pairs_of(
                         each.members,
                         each.model,
                         each.start,
+                        each.by_stream,
+                        each.topics[topic],
                     )
                 )
     return pairs, problems
@@ -268,6 +271,8 @@ def _problem(topic: str, state: TopicState | None) -> tuple[str, str] | None:
         return "topic_deleted", f"topic {topic!r} is {state.phase}"
     if state.phase != _READY:
         return "topic_not_ready", f"topic {topic!r} is {state.phase}"
+    if not state.readable:
+        return NOT_READABLE, f"Admin.alter_topic({topic!r}, readable=True) opens it"
     return None
 
 

@@ -24,6 +24,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "topic_deleted": "the topic was deleted",
     "topic_not_ready": "the topic is not ready",
     "topic_unreadable": "the topic cannot be read in ZooKeeper",
+    "not_readable": "the topic is closed for reading",
     "broadcasting": "each member has progress of its own",
     "place_unreadable": "the group's place cannot be read in ZooKeeper",
     "needs_reset": "only a reset lets the group go on",
@@ -75,7 +76,8 @@ def lag_page(report: LagReport) -> Page:
         ),
         sections=tuple(_sections(report)),
         footer="Lags are sums of what is known; an unknown one is never counted as 0. A lag in "
-        "seconds is the age of the oldest message that a group has not handled.",
+        "seconds is the age of the oldest message that a group has not handled. Of a group that "
+        "filters by tag, messages with other tags lie in its lag, too: it is an upper bound (≤).",
     )
 
 
@@ -197,9 +199,9 @@ def _worst(report: LagReport) -> Html:
                 each["group"],
                 _or(each["topic"], "-"),
                 _or(each["partition"], "-"),
-                size_text(each["lag_bytes"]),
-                count_text(each["lag_messages"]),
-                seconds_text(each["lag_seconds"]),
+                _bounded(size_text(each["lag_bytes"]), each["filter"]),
+                _bounded(count_text(each["lag_messages"]), each["filter"]),
+                _bounded(seconds_text(each["lag_seconds"]), each["filter"]),
                 _trend(each),
                 _or(each["owner"], "-"),
                 _cause(each),
@@ -250,6 +252,11 @@ def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
 def _known(text: str, unknown: int) -> str:
     """Return a sum that lacks so many unknown parts as such."""
     return f"≥ {text}" if unknown and text != UNKNOWN else text
+
+
+def _bounded(text: str, message_filter: str | None) -> str:
+    """Return a lag in which messages of other tags may lie as the upper bound that it is."""
+    return f"≤ {text}" if message_filter and text != UNKNOWN else text
 
 
 def _or(value: Any, otherwise: str) -> str:

@@ -59,7 +59,7 @@ class Load:
 #: The topics of each group; what the driver knows.
 PAIRS: Final = (
     "`group` string, topic string, topic_id string, partitions int, members int, model string, "
-    "begins string"
+    "begins string, by_stream boolean, `filter` string"
 )
 #: What has no partitions to tell of, and why.
 PROBLEMS: Final = "`group` string, topic string, members int, problem string, detail string"

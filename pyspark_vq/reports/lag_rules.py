@@ -26,6 +26,8 @@ PROBLEMS: Final = (
     "topic_deleted",
     "topic_not_ready",
     "topic_unreadable",
+    "not_readable",
+    "not_subscribed",
     "broadcasting",
     "place_unreadable",
 )
@@ -61,6 +63,7 @@ SCHEMA: Final = StructType(
         StructField("committed_s", DoubleType()),
         StructField("trend", StringType()),
         StructField("trend_bytes_per_s", DoubleType()),
+        StructField("filter", StringType()),
     ]
 )
 
@@ -294,6 +297,7 @@ JUDGED: Final = (
     "owner",
     "committed_ms",
     "unmoved_s",
+    "by_stream",
 )
 
 
@@ -313,6 +317,7 @@ def facts_of(
     owner: str | None,
     committed_ms: int | None,
     unmoved_s: float | None,
+    by_stream: bool | None,
 ) -> LagFacts:
     """Return what is judged of one row, from its columns ``JUDGED``."""
     return LagFacts(
@@ -328,6 +333,7 @@ def facts_of(
         lag_messages=lag_messages,
         lag_s=lag_seconds,
         members=members or 0,
+        by_stream=bool(by_stream),
         has_owner=owner is not None,
         committed_ms=committed_ms,
         unmoved_s=unmoved_s,

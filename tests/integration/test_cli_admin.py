@@ -117,6 +117,31 @@ def test_a_group_is_shifted_and_deleted(cluster: ProcessCluster) -> None:
     assert (gone.returncode, b"no consumer group 's'" in gone.stderr) == (1, True)
 
 
+def test_groups_are_listed_with_their_lag(cluster: ProcessCluster) -> None:
+    """With the worst verdict of each; the lag of one that filters by tag is an upper bound."""
+    cluster.vq_json("topic", "create", "lagging", "--partitions", "2")
+    cluster.vq_json("produce", "lagging", "--tag", "a", stdin=b"1\n")
+    assert lines(cluster, "lagging", "--group", "all-tags", "--max", "1") == ["1"]
+    assert lines(cluster, "lagging", "--group", "one-tag", "--tag", "a", "--max", "1") == ["1"]
+    cluster.vq_json("produce", "lagging", "--tag", "b", stdin=b"2\n3\n")
+
+    def listed(*options: str) -> dict[str, dict[str, object]]:
+        return {each["group"]: each for each in cluster.vq_json("group", "list", *options)}
+
+    found = listed("--lag")
+    for name, is_bound in (("all-tags", False), ("one-tag", True)):
+        row = found[name]
+        assert (row["lag_messages"], row["lag_is_upper_bound"]) == (2, is_bound)
+        assert (row["verdict"], row["cause"]) == ("stopped", "no_members")
+        assert row["lag_bytes"] == cluster.vq_json("group", "describe", name)["lag_bytes"]
+    assert listed()["all-tags"]["lag_bytes"] is None
+    table = cluster.vq("group", "list", "--lag").stdout.decode().splitlines()
+    assert any(line.startswith("one-tag\t") and "\t<= 2\t" in line for line in table)
+    shown = cluster.vq("group", "describe", "one-tag")
+    assert b"messages with other tags lie in its lag, too: it is an upper bound" in shown.stderr
+    assert b"upper bound" not in cluster.vq("group", "describe", "all-tags").stderr
+
+
 def test_a_broker_group_is_taken_out_of_the_cluster(cluster: ProcessCluster) -> None:
     broker = cluster.add("b3")
     cluster.vq_json("topic", "create", "leaves", "--partitions", "6")

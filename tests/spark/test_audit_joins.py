@@ -1,12 +1,13 @@
 """Splits cover what a partition should have, and what several of them show is told once."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import google_crc32c
 import pytest
 
-from pyspark_vq.reports import audit_splits
-from pyspark_vq.reports.audit_joins import join_splits, without_repeats
+from pyspark_vq.reports import audit, audit_splits
+from pyspark_vq.reports.audit_joins import join_splits, judged, without_repeats
 from pyspark_vq.reports.audit_splits import Layout, splits_of
 from pyspark_vq.reports.contents import Checked, Copy, Finding, Split
 from vq import Address, PartitionPlacement, Span, StatusResult
@@ -20,6 +21,7 @@ from vq.admin import (
     PartitionEnds,
 )
 from vq.admin import contents as admin_contents
+from vq.errors import PermissionRefused
 from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
 from vq.store.record import encode_record
 
@@ -133,6 +135,31 @@ def test_ranges_of_a_partition_that_moved_are_read_where_they_are() -> None:
         ("b1", 40, 100),
         ("b2", 100, 130),
     ]
+
+
+def test_a_topic_that_is_closed_for_reading_is_unknown_for_a_cause_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its brokers answer: they refuse."""
+
+    def refuse(_: str) -> None:
+        raise PermissionRefused("topic t is not readable")
+
+    admin = SimpleNamespace(
+        placements=lambda _: [placed(("b1", 0, None))],
+        bounds=refuse,
+        list_topics=lambda: [SimpleNamespace(name="t")],
+        cluster_status=lambda: SimpleNamespace(brokers=[broker("b1/n1")]),
+        list_blocks=lambda _: ([held("b1/n1", (0, 10))], []),
+    )
+    monkeypatch.setattr(audit, "factory_of", lambda _: SimpleNamespace(admin=admin))
+    found = audit.read_layout(audit.Wanted(connect=cast("Any", None), now_s=0))
+    [finding] = found.findings
+    assert (finding.kind, finding.partition, found.splits) == ("not_readable", 0, [])
+    assert "topic t is not readable" in finding.detail
+    joined = join_splits([], found)
+    [row] = judged(joined.partitions, found.findings)
+    assert (row["verdict"], row["messages"]) == ("unknown", None)
 
 
 def test_silent_nodes_are_unknown_and_never_sound() -> None:

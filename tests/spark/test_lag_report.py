@@ -101,7 +101,7 @@ class Tree:
         self.put(ConsumerGroup.path(name), contract.encode())
         for number in range(members):
             path = Member.path(name, f"m{number}")
-            self.put(path, Member(host="h").encode(), ephemeral=True)
+            self.put(path, Member(host="h", topics=topics).encode(), ephemeral=True)
 
     def commit(self, group: str, topic: str, number: int, offset: int, **more: Any) -> None:
         now_ms = int(time.time() * 1000)
@@ -154,7 +154,8 @@ def test_two_snapshots_of_a_cluster(
         assert len(rows) == 2 * len(partitions) + len(WANTED) - len(partitions)
         check_rows(rows, sent, counted=True)
         assert {row["trend"] for row in rows.values()} == {""}
-        assert (first["groups"], first["rows"], first["silent"]) == (15, len(rows), {})
+        assert {key[0] for key, row in rows.items() if row["filter"]} == {"behind"}
+        assert (first["groups"], first["rows"], first["silent"]) == (16, len(rows), {})
 
         live, dead = partition_of(rows, "b1"), partition_of(rows, "b2")
         tree.commit("behind", "orders", int(live), sent[int(live)][15])
@@ -193,7 +194,10 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
     """Make a group of every kind; all but the hostile one are of this test's own making."""
     end = {number: offsets[-1] for number, offsets in sent.items()}
     tree.group("behind", "orders")
+    contract = ConsumerGroup(topics={"orders": "a || b"})
+    tree.put(ConsumerGroup.path("behind"), contract.encode())
     tree.group("alone", "orders", members=0)
+    tree.group("stream", "orders", members=0, by_stream=True)
     tree.group("fresh", "orders", start="latest")
     tree.group("owned", "orders", "idle", "dropped")
     tree.group("held", "orders")
@@ -212,6 +216,7 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
         tree.own("behind", "orders", number)
         tree.commit("behind", "orders", number, sent[number][5])
         tree.commit("alone", "orders", number, sent[number][19])
+        tree.commit("stream", "orders", number, sent[number][19])
         tree.own("owned", "orders", number)
         tree.commit("owned", "orders", number, end[number])
         tree.commit("held", "orders", number, end[number], stopped="the data are damaged")
@@ -230,6 +235,7 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
 WANTED: Final[dict[tuple[str, str], tuple[int | None, str, str]]] = {
     ("behind", "orders"): (15, "ok", ""),
     ("alone", "orders"): (1, "stopped", "no_members"),
+    ("stream", "orders"): (1, "ok", ""),
     ("fresh", "orders"): (0, "ok", ""),
     ("owned", "orders"): (0, "ok", ""),
     ("owned", "idle"): (0, "ok", ""),

@@ -32,22 +32,23 @@ FACTS = {
     "has_owner": True,
     "committed_ms": 8,
     "unmoved_s": 9.5,
+    "by_stream": True,
     "problem": None,
 }
 COLUMNS = (
     "n int, problem string, held string, other_topic boolean, stopped string, "
     "placement_error string, committed bigint, start bigint, `end` bigint, lag_bytes bigint, "
     "lag_messages bigint, lag_seconds double, members int, owner string, committed_ms bigint, "
-    "unmoved_s double"
+    "unmoved_s double, by_stream boolean"
 )
 
 
 def test_facts_are_those_of_the_columns() -> None:
-    cells = (None, None, True, "why", None, 1, 2, 3, 4, 5, 6.5, 7, "m", 8, 9.5)
+    cells = (None, None, True, "why", None, 1, 2, 3, 4, 5, 6.5, 7, "m", 8, 9.5, True)
     assert lag_rules.facts_of(*cells) == LagFacts(**FACTS)  # type: ignore[arg-type]
     none = lag_rules.facts_of(*[None] * len(lag_rules.JUDGED))
     assert none == LagFacts()
-    assert lag_rules.facts_of("gone", "held", *[None] * 2, "lost", *[None] * 10) == LagFacts(
+    assert lag_rules.facts_of("gone", "held", *[None] * 2, "lost", *[None] * 11) == LagFacts(
         problem="gone", needs_reset=True, no_placement=True
     )
 
@@ -55,8 +56,11 @@ def test_facts_are_those_of_the_columns() -> None:
 @pytest.mark.slow
 def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
     """A row for each kind of verdict; the bounds are in ``tests/unit/admin/test_lag_rules.py``."""
-    nothing: tuple[Any, ...] = (None,) * 15
-    fine = (None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000, None)
+    nothing: tuple[Any, ...] = (None,) * 16
+    fine = (
+        *(None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000),
+        *(None, False),
+    )
     rows = [
         nothing,
         ("broadcasting", *nothing[1:]),
@@ -64,8 +68,9 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         fine,
         (*fine[:6], 11, *fine[7:]),
         (*fine[:10], 99.0, *fine[11:]),
-        (*fine[:14], 300.0),
+        (*fine[:14], 300.0, False),
         (*fine[:11], 0, *fine[12:]),
+        (*fine[:11], 0, None, *fine[13:15], True),
         (*fine[:10], None, *fine[11:]),
     ]
     frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], COLUMNS)
@@ -80,6 +85,7 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         ("warning", "old"),
         ("stalled", "unmoved"),
         ("stopped", "no_members"),
+        ("ok", None),
         ("unknown", "not_measured"),
     ]
 
@@ -125,9 +131,9 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     )
     pairs = spark.createDataFrame(
         [
-            ("g", "t", "id", 7, 1, "clustering", "earliest"),
-            ("late", "t", "id", 7, 1, "clustering", "latest"),
-            ("all", "t", "id", 7, 1, "broadcasting", "earliest"),
+            ("g", "t", "id", 7, 1, "clustering", "earliest", False, "a || b"),
+            ("late", "t", "id", 7, 1, "clustering", "latest", False, None),
+            ("all", "t", "id", 7, 1, "broadcasting", "earliest", False, None),
         ],
         lag_reading.PAIRS,
     )
@@ -172,6 +178,8 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     assert found["late", 1] == (200, 900, 700)
     assert found["late", 2] == (None, 700, None)
     assert found["all", 0] == (None, 1_000, None)
+    filters = {(row["group"], row["filter"]) for row in rows.collect()}
+    assert filters == {("g", "a || b"), ("late", None), ("all", None)}
     whys = {row["partition"]: row["ends_error"] for row in ends.collect()}
     assert whys == {
         0: None,
@@ -364,8 +372,11 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
         TopicState(topic="deleted", partitions=1, phase="deleted"),
         TopicState(topic="half", partitions=1, phase="creating"),
         TopicState(topic="broken", error="damaged"),
+        TopicState(topic="shut", id="z", partitions=1, readable=False),
     ]
-    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never"), "")
+    read = dict.fromkeys(("t", "closed", "deleted", "half", "broken", "never", "shut"), "") | {
+        "t": "a"
+    }
     contracts = [
         GroupContract(group="g", members=2, topics=read),
         GroupContract(group="empty", members=1),
@@ -373,14 +384,15 @@ def test_what_has_no_partitions_to_tell_of_has_a_row_of_its_own() -> None:
     ]
     pairs, problems = lag.pairs_of(contracts, topics)
     assert pairs == [
-        ("g", "closed", "y", 1, 2, "clustering", "earliest"),
-        ("g", "t", "x", 2, 2, "clustering", "earliest"),
+        ("g", "closed", "y", 1, 2, "clustering", "earliest", False, ""),
+        ("g", "t", "x", 2, 2, "clustering", "earliest", False, "a"),
     ]
     assert [(row[0], row[1], row[3]) for row in problems] == [
         ("g", "broken", "topic_unreadable"),
         ("g", "deleted", "topic_deleted"),
         ("g", "half", "topic_not_ready"),
         ("g", "never", "topic_deleted"),
+        ("g", "shut", "not_readable"),
         ("empty", None, "no_topics"),
         ("odd", None, "group_unreadable"),
     ]

@@ -251,6 +251,7 @@ def test_a_stream_waits_for_a_broker_and_reads_the_other_partitions(
             producer.send_sync(vq.Message("waits", b"d", key=away), timeout=30)
         block_until(lambda: len(rows) == 4, rows)
         block_until(lambda: committed(factory, "spark-waits")[1] == 0, "the group has no lag")
+        assert factory.admin.describe_group("spark-waits").by_stream, "and it needs no members"
     finally:
         running.stop()
         if not cluster.brokers["b2"].running:

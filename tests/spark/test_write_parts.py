@@ -251,6 +251,12 @@ def test_the_rows_of_a_group_have_the_verdicts_of_the_lag_report() -> None:
     )
     [radio, _] = told(replace(found, model="broadcasting"))
     assert (radio["cause"], radio["lag_bytes"], radio["end"]) == ("broadcasting", None, 9)
+    wanted = replace(found, partitions=(replace(place, filter="a"),))
+    assert [each["filter"] for each in told(wanted)] == ["a", None]
+    shut = replace(found, partitions=(replace(place, end=None, lag_bytes=None, readable=False),))
+    [closed, _] = told(shut)
+    assert (closed["verdict"], closed["cause"]) == ("unknown", "not_readable")
+    assert closed["error"] == "the topic is not readable"
     [nothing] = told(replace(found, topics={}, deleted_topics=(), partitions=()))
     assert (nothing["group"], nothing["cause"]) == ("g", "no_topics")
     broken = dict(zip(names, group_error_row("g", "why"), strict=True))

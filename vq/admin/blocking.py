@@ -404,9 +404,9 @@ class Admin:
     ) -> None:
         """Write how far a group is whose readers are no members, such as a Spark query.
 
-        So its lag is seen. The first commit makes the group. An offset that is lower than the
-        committed one changes nothing, unless that one is of a topic that was deleted since. May be
-        repeated.
+        So its lag is seen, and judged by how it moves: ``by_stream`` of its description is True.
+        The first commit makes the group. An offset that is lower than the committed one changes
+        nothing, unless that one is of a topic that was deleted since. May be repeated.
 
         Args:
             group: Its name; nobody else may read with it.
@@ -429,6 +429,7 @@ class Admin:
 
         Raises:
             UnknownTopic: There is no such topic.
+            PermissionRefused: It is not readable.
         """
         return self._run(self._admin.bounds(topic))
 
@@ -439,6 +440,7 @@ class Admin:
 
         Raises:
             UnknownTopic: There is no such topic.
+            PermissionRefused: It is not readable.
         """
         return self._run(self._admin.offsets_at_time(topic, time_ms))
 

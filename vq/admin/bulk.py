@@ -60,6 +60,7 @@ class GroupContract:
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         error: Why it cannot be read; "" when it can.
         unsubscribed: Topics that none of its members subscribes to; none without members.
+        by_stream: A stream that is no member writes the group's progress.
     """
 
     group: str
@@ -69,6 +70,7 @@ class GroupContract:
     start: str = "earliest"
     error: str = ""
     unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
 
 
 async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
@@ -136,6 +138,7 @@ def _contract(
         model=value.model,
         start=value.start,
         unsubscribed=() if read is None else tuple(sorted(set(value.topics) - read)),
+        by_stream=value.by_stream,
     )
 
 

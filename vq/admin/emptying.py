@@ -35,12 +35,14 @@ class GroupDrain:
         members: How many live consumers of it read the topic; None: it cannot be read.
         behind: Its progress in each partition of which it has not committed the end.
         error: Why it cannot be read; "": it can.
+        by_stream: A stream that is no member writes its progress.
     """
 
     group: str
     members: int | None
     behind: tuple[GroupProgress, ...] = ()
     error: str = ""
+    by_stream: bool = False
 
     @property
     def done(self) -> bool:
@@ -164,7 +166,7 @@ async def _group(
         progress(inspector, nodes, placement, count=False) for placement in view.partitions
     )
     behind = tuple(each for each in told if not _is_done(each, closed.ends.get(each.partition)))
-    return GroupDrain(name, members, behind)
+    return GroupDrain(name, members, behind, by_stream=nodes.contract.by_stream)
 
 
 def _is_done(found: GroupProgress, end: int | None) -> bool:

@@ -1,8 +1,9 @@
 """How far all consumer groups are behind, read at one time by one reader."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from vq.admin.groups import GroupProgress, progress, read_nodes
+from vq.admin.groups import GroupDescription, description, progress, read_nodes
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import groups
@@ -13,6 +14,8 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
+#: Partitions of all groups together that one look asks brokers about.
+PARTITIONS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +25,16 @@ class GroupLags:
     Attributes:
         time_ms: When the look ended, in milliseconds since 1970; 0: there was none.
         took_s: How long it took.
-        members: For each group, how many consumers are alive.
-        progress: For each group, how far it is in each partition.
-        failed: Groups that could not be read this time.
-        left_out: Partitions beyond the bound.
+        groups: Each group by name, with its progress in the partitions within the bound.
+        failed: How many groups could not be read this time.
+        left_out: By group, how many of its partitions are beyond the bound.
     """
 
     time_ms: int = 0
     took_s: float = 0.0
-    members: dict[str, int] = field(default_factory=dict)
-    progress: dict[str, tuple[GroupProgress, ...]] = field(default_factory=dict)
+    groups: dict[str, GroupDescription] = field(default_factory=dict)
     failed: int = 0
-    left_out: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 async def look_at_groups(cluster: ClusterClient, *, count: bool, partitions_max: int) -> GroupLags:
@@ -52,9 +53,9 @@ async def look_at_groups(cluster: ClusterClient, *, count: bool, partitions_max:
     """
     begun = cluster.clock.monotonic()
     inspector = Inspector(cluster)
-    members: dict[str, int] = {}
-    found: dict[str, tuple[GroupProgress, ...]] = {}
-    failed = left_out = 0
+    found: dict[str, GroupDescription] = {}
+    left_out: dict[str, int] = {}
+    failed = 0
     room = partitions_max
     for name in await groups.list_groups(cluster.coordinator):
         try:
@@ -71,9 +72,9 @@ async def look_at_groups(cluster: ClusterClient, *, count: bool, partitions_max:
             logger.warning("group cannot be read", group=name, error=error)
             failed += 1
             continue
-        members[name] = len(nodes.members)
-        found[name] = tuple(told)
-        left_out += len(placements) - len(told)
+        found[name] = description(name, nodes, told)
+        if len(told) < len(placements):
+            left_out[name] = len(placements) - len(told)
         room -= len(told)
     now = cluster.clock.monotonic()
-    return GroupLags(cluster.clock.wall_ms(), now - begun, members, found, failed, left_out)
+    return GroupLags(cluster.clock.wall_ms(), now - begun, found, failed, left_out)

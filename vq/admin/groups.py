@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.admin.changes import ResetUnknown, unknown_when_cut
-from vq.admin.lag_rules import LagFacts, LagThresholds, LagVerdict, judge_lag
+from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, forgetting, groups, topics
@@ -24,6 +24,8 @@ from vq.model import PartitionPlacement, TopicPartition
 logger = get_logger(__name__)
 #: The problem of a topic that none of the group's members subscribes to: nothing is expected there.
 NOT_SUBSCRIBED: Final = "not_subscribed"
+#: That of a topic that is closed for reading: nobody gets on there, and brokers tell no ends.
+NOT_READABLE: Final = "not_readable"
 
 
 # list -----------------------------------------------------------------------------------------
@@ -39,6 +41,7 @@ class GroupSummary:
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
             members.
+        by_stream: A stream that is no member writes its progress.
     """
 
     group: str
@@ -47,6 +50,7 @@ class GroupSummary:
     model: str
     start: str
     unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
 
 
 async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
@@ -89,6 +93,7 @@ async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
         contract.model,
         contract.start,
         unsubscribed_of(contract, members),
+        contract.by_stream,
     )
 
 
@@ -125,7 +130,8 @@ class GroupProgress:
         partition: Its number.
         owner: The member that consumes it now; None: no member does.
         committed: Everything before this offset is done; None: nothing was committed.
-        start, end: Where the partition starts and ends; None: its broker does not answer.
+        start, end: Where the partition starts and ends; None: its broker does not answer, or the
+            topic is not readable.
         lag_bytes: What lies between the group's place and the end; None: unknown.
         lag_messages: The same in messages; None: unknown, or not counted.
         lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
@@ -140,6 +146,9 @@ class GroupProgress:
         needs_reset: The group goes on only after a reset.
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
+        readable: The topic is open for reading.
+        filter: The tags that the group reads of the topic. Messages with other tags lie in its lag,
+            too: the numbers are upper bounds. None: it reads all messages.
     """
 
     topic: str
@@ -161,17 +170,22 @@ class GroupProgress:
     needs_reset: bool = False
     other_topic: bool = False
     subscribed: bool = True
+    readable: bool = True
+    filter: str | None = None
 
     @property
     def beyond_end(self) -> bool:
         """Whether the committed offset lies beyond the end: messages were lost there."""
         return self.committed is not None and self.end is not None and self.committed > self.end
 
-    def facts(self, *, members: int = 0, problem: str | None = None) -> LagFacts:
+    def facts(
+        self, *, members: int = 0, by_stream: bool = False, problem: str | None = None
+    ) -> LagFacts:
         """Return what ``vq.admin.judge_lag`` judges.
 
         Args:
             members: How many live consumers the group has.
+            by_stream: A stream that is no member writes its progress.
             problem: Why nothing can be told; None: something can.
         """
         return LagFacts(
@@ -186,6 +200,7 @@ class GroupProgress:
             lag_messages=self.lag_messages,
             lag_s=self.lag_s,
             members=members,
+            by_stream=by_stream,
             has_owner=self.owner is not None,
             committed_ms=self.committed_ms,
         )
@@ -204,6 +219,7 @@ class GroupDescription:
         unsubscribed: Topics that none of its members subscribes to; none without members.
         members: The live consumers, sorted by name.
         partitions: The group's progress, by topic and partition.
+        by_stream: A stream that is no member writes the group's progress.
     """
 
     group: str
@@ -214,6 +230,7 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupProgress, ...]
     unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
 
     def verdict_on(
         self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
@@ -226,10 +243,26 @@ class GroupDescription:
             now_s: The present time, in seconds since 1970.
         """
         problem = self.model if self.model == "broadcasting" else None
+        if problem is None and not progress.readable:
+            problem = NOT_READABLE
         if problem is None and not progress.subscribed:
             problem = NOT_SUBSCRIBED
-        facts = progress.facts(members=len(self.members), problem=problem)
+        members = len(self.members)
+        facts = progress.facts(members=members, by_stream=self.by_stream, problem=problem)
         return judge_lag(facts, thresholds, now_s=now_s)
+
+    def worst_verdict(self, thresholds: LagThresholds, *, now_s: float) -> LagVerdict:
+        """Return the worst of the verdicts on its partitions; see ``verdict_on``."""
+        found = [self.verdict_on(each, thresholds, now_s=now_s) for each in self.partitions]
+        if self.deleted_topics:
+            found.append(LagVerdict("unknown", "topic_deleted"))
+        nothing = LagVerdict("unknown", "no_topics")
+        return min(found, key=lambda each: VERDICTS.index(each.verdict), default=nothing)
+
+    @property
+    def lag_is_upper_bound(self) -> bool:
+        """Whether messages that the group filters out lie in its lag."""
+        return any(each.filter is not None for each in self.partitions)
 
     @property
     def lag_bytes(self) -> int | None:
@@ -298,6 +331,7 @@ def description(
         members=tuple(_member(view, told) for view in nodes.members.values()),
         partitions=told,
         unsubscribed=unsubscribed_of(contract, nodes.members),
+        by_stream=contract.by_stream,
     )
 
 
@@ -349,11 +383,12 @@ async def progress(
     committed = nodes.offsets.get(partition)
     owner = nodes.owners.get(partition)
     elsewhere = stopped = ""
+    view = nodes.topics.get(placement.topic)
+    readable = view is None or view.settings.readable
     if committed is not None:
-        view = nodes.topics.get(placement.topic)
         elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
         stopped = committed.stopped or elsewhere  # the next member finds that out
-    ends = await inspector.ends(placement)
+    ends = await inspector.ends_if_told(placement) if readable else None
     begin = start = end = None
     if ends is not None:
         start, end = ends.earliest, ends.latest
@@ -391,6 +426,8 @@ async def progress(
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
+        readable=readable,
+        filter=nodes.contract.topics.get(placement.topic) or None,
     )
 
 

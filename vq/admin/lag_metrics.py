@@ -10,23 +10,24 @@ from vq.admin.group_lags import GroupLags
 from vq.admin.groups import GroupProgress
 from vq.admin.lag_rules import why_stopped
 
+_FILTERED: Final = " Of a group with a filter, messages with other tags count, too."
 _Number = Callable[[GroupProgress], float | None]
 
 #: What is told of each partition of a group: name, meaning, number.
 _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
     (
         "vq_group_lag_bytes",
-        "Bytes between the place of the group and the end of the partition.",
+        f"Bytes between the place of the group and the end of the partition.{_FILTERED}",
         lambda each: each.lag_bytes,
     ),
     (
         "vq_group_lag_messages",
-        "The same in messages; none with --no-count, or where a broker cannot tell.",
+        f"The same in messages; none with --no-count, or where a broker cannot tell.{_FILTERED}",
         lambda each: each.lag_messages,
     ),
     (
         "vq_group_lag_seconds",
-        "Age of the oldest message that the group has not handled; 0 if it has all.",
+        f"Age of the oldest message that the group has not handled; 0 if it has all.{_FILTERED}",
         lambda each: each.lag_s,
     ),
     (
@@ -62,27 +63,31 @@ def lag_families(found: GroupLags, *, failed_looks: int = 0) -> Iterator[Metric]
     members = GaugeMetricFamily(
         "vq_group_members", "Live consumers of the group.", labels=("group",)
     )
-    for group, count in found.members.items():
-        members.add_metric((group,), count)
+    for group, told in found.groups.items():
+        members.add_metric((group,), len(told.members))
     yield members
     for name, meaning, number in _PARTITIONS:
         family = GaugeMetricFamily(name, meaning, labels=("group", "topic", "partition"))
-        for group, progress in found.progress.items():
-            for each in progress:
+        for group, told in found.groups.items():
+            for each in told.partitions:
                 value = number(each)
                 if value is not None:
                     family.add_metric((group, each.topic, str(each.partition)), value)
         yield family
     looked = found.time_ms > 0
-    for name, meaning, told in (
+    for name, meaning, count in (
         ("look_timestamp_seconds", "When the groups were read.", found.time_ms / 1000),
         ("look_seconds", "How long that took.", found.took_s),
         ("unread_groups", "Groups that could not be read that time.", found.failed),
-        ("left_out_partitions", "Partitions of groups beyond the bound.", found.left_out),
+        (
+            "left_out_partitions",
+            "Partitions of groups beyond the bound.",
+            sum(found.left_out.values()),
+        ),
     ):
         own = GaugeMetricFamily(f"vq_lag_exporter_{name}", meaning)
         if looked:
-            own.add_metric((), told)
+            own.add_metric((), count)
         yield own
     failures = GaugeMetricFamily(
         "vq_lag_exporter_failed_looks",

@@ -11,7 +11,7 @@ these. The first rule that fits counts; docs/howto/report-lag.md tells what to d
     unknown   placement     where the partition lives cannot be read
               broker_silent the lag is not known: a broker does not answer, or cannot read its log
     ok                      nothing lies behind the group's place, and nothing was deleted unread
-    stopped   no_members    something does, and the group has no consumer
+    stopped   no_members    something does, and the group has no consumer, nor does a stream read
     stalled   unmoved       something does, and nothing was committed for ``stalled_after_s``
     warning   overtaken     messages were deleted before the group read them
               no_owner      no member consumes the partition, although the group has members
@@ -81,6 +81,7 @@ class LagFacts:
         lag_bytes, lag_messages: What lies behind the group's place.
         lag_s: The age in seconds of the oldest message in it.
         members: Live consumers of the group.
+        by_stream: A stream that is no member writes the group's progress, so it needs no members.
         has_owner: One of them consumes the partition.
         committed_ms: When it was committed, in milliseconds since 1970.
         unmoved_s: For how long earlier looks have seen the same offset, with something behind it.
@@ -98,6 +99,7 @@ class LagFacts:
     lag_messages: int | None = None
     lag_s: float | None = None
     members: int = 0
+    by_stream: bool = False
     has_owner: bool = False
     committed_ms: int | None = None
     unmoved_s: float | None = None
@@ -140,13 +142,13 @@ def judge_lag(facts: LagFacts, thresholds: LagThresholds, *, now_s: float) -> La
         return LagVerdict("unknown", "broker_silent")
     if facts.lag_bytes == 0 and not facts.is_overtaken:
         return LagVerdict("ok")
-    if facts.lag_bytes > 0 and not facts.members:
+    if facts.lag_bytes > 0 and not facts.members and not facts.by_stream:
         return LagVerdict("stopped", "no_members")
     if facts.lag_bytes > 0 and _is_unmoved(facts, thresholds.stalled_after_s, now_s):
         return LagVerdict("stalled", "unmoved")
     if facts.is_overtaken:
         return LagVerdict("warning", "overtaken")
-    if not facts.has_owner:
+    if not facts.has_owner and facts.members:
         return LagVerdict("warning", "no_owner")
     return _by_size(facts, thresholds)
 

@@ -14,7 +14,7 @@ from vq.client.kinds import check_whole
 from vq.coordination import topics
 from vq.coordination.coordinator import Unreadable
 from vq.coordination.reading import gather_all
-from vq.errors import InvalidArgument, TimedOut, Unreachable, VqError
+from vq.errors import InvalidArgument, PermissionRefused, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.remoting.format import Command
@@ -50,6 +50,7 @@ async def offset_bounds(cluster: ClusterClient, topic: str) -> dict[int, Partiti
 
     Raises:
         UnknownTopic: There is no such topic.
+        PermissionRefused: It is not readable.
     """
     view = await topics.describe_topic(cluster.coordinator, topic)
     return await ends_of(cluster, view.partitions)
@@ -61,6 +62,9 @@ async def ends_of(
     """Return the ends of all partitions of a topic; ZooKeeper is asked for masters only.
 
     ``topic_id``: brokers tell nothing of another topic that has the name now; "": of any.
+
+    Raises:
+        PermissionRefused: The topic is not readable.
     """
     inspector = Inspector(cluster, topic_id)
     ends = await gather_all(inspector.ends(each) for each in placements)
@@ -76,6 +80,7 @@ async def offsets_at_time(
 
     Raises:
         UnknownTopic: There is no such topic.
+        PermissionRefused: It is not readable.
         InvalidArgument: That is no time since 1970.
     """
     check_time("time_ms", time_ms)
@@ -111,7 +116,11 @@ class Inspector:
         self._silent: set[tuple[Address, bool]] = set()  # of counts, or of all else
 
     async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
-        """Return the ends of a partition, None when a broker that knows one does not answer."""
+        """Return the ends of a partition, None when a broker that knows one does not answer.
+
+        Raises:
+            PermissionRefused: The topic is not readable.
+        """
         if not placement.spans:
             return None
         newest = await self._offsets(placement, placement.spans[-1])
@@ -125,10 +134,20 @@ class Inspector:
                 return PartitionEnds(answer.earliest, newest.latest, newest.log_end_offset)
         return PartitionEnds(newest.earliest, newest.latest, newest.log_end_offset)
 
+    async def ends_if_told(self, placement: PartitionPlacement) -> PartitionEnds | None:
+        """Return the ends of a partition, None when a broker tells them not, for whatever cause."""
+        try:
+            return await self.ends(placement)
+        except PermissionRefused:
+            return None
+
     async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
         """Return the first batch stored at or after ``time_ms``, the end when none is that young.
 
         None when a broker that must be asked does not answer.
+
+        Raises:
+            PermissionRefused: The topic is not readable.
         """
         for span in placement.spans:
             answer = await self._ask(placement, span, OffsetsRequest(by_time=True, time_ms=time_ms))
@@ -213,13 +232,20 @@ class Inspector:
     async def _request(
         self, address: Address, command: int, request: Any, is_count: bool = False
     ) -> tuple[Any, bytes] | None:
-        """Return the answer of a broker; None: it gives none, or refuses."""
+        """Return the answer of a broker; None: it gives none, or refuses.
+
+        Raises:
+            PermissionRefused: The topic is not readable, so its ends are not told.
+        """
         if (address, is_count) in self._silent or (address, False) in self._silent:
             return None
         try:
             return await self._cluster.request(address, command, request)
         except (TimedOut, Unreachable):
             self._silent.add((address, is_count))
+        except PermissionRefused:
+            if command == Command.OFFSETS and not is_count:
+                raise  # else whoever asks takes a closed topic for a broker that is down
         except VqError:
             pass
         return None

@@ -31,13 +31,13 @@ async def commit_progress(
     coordinator = cluster.coordinator
     wanted = f" {TAG_SEPARATOR} ".join(sorted(tags))
     topics = {partition.topic: wanted for partition in offsets}
-    await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics))
     present = await groups.members(coordinator, group)
     if present:
         raise InvalidState(
             f"group {group!r} has members, {len(present)} in all: {', '.join(list(present)[:5])}; "
             "give a reader that is no member a group of its own"
         )
+    await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics, by_stream=True))
     now_ms = cluster.clock.wall_ms()
     await commits.record_progress(
         coordinator,

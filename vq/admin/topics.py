@@ -250,7 +250,7 @@ async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -
     elif not now and found.view.phase == READY:
         grace_s = await _grace_s(cluster)
     inspector = Inspector(cluster)
-    ends = await gather_all(inspector.ends(each) for each in found.view.partitions)
+    ends = await gather_all(inspector.ends_if_told(each) for each in found.view.partitions)
     known = [each.latest - each.earliest for each in ends if each is not None]
     exact = len(known) == len(ends)
     return Deletion(
@@ -449,10 +449,11 @@ class PartitionDescription:
         state: What the broker says that takes its messages: ``rw``, ``ro``, ``closed``, ``sealed``,
             ``failed``, ``quarantined``; where it takes none, what ZooKeeper says. None: no broker
             says.
-        ends: The offsets it holds; None: a broker that knows one does not answer.
+        ends: The offsets it holds; None: a broker that knows one does not answer, or the topic is
+            not readable.
         damaged: How many damaged ranges brokers know of; None: unknown.
         damage: The first few of them.
-        reasons: Why brokers say nothing of it, or why it takes no messages.
+        reasons: Why brokers say nothing of it, or why it takes no messages or gives none.
         held: What the topic's ``retention_policy`` keeps beyond its limits; None: nothing.
     """
 
@@ -500,11 +501,11 @@ async def describe_topic(cluster: ClusterClient, name: str) -> TopicDescription:
     groups = sorted({span.group for each in view.partitions for span in each.spans})
     asked = await gather_all(_ask_group(cluster, view, group) for group in groups)
     answers = dict(zip(groups, asked, strict=True))
-    ends = await gather_all(inspector.ends(placement) for placement in view.partitions)
+    ends = await gather_all(inspector.ends_if_told(each) for each in view.partitions)
     return TopicDescription(
         _topic(view),
         tuple(
-            _partition(placement, found, answers)
+            _partition(placement, found, answers, readable=view.settings.readable)
             for placement, found in zip(view.partitions, ends, strict=True)
         ),
         tuple(group for group in groups if answers[group].refuses),
@@ -583,7 +584,11 @@ async def _why_silent(
 
 
 def _partition(
-    placement: PartitionPlacement, ends: PartitionEnds | None, answers: Mapping[str, _Answer]
+    placement: PartitionPlacement,
+    ends: PartitionEnds | None,
+    answers: Mapping[str, _Answer],
+    *,
+    readable: bool,
 ) -> PartitionDescription:
     number = placement.partition
     holders = [answers[group] for group in dict.fromkeys(span.group for span in placement.spans)]
@@ -593,12 +598,13 @@ def _partition(
     if state in FAILED_STATES:
         reasons.append(reason)
     ranges = sum(each.ranges.get(number, 0) for each in holders)
+    closed = () if readable else ("the topic is not readable",)
     return PartitionDescription(
         placement=placement,
         state=state if placement.state is PartitionState.RW else str(placement.state),
         ends=ends,
         damaged=None if not ranges and reasons else ranges,
         damage=tuple(d for each in holders for d in each.damage if d.partition == number),
-        reasons=tuple(reasons),
+        reasons=(*reasons, *closed),
         held=next((each.held[number] for each in holders if number in each.held), None),
     )

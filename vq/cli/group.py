@@ -1,12 +1,13 @@
 """``vq group``: consumer groups, their members, and how far behind they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from vq.admin.connect import cluster_client
+from vq.admin.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.admin.groups import (
     GroupDeletion,
     GroupDescription,
@@ -51,36 +52,102 @@ group.add_command(reset)
 
 # list -----------------------------------------------------------------------------------------
 @group.command(name="list")
+@click.option(
+    "--lag",
+    "with_lag",
+    is_flag=True,
+    help="Also how far each is behind over all partitions, and the worst verdict.",
+)
 @command_options
-def list_(invocation: Invocation) -> None:
+def list_(invocation: Invocation, with_lag: bool) -> None:
     """List consumer groups with their topics and live members.
+
+    --lag asks brokers, one group after the other, about at most 10,000 partitions; a lag that they
+    do not tell whole is unknown. `vq group describe` shows each partition, and `vq report lag`
+    all of a large cluster.
 
     Exit code 1 when a group cannot be read in ZooKeeper and is left out.
     """
 
-    async def work() -> tuple[list[GroupSummary], dict[str, VqError]]:
+    async def work() -> tuple[list[GroupSummary], dict[str, VqError], GroupLags]:
+        lags = GroupLags()
         async with cluster_client(invocation.client_config()) as cluster:
-            return await readable_groups(cluster)
+            found, unreadable = await readable_groups(cluster)
+            if with_lag:
+                lags = await look_at_groups(cluster, count=True, partitions_max=PARTITIONS_MAX)
+            return found, unreadable, lags
 
-    found, unreadable = invocation.run(work())
-    _show_list(invocation, found)
+    found, unreadable, lags = invocation.run(work())
+    told = {each.group: _lag_of(lags, each.group) for each in found}
+    _show_list(invocation, found, told, with_lag=with_lag)
+    if lags.left_out:
+        invocation.output.remark(
+            f"{sum(lags.left_out.values())} partitions of {len(lags.left_out)} group(s) lie beyond "
+            f"the first {PARTITIONS_MAX}, and no broker was asked about them; `vq report lag` has "
+            "all"
+        )
     check_readable("group", unreadable)
 
 
-def _show_list(invocation: Invocation, found: Sequence[GroupSummary]) -> None:
+_LAGS = ("lag_bytes", "lag_messages", "lag_s", "verdict", "cause")
+
+
+def _lag_of(lags: GroupLags, name: str) -> dict[str, Any]:
+    """Return the lag of a group over all its partitions; all unknown if one is left out."""
+    found = lags.groups.get(name)
+    if found is None or name in lags.left_out:
+        return {**dict.fromkeys(_LAGS), "lag_is_upper_bound": None}
+    verdict = found.worst_verdict(LagThresholds(), now_s=lags.time_ms / 1000)
+    return {
+        "lag_bytes": found.lag_bytes,
+        "lag_messages": found.lag_messages,
+        "lag_s": found.lag_s,
+        **verdict._asdict(),
+        "lag_is_upper_bound": found.lag_is_upper_bound,
+    }
+
+
+def _show_list(
+    invocation: Invocation,
+    found: Sequence[GroupSummary],
+    lags: Mapping[str, Mapping[str, Any]],
+    *,
+    with_lag: bool,
+) -> None:
     if invocation.output.as_json:
         rows = [
-            {**asdict(each), "topics": list(each.topics), "unsubscribed": list(each.unsubscribed)}
+            {
+                **asdict(each),
+                "topics": list(each.topics),
+                "unsubscribed": list(each.unsubscribed),
+                **lags[each.group],
+            }
             for each in found
         ]
         invocation.output.document(rows)
         return
-    rows = [{**asdict(each), "topics": _topics_text(each)} for each in found]
-    columns = ("group", "topics", "members", "model", "start")
-    invocation.output.table(rows, columns=columns)
+    rows = [
+        {
+            **asdict(each),
+            "topics": _topics_text(each),
+            "members": "stream" if each.by_stream and not each.members else each.members,
+            **_bounded(lags[each.group]),
+        }
+        for each in found
+    ]
+    columns = ("group", "topics", "members", *(_LAGS if with_lag else ("model", "start")))
+    invocation.output.table(rows, columns=columns, optional=("cause",))
     if not rows:
         config = invocation.client_config()
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
+
+
+def _bounded(lag: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a lag as a table shows it: one with messages that the group leaves out is a bound."""
+    if not lag["lag_is_upper_bound"]:
+        return dict(lag)
+    numbers = {each: lag[each] for each in _LAGS[:3] if lag[each] is not None}
+    return {**lag, **{name: f"<= {value}" for name, value in numbers.items()}}
 
 
 def _topics_text(found: GroupSummary) -> str:
@@ -183,7 +250,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.
 
     The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
-    age of the oldest message of it, in seconds. A partition whose owner does not go on is named
+    age of the oldest message of it, in seconds. Of a group with a filter, messages with other tags
+    lie in it, too: it is an upper bound. A partition whose owner does not go on is named
     with the cause, and since when. With --json, each has the verdict and the cause that
     `vq report lag` gives it from one look by its default thresholds.
     """
@@ -208,6 +276,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         return
     rows = [_row(each) for each in found.partitions]
     output.record(_summary(found))
+    if found.by_stream and not members:
+        output.remark(f"a stream that is no member writes the progress of group {name}")
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")
@@ -217,6 +287,17 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         output.remark(
             f"{topic}: {why}; if that stays so, `vq group forget {name} --topic {topic}` has the "
             "group forget it"
+        )
+    for topic, wanted in dict.fromkeys((each.topic, each.filter) for each in found.partitions):
+        if wanted is not None:
+            output.remark(
+                f"{topic}: the group reads {wanted}, and messages with other tags lie in its lag, "
+                "too: it is an upper bound"
+            )
+    for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
+        output.remark(
+            f"{topic}: the topic is not readable, so nobody gets on there and its lag is not "
+            "known; `Admin.alter_topic` with readable=True opens it"
         )
     for each in found.partitions:
         for text in _remarks(name, each):
@@ -291,10 +372,11 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
-    return {
-        **_summary_json(found),
-        "topics": {topic: wanted or "all" for topic, wanted in found.topics.items()},
-    }
+    fields = _summary_json(found)
+    for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
+        del fields[name]
+    topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
+    return {**fields, "topics": topics}
 
 
 def _summary_json(found: GroupDescription) -> dict[str, Any]:
@@ -307,6 +389,8 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         ],
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),
+        "by_stream": found.by_stream,
+        "lag_is_upper_bound": found.lag_is_upper_bound,
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,
         "lag_s": found.lag_s,

@@ -11,7 +11,7 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from vq.admin.connect import cluster_client
-from vq.admin.group_lags import GroupLags, look_at_groups
+from vq.admin.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.admin.lag_metrics import lag_families
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.errors import VqError
@@ -27,8 +27,6 @@ logger = get_logger(__name__)
 PORT = 8122
 INTERVAL_S = 30.0
 INTERVAL_S_MIN = 1.0
-#: Partitions of all groups together that have numbers of their own.
-PARTITIONS_MAX = 10_000
 
 
 class LagExporter:

@@ -477,6 +477,11 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
             columns=_LAG_COLUMNS,
             optional=("owner", "trend", "topic", "partition"),
         )
+    if any(row["filter"] for row in made.offenders):
+        output.remark(
+            "groups that filter by tag are among these: messages with other tags lie in their lag, "
+            "too, so it is an upper bound"
+        )
     for name, why in sorted(made.silent.items()):
         output.remark(f"broker group {name} is unknown: {why}")
     counts = ", ".join(f"{count} {name}" for name, count in made.verdicts.items() if count)

@@ -46,6 +46,7 @@ _LAG_ROW: Final = record(
     committed_s=maybe(NUMBER),
     trend=maybe(TEXT),
     trend_bytes_per_s=maybe(NUMBER),
+    filter=maybe(TEXT),
 )
 
 _FILES: Final = record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT))

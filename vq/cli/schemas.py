@@ -141,6 +141,8 @@ _PROGRESS: Final = record(
     needs_reset=TRUTH,
     other_topic=TRUTH,
     subscribed=TRUTH,
+    readable=TRUTH,
+    filter=maybe(TEXT),
     beyond_end=TRUTH,
     verdict=TEXT,
     cause=maybe(TEXT),
@@ -314,6 +316,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             record(
                 group=TEXT,
                 members=maybe(WHOLE),
+                by_stream=TRUTH,
                 done=TRUTH,
                 lag_bytes=maybe(WHOLE),
                 behind=some(
@@ -428,6 +431,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             model=TEXT,
             start=TEXT,
             unsubscribed=some(TEXT),
+            by_stream=TRUTH,
+            lag_bytes=maybe(WHOLE),
+            lag_messages=maybe(WHOLE),
+            lag_s=maybe(NUMBER),
+            verdict=maybe(TEXT),
+            cause=maybe(TEXT),
+            lag_is_upper_bound=maybe(TRUTH),
         )
     ),
     "group describe": record(
@@ -437,6 +447,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
+        by_stream=TRUTH,
+        lag_is_upper_bound=TRUTH,
         lag_bytes=maybe(WHOLE),
         lag_messages=maybe(WHOLE),
         lag_s=maybe(NUMBER),

@@ -171,8 +171,10 @@ def _sentence(found: "GroupDrain") -> str:
         return f"group {found.group}, which cannot be read: {found.error}"
     size = "an unknown number of" if found.lag_bytes is None else str(found.lag_bytes)
     text = f"group {found.group}: {size} bytes behind in {len(found.behind)} partition(s)"
-    if not found.members:
+    if not found.members and not found.by_stream:
         text += ", and it has no members"
+    if not all(each.readable for each in found.behind):
+        text += ", and the topic is not readable"
     stopped = [each for each in found.behind if each.stopped]
     if stopped:
         first = stopped[0]
@@ -214,6 +216,7 @@ def _group_json(found: "GroupDrain") -> dict[str, Any]:
     return {
         "group": found.group,
         "members": found.members,
+        "by_stream": found.by_stream,
         "done": found.done,
         "lag_bytes": found.lag_bytes,
         "behind": behind,

@@ -55,7 +55,8 @@ async def ensure_group(
 ) -> ConsumerGroup:
     """Create the group with this contract, or check that it fits the group's contract.
 
-    New topics are added. Returns the contract of the group.
+    New topics are added, and ``by_stream`` becomes that of this contract. Returns the contract of
+    the group.
 
     Raises:
         InvalidArgument: The model, or the filter of a topic, differs: members that disagree would
@@ -96,7 +97,8 @@ def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> Consum
                 f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
                 f"{_what(topic, wanted_filter)}; use another group name"
             )
-    return replace(present, topics={**present.topics, **wanted.topics})
+    topics = {**present.topics, **wanted.topics}
+    return replace(present, topics=topics, by_stream=wanted.by_stream)
 
 
 def _what(topic: str, message_filter: str) -> str:

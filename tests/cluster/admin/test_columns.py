@@ -12,6 +12,7 @@ from support.client import factory_of
 from support.columns import rows_of
 
 from vq import aio
+from vq.admin import LagThresholds, LagVerdict
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.columns import COLUMNS, Selection
 from vq.errors import (
@@ -183,6 +184,8 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
     described = await factory.admin.describe_group("spark")
     assert described.lag_messages == MESSAGES - 2
     assert described.topics == {"t": ""}
+    assert described.partitions[0].filter is None
+    assert not described.lag_is_upper_bound
     await commit("spark", {PARTITION: SIZE}, topic_ids=ids)
     assert await committed(factory) == 2 * SIZE
     await commit("spark", {PARTITION: SIZE}, topic_ids={"t": "of another topic"})
@@ -191,6 +194,49 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
         await commit("spark", {PARTITION: -1}, topic_ids=ids)
     with pytest.raises(InvalidArgument, match="use another group name"):
         await commit("spark", {PARTITION: SIZE}, topic_ids=ids, tags=["a"])
+
+
+async def test_the_lag_of_a_group_with_a_filter_is_told_as_an_upper_bound(
+    factory: aio.MessageFactory,
+) -> None:
+    ids = {"t": (await factory.admin.get_topic("t")).id}
+    await factory.admin.commit_progress("spark", {PARTITION: 0}, topic_ids=ids, tags=["b", "a"])
+    described = await factory.admin.describe_group("spark")
+    assert described.partitions[0].filter == "a || b"
+    assert described.lag_is_upper_bound
+    assert described.lag_messages == MESSAGES, "none of them has these tags"
+
+
+async def verdict(factory: aio.MessageFactory) -> LagVerdict:
+    found = await factory.admin.describe_group("spark", count=False)
+    now_s = factory.admin._client.clock.wall_ms() / 1000
+    (place,) = found.partitions
+    return found.verdict_on(place, LagThresholds(stalled_after_s=1_000), now_s=now_s)
+
+
+async def test_a_stream_is_judged_by_its_progress_and_misses_no_members(
+    factory: aio.MessageFactory,
+) -> None:
+    """Until a consumer takes the group over; the next commit of a stream makes it one again."""
+    ids = {"t": (await factory.admin.get_topic("t")).id}
+    await factory.admin.commit_progress("spark", {PARTITION: SIZE}, topic_ids=ids)
+    assert await verdict(factory) == ("ok", None)
+    (summary,) = await factory.admin.list_groups()
+    (contract,) = await factory.admin.read_contracts()
+    assert (summary.by_stream, summary.members, contract.by_stream) == (True, 0, True)
+    await asyncio.sleep(400)
+    assert await verdict(factory) == ("warning", "old")
+    await asyncio.sleep(700)
+    assert await verdict(factory) == ("stalled", "unmoved"), "the query has ended"
+    await factory.admin.commit_progress("spark", {PARTITION: END}, topic_ids=ids)
+    assert await verdict(factory) == ("ok", None)
+    async with await factory.create_consumer(ConsumerConfig(group="spark")) as consumer:
+        consumer.subscribe("t")
+        await consumer.start()
+    await send(factory, [b"x"])
+    assert await verdict(factory) == ("stopped", "no_members")
+    await factory.admin.commit_progress("spark", {PARTITION: END}, topic_ids=ids)
+    assert await verdict(factory) == ("ok", None)
 
 
 async def test_a_group_with_members_takes_no_progress_from_others(
@@ -202,4 +248,8 @@ async def test_a_group_with_members_takes_no_progress_from_others(
         await consumer.start()
         await asyncio.sleep(5)
         with pytest.raises(InvalidState, match="has members"):
-            await factory.admin.commit_progress("spark", {PARTITION: 0}, topic_ids={})
+            await factory.admin.commit_progress(
+                "spark", {TopicPartition("u", 0): 0}, topic_ids={}, tags=["a"]
+            )
+        (summary,) = await factory.admin.list_groups()
+        assert (summary.topics, summary.by_stream) == (("t",), False), "nothing was written"

@@ -11,7 +11,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.admin.group_lags import GroupLags, look_at_groups
-from vq.admin.groups import GroupProgress
+from vq.admin.groups import GroupDescription, GroupProgress
 from vq.admin.lag_metrics import lag_families
 from vq.cli import lag_exporter
 from vq.cli.lag_exporter import LagExporter
@@ -36,12 +36,16 @@ KNOWN = GroupProgress(
 SILENT = GroupProgress(topic="t", partition=1)
 
 
+def of(*partitions: GroupProgress) -> GroupDescription:
+    return GroupDescription("g", "clustering", "earliest", {"t": ""}, (), (), partitions)
+
+
 async def told(found: GroupLags) -> dict[str, float]:
     return samples((await metrics_page(lag_families(found))).body.decode())
 
 
 async def test_a_lag_that_is_not_known_is_absent() -> None:
-    found = await told(GroupLags(1_000, 0.5, {"g": 1}, {"g": (KNOWN, SILENT)}))
+    found = await told(GroupLags(1_000, 0.5, {"g": of(KNOWN, SILENT)}))
     labels = '{group="g",partition="0",topic="t"}'
     assert found[f"vq_group_lag_bytes{labels}"] == 4
     assert found[f"vq_group_lag_messages{labels}"] == 1
@@ -58,7 +62,7 @@ async def test_a_lag_that_is_not_known_is_absent() -> None:
 
 async def test_a_group_beyond_the_end_is_stopped_before_a_member_finds_out() -> None:
     lost = GroupProgress(topic="t", partition=2, committed=9, end=5)
-    found = await told(GroupLags(1_000, 0.5, {"g": 0}, {"g": (KNOWN, lost)}))
+    found = await told(GroupLags(1_000, 0.5, {"g": of(KNOWN, lost)}))
     assert found['vq_group_stopped{group="g",partition="0",topic="t"}'] == 0
     assert found['vq_group_stopped{group="g",partition="2",topic="t"}'] == 1
 
@@ -78,7 +82,7 @@ class Groups:
         self.looks += 1
         if self.error is not None:
             raise self.error
-        return GroupLags(self.looks, 0.5, {"g": 1}, {"g": (KNOWN,)})
+        return GroupLags(self.looks, 0.5, {"g": of(KNOWN)})
 
 
 @pytest.mark.parametrize(
@@ -166,9 +170,9 @@ async def asked(
 
 async def test_beyond_the_bound_no_broker_is_asked(client: ClusterClient, asked: list[Any]) -> None:
     found = await look_at_groups(client, count=False, partitions_max=3)
-    assert {name: len(told) for name, told in found.progress.items()} == {"g1": 2, "g2": 1, "g3": 0}
-    assert (found.left_out, found.failed) == (3, 0)
-    assert set(found.members) == {"g1", "g2", "g3"}
+    told = {name: len(each.partitions) for name, each in found.groups.items()}
+    assert told == {"g1": 2, "g2": 1, "g3": 0}
+    assert (found.left_out, found.failed) == ({"g2": 1, "g3": 2}, 0)
     assert len(asked) == 3
 
 
@@ -184,7 +188,7 @@ async def test_a_broker_that_hangs_holds_up_a_look_once(
 
     monkeypatch.setattr(client, "request", hang)
     found = await look_at_groups(client, count=True, partitions_max=100)
-    assert [each.end for told in found.progress.values() for each in told] == [None] * 6
+    assert [each.end for told in found.groups.values() for each in told.partitions] == [None] * 6
     assert len(asked) == 2, "both partitions of the first group, at the same time"
 
 

@@ -21,7 +21,7 @@ class Answers:
         self._messages = messages
         self._earliest = earliest
 
-    async def ends(self, _placement: PartitionPlacement) -> PartitionEnds:
+    async def ends_if_told(self, _placement: PartitionPlacement) -> PartitionEnds:
         return PartitionEnds(self._earliest, 900, 900)
 
     async def age_s(self, _placement: PartitionPlacement, offset: int) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vq.admin.groups import GroupDescription, GroupProgress
+from vq.admin.groups import GroupDescription, GroupMember, GroupProgress
 from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, judge_lag, why_stopped
 from vq.errors import InvalidArgument
 
@@ -27,6 +27,7 @@ FINE = LagFacts(
 NO_LAG = {"committed": 2_000, "lag_bytes": 0, "lag_messages": 0, "lag_s": 0.0}
 SILENT = {"end": None, "start": None, "lag_bytes": None, "lag_messages": None, "lag_s": None}
 LONG_AGO = {"committed_ms": int((NOW_S - 300) * 1_000)}
+STREAM = {"members": 0, "has_owner": False, "by_stream": True}
 #: What differs, the verdict, the cause.
 CASES: list[tuple[dict[str, Any], str, str | None]] = [
     ({}, "ok", None),
@@ -48,6 +49,16 @@ CASES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"committed": 2_001, "lag_bytes": None}, "stopped", "beyond_end"),
     ({**SILENT, "owner_error": True}, "stopped", "owner_error"),
     ({"members": 0, "has_owner": False}, "stopped", "no_members"),
+    # a stream needs no members
+    ({**STREAM}, "ok", None),
+    ({**STREAM, **NO_LAG}, "ok", None),
+    ({**STREAM, "members": 1}, "warning", "no_owner"),
+    ({**STREAM, "lag_s": 300.0, **LONG_AGO}, "stalled", "unmoved"),
+    ({**STREAM, "unmoved_s": 300.0}, "stalled", "unmoved"),
+    ({**STREAM, "start": 1_001}, "warning", "overtaken"),
+    ({**STREAM, "lag_s": 100.0}, "warning", "old"),
+    ({**STREAM, "committed": 2_001, "lag_bytes": None}, "stopped", "beyond_end"),
+    ({**STREAM, **SILENT}, "unknown", "broker_silent"),
     # stalled
     ({"lag_s": 300.0, **LONG_AGO}, "stalled", "unmoved"),
     ({"lag_s": 299.0, **LONG_AGO}, "warning", "old"),
@@ -90,6 +101,7 @@ def test_a_threshold_out_of_bounds_is_refused(given: dict[str, Any]) -> None:
         LagThresholds(**given)
 
 
+MEMBER = GroupMember("m", "h", 1, 1, ("t",), 0)
 BEHIND = GroupProgress(
     topic="t",
     partition=0,
@@ -125,8 +137,24 @@ def test_what_stops_a_group_is_told_of_its_progress(
         assert verdict == ("stopped", cause)
 
 
+def test_the_worst_verdict_stands_for_a_group() -> None:
+    """Also a deleted topic, and that it reads nothing."""
+    found = GroupDescription("g", "clustering", "earliest", {"t": ""}, (), (MEMBER,), (BEHIND,))
+    assert found.worst_verdict(LIMITS, now_s=NOW_S) == ("ok", None)
+    old = replace(BEHIND, partition=1, lag_s=150.0)
+    both = replace(found, partitions=(BEHIND, old))
+    assert both.worst_verdict(LIMITS, now_s=NOW_S) == ("warning", "old")
+    gone = replace(found, deleted_topics=("u",))
+    assert gone.worst_verdict(LIMITS, now_s=NOW_S) == ("unknown", "topic_deleted")
+    assert replace(gone, members=()).worst_verdict(LIMITS, now_s=NOW_S)[0] == "stopped"
+    nothing = replace(found, topics={}, partitions=())
+    assert nothing.worst_verdict(LIMITS, now_s=NOW_S) == ("unknown", "no_topics")
+
+
 def test_a_description_is_judged_with_its_members_and_its_model() -> None:
     found = GroupDescription("g", "clustering", "earliest", {"t": ""}, (), (), (BEHIND,))
     assert found.verdict_on(BEHIND, LIMITS, now_s=NOW_S) == ("stopped", "no_members")
+    stream = replace(found, by_stream=True)
+    assert stream.verdict_on(BEHIND, LIMITS, now_s=NOW_S) == ("ok", None)
     radio = replace(found, model="broadcasting")
     assert radio.verdict_on(BEHIND, LIMITS, now_s=NOW_S) == ("unknown", "broadcasting")

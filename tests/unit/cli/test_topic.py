@@ -13,8 +13,10 @@ from support.coordination import client_of
 
 from vq.admin import connect
 from vq.admin import topics as admin
+from vq.admin.emptying import GroupDrain
+from vq.admin.groups import GroupProgress
 from vq.admin.topics import Deletion, HeldBack, Topic
-from vq.cli import errors, topic, topic_deleting
+from vq.cli import errors, topic, topic_closing, topic_deleting
 from vq.cli.topic_settings import settings_among, with_options
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
@@ -278,3 +280,20 @@ def test_hours_that_are_none_are_refused_with_the_option(name: str, text: str) -
     with pytest.raises(InvalidArgument, match=option) as refused:
         with_options(TopicSettings(), {name: text})
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("by_stream", "readable", "told"),
+    [
+        (False, True, "10 bytes behind in 1 partition(s), and it has no members"),
+        (True, True, "10 bytes behind in 1 partition(s)"),
+        (True, False, "10 bytes behind in 1 partition(s), and the topic is not readable"),
+    ],
+)
+def test_a_drain_says_why_a_group_may_stay_behind(
+    by_stream: bool, readable: bool, told: str
+) -> None:
+    """A stream misses no members."""
+    behind = GroupProgress(topic="t", partition=0, lag_bytes=10, readable=readable)
+    found = GroupDrain("g", 0, (behind,), by_stream=by_stream)
+    assert topic_closing._sentence(found) == f"group g: {told}"

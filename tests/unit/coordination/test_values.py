@@ -154,6 +154,11 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',
     ),
     (
+        ConsumerGroup(topics={"t": ""}, by_stream=True),
+        '{"v": 1, "model": "clustering", "start": "earliest", "topics": {"t": ""}, '
+        '"by_stream": true}',
+    ),
+    (
         Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x"),
         '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x"}',
     ),

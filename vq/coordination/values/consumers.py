@@ -17,13 +17,16 @@ class ConsumerGroup(Value):
 
     ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
     ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
-    committed offset. ``topics`` maps each topic to its filter, "" for none.
+    committed offset. ``topics`` maps each topic to its filter, "" for none. ``by_stream``: a stream
+    that is no member writes the group's progress; left out when members do. The next member, or the
+    next commit of a stream, sets it anew.
     """
 
     _what = "consumer group"
     model: str = "clustering"
     start: str = "earliest"
     topics: Mapping[str, str] = field(default_factory=dict)
+    by_stream: bool = False
 
     def __post_init__(self) -> None:
         if self.model not in {"clustering", "broadcasting"}:
@@ -32,6 +35,10 @@ class ConsumerGroup(Value):
             )
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+
+    def _to_json(self) -> dict[str, Any]:
+        values = {"model": self.model, "start": self.start, "topics": self.topics}
+        return {**values, "by_stream": True} if self.by_stream else values
 
     @staticmethod
     def path(group: str) -> str:
