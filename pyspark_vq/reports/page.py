@@ -55,12 +55,13 @@ th.n,td.n{text-align:right;padding-right:18px}td.n{overflow-wrap:normal;
 white-space:nowrap;min-width:0}
 th.n:last-child,td.n:last-child{padding-right:0}.scroll{overflow-x:auto}
 td:last-child:not(.n){min-width:30ch;max-width:none}td.u{color:var(--soft)}
-.do{margin-top:3px;color:var(--soft)}tr.small td,tr.small .tag{color:var(--unknown)}
+.do{margin-top:3px;color:var(--soft)}tr.small td,tr.small .tag,tr.small .do{color:var(--unknown)}
 code{font:12.5px/1.4 ui-monospace,"DejaVu Sans Mono","Liberation Mono",Menlo,Consolas,monospace;
 background:color-mix(in srgb,var(--line) 45%,transparent);border-radius:3px;padding:1px 4px;
 overflow-wrap:anywhere;-webkit-box-decoration-break:clone;box-decoration-break:clone}
-pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:12.5px/1.55 ui-monospace,
-"DejaVu Sans Mono","Liberation Mono",Menlo,Consolas,monospace}
+code span{display:inline-block;max-width:100%}
+pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:12.5px/1.55
+ui-monospace,"DejaVu Sans Mono","Liberation Mono",Menlo,Consolas,monospace}
 h1,p,li,.label{overflow-wrap:anywhere}
 .left{font-size:13px;margin:8px 0 0}
 .tag{display:inline-block;white-space:nowrap;font-weight:600}
@@ -177,12 +178,16 @@ def advice(text: str, **names: str) -> Html:
     quoted = {name: shlex.quote(visible(each)) for name, each in names.items()}
     return Html(
         "".join(
-            f"<code>{html(part.format(**quoted))}</code>"
-            if number % 2
-            else html(part.format(**names))
+            _command(part.format(**quoted)) if number % 2 else html(part.format(**names))
             for number, part in enumerate(parts)
         )
     )
+
+
+def _command(text: str) -> str:
+    """Return a command that is broken between words: an option has hyphens of its own."""
+    words = " ".join(f"<span>{html(word)}</span>" for word in text.split(" "))
+    return f"<code>{words}</code>"
 
 
 def card(title: str, block: Html) -> Html:
