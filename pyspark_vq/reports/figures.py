@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -67,11 +67,6 @@ def axis_texts(values: Sequence[float], base: int) -> list[str]:
 def _has_digits(value: float, digits: int) -> bool:
     """Return whether so many digits behind the point tell a value."""
     return math.isclose(round(value, digits), value, rel_tol=1e-6, abs_tol=1e-9)
-
-
-def sentences(notes: Iterable[str]) -> str:
-    """Return notes as sentences."""
-    return " ".join(f"{note[:1].upper()}{note[1:]}." for note in notes)
 
 
 def seconds_text(seconds: float | None) -> str:
