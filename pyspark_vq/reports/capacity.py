@@ -67,7 +67,9 @@ _DOUBLES: Final = frozenset(
         "broker_full_in_days",
     }
 )
-_TEXTS: Final = frozenset({"group", "node", "directory", "level", "verdict", "reason"})
+_TEXTS: Final = frozenset(
+    {"group", "node", "directory", "file_system", "level", "verdict", "reason"}
+)
 _DISK_SCHEMA: Final = T.StructType(
     [
         T.StructField(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pyspark_vq.reports.charts import Html, html
+from pyspark_vq.reports.charts import Html
 from pyspark_vq.reports.figures import UNKNOWN, count_text
 from pyspark_vq.reports.page import tag
 
@@ -32,8 +32,7 @@ def days_text(days: float | None) -> str:
 
 def verdict_tag(verdict: str) -> Html:
     """Return a verdict with its colour."""
-    kind = KINDS[verdict]
-    return Html(tag(kind).replace(f">{kind}<", f">{html(verdict)}<"))
+    return tag(KINDS[verdict], verdict)
 
 
 def part_of(part: float | None, whole: float | None) -> float | None:

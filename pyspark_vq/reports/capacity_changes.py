@@ -8,21 +8,19 @@ from pyspark_vq.reports.capacity import Capacity
 from pyspark_vq.reports.capacity_summary import Summary
 from pyspark_vq.reports.charts import Bar, Html, bars, html
 from pyspark_vq.reports.figures import count_text, size_text
-from pyspark_vq.reports.page import Section, card, pair, table
+from pyspark_vq.reports.page import Section, advice, card, pair, table
 
-__all__ = ["plan_section", "what_ifs_section"]
+__all__ = ["plan_section", "setting_command", "what_ifs_section"]
 
 
 def what_ifs_section(summary: Summary, silent: Collection[str]) -> Section:
     """Return what other settings would free; of ``silent`` groups a node did not answer."""
     rows = [
         (
-            row["topic"],
-            f"keep {row['hours']} h" if row["action"] == "retention" else
-            f"archive after {row['hours']} h",
             row["group"],
             size_text(row["bytes_freed"]),
             count_text(row["blocks"]),
+            advice(f"`{setting_command(row)}`", topic=row["topic"]),
             _note(row, silent),
         )
         for row in summary.what_ifs
@@ -34,13 +32,25 @@ def what_ifs_section(summary: Summary, silent: Collection[str]) -> Section:
             "policy keep, a consumer group that still needs messages holds them back."
         ),
         blocks=[
-            table(
-                rows,
-                columns=("topic", "if it were", "group", "frees", "blocks", ""),
-                numbers=("frees", "blocks"),
+            card(
+                "",
+                table(
+                    rows,
+                    columns=("group", "frees", "blocks", "with", "note"),
+                    numbers=("frees", "blocks"),
+                    optional=("note",),
+                ),
             )
         ],
     )
+
+
+def setting_command(row: Mapping[str, Any]) -> str:
+    """Return the command that makes a setting so, with ``{topic}`` for the topic."""
+    if row["action"] == "retention":
+        return f"vq topic alter {{topic}} --retention-hours {row['hours']}"
+    hours = row["hours"]
+    return f"vq topic alter {{topic}} --retention-policy archive --archive-after-hours {hours}"
 
 
 def _note(row: Mapping[str, Any], silent: Collection[str]) -> str:
@@ -82,7 +92,10 @@ def plan_section(made: Capacity) -> Section:
     most = max([*made.plan.before.values(), *made.plan.after.values()], default=0.0)
     about = "Share of the free space that a day takes"
     blocks = [
-        table(rows, columns=("partition", "from", "to", "a day", "why"), numbers=("a day",)),
+        card(
+            "",
+            table(rows, columns=("partition", "from", "to", "a day", "why"), numbers=("a day",)),
+        ),
         pair(card(f"{about}: now", bars(before, about=about, whole=most)),
              card(f"{about}: with the plan", bars(after, about=about, whole=most)))
         if names else Html(""),

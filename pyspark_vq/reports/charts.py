@@ -11,12 +11,17 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from pyspark_vq.reports.figures import UNKNOWN, count_text, moment_text, visible
+from pyspark_vq.reports.figures import UNKNOWN, axis_texts, count_text, moment_text, visible
 
-_WIDTH, _HEIGHT = 760, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 14, 34
+#: Height of the plot in pixels, without its marks. Its width is that of what it stands in: places
+#: across are shares of it, so texts and strokes keep their size on a screen of any width.
+_HEIGHT: Final = 212
+#: Units across in the picture of lines and bands, which is stretched.
+_ACROSS: Final = 10_000
 #: Marks on an axis, about so many.
 _TICKS: Final = 5
+#: Above so many points in a line each is a small dot.
+_LARGE_DOTS: Final = 40
 #: The colours of lines, in this order; further lines begin again, dashed.
 LINE_KINDS: Final = ("c1", "c2", "c3", "c4", "c5", "c6")
 
@@ -141,6 +146,8 @@ def lines(
 ) -> Html:
     """Return lines over time from 0 to the largest value, with a legend; "" without any point.
 
+    With one moment there is no line: its values are bars, and a note says when they were.
+
     ``base``: of the units that ``shown`` writes: 10, or 1024 for bytes; the axis is round in them.
     """
     times = [time for line in series for time, _ in line.points]
@@ -150,14 +157,17 @@ def lines(
     values += [limit.value for limit in limits]
     if not times or not values:
         return Html("")
+    if min(times) == max(times):
+        return _moment(series, limits, times[0], about=about, shown=shown)
     scale = _Scale(min(times), max(times), _nice(max(*values, 0.0), base))
-    parts = [*_grid(scale, shown), *(_limit(scale, each, shown) for each in limits)]
-    parts += [_band(scale, each) for each in bands]
+    parts = [*_grid(scale, base), *(_limit(scale, each, shown) for each in limits)]
+    stretched = [_band(scale, each) for each in bands]
     keys = []
     for number, line in enumerate(series):
         kind = line.kind or LINE_KINDS[number % len(LINE_KINDS)]
         dashed = " dashed" if line.dashed or (not line.kind and number >= len(LINE_KINDS)) else ""
-        parts += _line(scale, line, f"{kind}{dashed}", shown)
+        stretched += _line(scale, line, f"{kind}{dashed}")
+        parts += _dots(scale, line, f"{kind}{dashed}", shown)
         last = next((v for _, v in reversed(line.points) if v is not None), None)
         keys.append(
             f'<li><span class="key {html(kind)}{dashed}"></span><bdi>{html(line.label)}</bdi> '
@@ -168,9 +178,35 @@ def lines(
         for each in bands
     ]
     return Html(
-        f'<svg class="lines" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{html(about)}">{"".join(parts)}</svg><ul class="legend">{"".join(keys)}</ul>'
+        f'<svg class="lines" role="img" aria-label="{html(about)}">{"".join(parts)}'
+        f'<svg width="100%" height="{_HEIGHT}" viewBox="0 0 {_ACROSS} {_HEIGHT}" '
+        f'preserveAspectRatio="none">{"".join(stretched)}</svg>'
+        f'</svg><ul class="legend">{"".join(keys)}</ul>'
     )
+
+
+def _moment(
+    series: Sequence[Line],
+    limits: Sequence[Limit],
+    time: float,
+    *,
+    about: str,
+    shown: Callable[[float | None], str],
+) -> Html:
+    """Return the values of one moment as bars."""
+    found = [
+        Bar(
+            label=line.label,
+            value=value,
+            shown=shown(value),
+            kind=line.kind or LINE_KINDS[number % len(LINE_KINDS)],
+        )
+        for number, line in enumerate(series)
+        for value in [next((value for _, value in line.points if value is not None), None)]
+    ]
+    whole = max((limit.value for limit in limits), default=None)
+    note = f"At {moment_text(time)} only: a line takes two moments."
+    return Html(f'{bars(found, about=about, whole=whole)}<p class="left">{html(note)}</p>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +218,18 @@ class _Scale:
     most: float
 
     def x(self, time: float) -> float:
+        """Return the share of the width; 0 to 1."""
         span = self.last - self.first
-        part = 0.5 if span <= 0 else (time - self.first) / span
-        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
+        return 0.5 if span <= 0 else (time - self.first) / span
 
     def y(self, value: float) -> float:
+        """Return pixels from above."""
         part = 0.0 if self.most <= 0 else min(1.0, max(0.0, value / self.most))
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
+        return _HEIGHT - part * _HEIGHT
+
+    def point(self, time: float, value: float) -> str:
+        """Return a place in the picture that is stretched."""
+        return f"{self.x(time) * _ACROSS:.1f},{self.y(value):.1f}"
 
 
 def _nice(most: float, base: int) -> float:
@@ -200,23 +241,22 @@ def _nice(most: float, base: int) -> float:
     return next(each * step for each in (1.0, 2.0, 2.5, 5.0, 10.0) if each * step >= most * 0.9999)
 
 
-def _grid(scale: _Scale, shown: Callable[[float | None], str]) -> list[str]:
+def _grid(scale: _Scale, base: int) -> list[str]:
     parts = []
-    for number in range(_TICKS + 1):
-        value = scale.most * number / _TICKS
+    values = [scale.most * number / _TICKS for number in range(_TICKS + 1)]
+    for value, text in zip(values, axis_texts(values, base), strict=True):
         y = scale.y(value)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{html(shown(value))}</text>"
+            f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="-8" y="{y + 4:.1f}" text-anchor="end">{html(text)}</text>'
         )
     span = scale.last - scale.first
-    count = 1 if span <= 0 else _TICKS
-    for number in range(count):
-        time = scale.first + (span * number / (count - 1) if count > 1 else 0.0)
-        anchor = "middle" if 0 < number < count - 1 or count == 1 else "end" if number else "start"
+    for number in range(_TICKS):
+        time = scale.first + span * number / (_TICKS - 1)
+        anchor = "middle" if 0 < number < _TICKS - 1 else "end" if number else "start"
+        between = " between" if number % 2 else ""  # left out where the window is narrow
         parts.append(
-            f'<text class="tick" x="{scale.x(time):.1f}" y="{_HEIGHT - 12}" '
+            f'<text class="tick{between}" x="{scale.x(time):.2%}" y="{_HEIGHT + 20}" '
             f'text-anchor="{anchor}">{html(_time_text(time, span))}</text>'
         )
     return parts
@@ -230,35 +270,39 @@ def _time_text(time: float, span: float) -> str:
         return moment_text(time)
 
 
-def _line(scale: _Scale, line: Line, kind: str, shown: Callable[[float | None], str]) -> list[str]:
+def _line(scale: _Scale, line: Line, kind: str) -> list[str]:
     parts, run = [], list[str]()
     for time, value in [*line.points, (0.0, None)]:
         if value is not None:
-            run.append(f"{scale.x(time):.1f},{scale.y(value):.1f}")
+            run.append(scale.point(time, value))
             continue
         if len(run) > 1:
             parts.append(f'<polyline class="line {html(kind)}" points="{" ".join(run)}"/>')
         run = []
-    parts += [
-        f'<circle class="dot {html(kind)}" cx="{scale.x(time):.1f}" cy="{scale.y(value):.1f}" '
-        f'r="3" data-value="{value!r}"><title>{html(line.label)}, {html(_time_text(time, 86_400))}'
-        f" UTC: {html(shown(value))}</title></circle>"
-        for time, value in line.points
-        if value is not None
-    ]
     return parts
 
 
+def _dots(scale: _Scale, line: Line, kind: str, shown: Callable[[float | None], str]) -> list[str]:
+    radius = 3 if len(line.points) <= _LARGE_DOTS else 1.5
+    return [
+        f'<circle class="dot {html(kind)}" cx="{scale.x(time):.2%}" cy="{scale.y(value):.1f}" '
+        f'r="{radius}" data-value="{value!r}"><title>{html(line.label)}, '
+        f"{html(_time_text(time, 86_400))} UTC: {html(shown(value))}</title></circle>"
+        for time, value in line.points
+        if value is not None
+    ]
+
+
 def _band(scale: _Scale, band: Band) -> str:
-    upper = [f"{scale.x(time):.1f},{scale.y(high):.1f}" for time, _, high in band.points]
-    lower = [f"{scale.x(time):.1f},{scale.y(low):.1f}" for time, low, _ in reversed(band.points)]
+    upper = [scale.point(time, high) for time, _, high in band.points]
+    lower = [scale.point(time, low) for time, low, _ in reversed(band.points)]
     return f'<polygon class="band {html(band.kind)}" points="{" ".join([*upper, *lower])}"/>'
 
 
 def _limit(scale: _Scale, limit: Limit, shown: Callable[[float | None], str]) -> str:
     y = scale.y(limit.value)
     return (
-        f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-        f'data-value="{limit.value!r}"/><text class="tick limit" x="{_WIDTH - _RIGHT}" '
-        f'y="{y - 5:.1f}" text-anchor="end">{html(limit.label)}: {html(shown(limit.value))}</text>'
+        f'<line class="limit" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" '
+        f'data-value="{limit.value!r}"/><text class="tick limit" x="0.5%" '
+        f'y="{y - 5:.1f}">{html(limit.label)}: {html(shown(limit.value))}</text>'
     )

@@ -56,7 +56,10 @@ _NAMES: Final = [each.name for each in BLOCKS.fields]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """One data directory of a node and its disk; numbers are None if the node did not tell them."""
+    """One data directory of a node and its disk; numbers are None if the node did not tell them.
+
+    ``file_system`` is equal for directories on the same one; "": it is not known.
+    """
 
     group: str
     node: str
@@ -67,6 +70,7 @@ class Disk:
     growth_bytes_per_hour: int | None
     full_in_hours: float | None
     error: str
+    file_system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,7 @@ def _disks(report: BrokerReport) -> list[Disk]:
             cells.number(each.growth_bytes_per_hour),
             each.full_in_hours,
             "",
+            each.file_system,
         )
         for each in report.disks
     ]

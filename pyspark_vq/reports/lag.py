@@ -8,7 +8,7 @@ kept until the report is made, so that nothing is asked twice.
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +74,7 @@ class LagReport:
         verdicts: How many rows have each verdict.
         rollups: By group, topic, broker and pool: the largest ones.
         offenders: The worst rows.
+        causes: What is not ok by group, topic and cause; see ``lag_rules.by_cause``.
         history: The lag of the largest groups in earlier snapshots and this one.
         silent: Why broker groups did not answer, by name.
         wanted: What it was to be.
@@ -88,6 +89,7 @@ class LagReport:
     verdicts: Mapping[str, int]
     rollups: Mapping[str, Sequence[Mapping[str, Any]]]
     offenders: Sequence[Mapping[str, Any]]
+    causes: Sequence[Mapping[str, Any]]
     history: Sequence[Mapping[str, Any]]
     silent: Mapping[str, str]
     wanted: Wanted
@@ -135,7 +137,8 @@ def lag_report(
                 groups=read.groups,
                 verdicts=verdicts,
                 rollups=tops,
-                offenders=_offenders(told, verdicts, wanted.top),
+                offenders=_worst(lag_rules.offenders, told, verdicts, wanted.top),
+                causes=_worst(lag_rules.by_cause, told, verdicts, wanted.top),
                 history=_history(earlier, told, tops),
                 silent=read.silent,
                 wanted=wanted,
@@ -318,10 +321,15 @@ def _tops(rolled: DataFrame, top: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _offenders(rows: DataFrame, verdicts: Mapping[str, int], top: int) -> list[dict[str, Any]]:
+def _worst(
+    choose: Callable[[DataFrame, int], DataFrame],
+    rows: DataFrame,
+    verdicts: Mapping[str, int],
+    top: int,
+) -> list[dict[str, Any]]:
     if sum(verdicts.values()) == verdicts["ok"]:
         return []
-    return _dicts(lag_rules.offenders(rows, top))
+    return _dicts(choose(rows, top))
 
 
 def _history(

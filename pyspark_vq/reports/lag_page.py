@@ -1,6 +1,6 @@
 """The page of a lag report: from its numbers to ``page.Page``; pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark_vq.reports import charts, outputs
@@ -13,35 +13,94 @@ from pyspark_vq.reports.figures import (
     size_text,
 )
 from pyspark_vq.reports.lag import LagReport
-from pyspark_vq.reports.page import Page, Section, Tile, card, pair, table, tag
+from pyspark_vq.reports.page import Page, Section, Tile, advice, card, pair, table, tag, then
 from vq.admin.lag_rules import VERDICTS
 
-#: What a cause means, in a few words.
-CAUSES: Final[Mapping[str, str]] = {
-    "group_unreadable": "the group cannot be read in ZooKeeper",
-    "no_topics": "the group reads no topic",
-    "not_subscribed": "no member subscribes to the topic",
-    "topic_deleted": "the topic was deleted",
-    "topic_not_ready": "the topic is not ready",
-    "topic_unreadable": "the topic cannot be read in ZooKeeper",
-    "not_readable": "the topic is closed for reading",
-    "broadcasting": "each member has progress of its own",
-    "place_unreadable": "the group's place cannot be read in ZooKeeper",
-    "needs_reset": "only a reset lets the group go on",
-    "other_topic": "the offset is of another topic of this name",
-    "beyond_end": "the committed offset lies beyond the end",
-    "owner_error": "its owner does not go on",
-    "placement": "where it lives cannot be read",
-    "broker_silent": "its end is not known",
-    "no_members": "the group has no consumer",
-    "unmoved": "nothing was committed for long",
-    "overtaken": "messages were deleted unread",
-    "no_owner": "no member consumes it",
-    "old": "its oldest message is old",
-    "many_bytes": "many bytes lie behind it",
-    "many_messages": "many messages lie behind it",
-    "not_measured": "a broker did not tell the age or the count",
+_RESET: Final = (
+    "Look at the plan of `vq group reset {group} --topic {topic} --to-committed`, or of another "
+    "place such as `--to-earliest`; add `--yes`."
+)
+_UNREAD: Final = (
+    "Write the value that belongs there, or give vq the right to read it; the detail names it."
+)
+_ASK: Final = "See which broker is away: `vq cluster status`, then `vq doctor`."
+_FASTER: Final = (
+    "Add consumers to {group}; if it has one for each partition, add partitions: "
+    "`vq topic alter {topic} --partitions N`."
+)
+#: What a cause means, and what to do; between backticks are commands.
+CAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    "group_unreadable": ("the group cannot be read in ZooKeeper", _UNREAD),
+    "no_topics": (
+        "the group reads no topic",
+        "Start its consumers; if nobody needs it: `vq group delete {group}`.",
+    ),
+    "not_subscribed": (
+        "no member subscribes to the topic",
+        "If that stays so: `vq group forget {group} --topic {topic}`.",
+    ),
+    "topic_deleted": (
+        "the topic was deleted",
+        "Nothing, if that was meant; if nobody needs the group: `vq group delete {group}`.",
+    ),
+    "topic_not_ready": (
+        "the topic is not ready",
+        "Wait until it is made; if it stays so: `vq topic describe {topic}`.",
+    ),
+    "topic_unreadable": ("the topic cannot be read in ZooKeeper", _UNREAD),
+    "not_readable": (
+        "the topic is closed for reading",
+        "Nothing, if that was meant; else open it: `Admin.alter_topic`, `readable`.",
+    ),
+    "broadcasting": (
+        "each member has progress of its own",
+        "Nothing: the members of such a group have their own metrics.",
+    ),
+    "place_unreadable": ("the group's place cannot be read in ZooKeeper", _UNREAD),
+    "needs_reset": ("only a reset lets the group go on", _RESET),
+    "other_topic": (
+        "the offset is of another topic of this name",
+        "Look at the plan of `vq group reset {group} --topic {topic} --to-earliest`; add `--yes`.",
+    ),
+    "beyond_end": (
+        "the committed offset lies beyond the end",
+        "Find out which broker lost messages: `vq doctor`. Then "
+        "`vq group reset {group} --topic {topic} --to-latest`.",
+    ),
+    "owner_error": (
+        "its owner does not go on",
+        "Repair the listener or the message; the detail has its error.",
+    ),
+    "placement": ("where it lives cannot be read", _ASK),
+    "broker_silent": ("its end is not known", _ASK),
+    "no_members": (
+        "the group has no consumer",
+        "Start one; if nobody needs the group: `vq group delete {group}`.",
+    ),
+    "unmoved": (
+        "nothing was committed for long",
+        "Look at the log of its owner: it hangs, or one message takes that long.",
+    ),
+    "overtaken": (
+        "messages were deleted unread",
+        "Keep them until they are read: `vq topic alter {topic} --retention-policy keep`; or make "
+        "the group faster.",
+    ),
+    "no_owner": (
+        "no member consumes it",
+        "A rebalance goes on; if it stays so, look at the logs of the members: "
+        "`vq group describe {group}`.",
+    ),
+    "old": ("its oldest message is old", _FASTER),
+    "many_bytes": ("many bytes lie behind it", _FASTER),
+    "many_messages": ("many messages lie behind it", _FASTER),
+    "not_measured": (
+        "a broker did not tell the age or the count",
+        "Run the report again; if it stays so: `vq doctor`.",
+    ),
 }
+#: A row is small if its lag is under this part of the largest.
+_SMALL_PART: Final = 0.01
 _ROLLED: Final = {
     "group": "Consumer groups",
     "topic": "Topics",
@@ -72,7 +131,8 @@ def lag_page(report: LagReport) -> Page:
             ("Thresholds", ", ".join(each for each in limits if each)),
         ),
         tiles=tuple(
-            Tile(label=each, figure=count_text(verdicts[each]), kind=each) for each in VERDICTS
+            Tile(label=each, figure=count_text(verdicts[each]), kind=each if verdicts[each] else "")
+            for each in VERDICTS
         ),
         sections=tuple(_sections(report)),
         footer="Lags are sums of what is known; an unknown one is never counted as 0. A lag in "
@@ -100,10 +160,21 @@ def _sections(report: LagReport) -> list[Section]:
         found.append(
             Section(
                 title="Brokers that did not answer",
-                note="Their partitions are unknown.",
+                note="Their partitions are unknown. Start them, and make the report again.",
                 blocks=[
                     card("", table(sorted(report.silent.items()), columns=("broker group", "why")))
                 ],
+            )
+        )
+    if report.causes:
+        found.append(
+            Section(
+                title="What is wrong, and what to do",
+                note=(
+                    "One row for each group, topic and cause: the worst first, by verdict, then by "
+                    "age, then by bytes. Grey rows lag by less than a hundredth of the largest."
+                ),
+                blocks=[card("", _causes(report.causes))],
             )
         )
     shares = [
@@ -114,13 +185,6 @@ def _sections(report: LagReport) -> list[Section]:
     if sum(report.verdicts.values()):
         note = "A bar has the colour of the worst verdict in it, and is blue when none is bad."
         found.append(Section(title="Overview", note=note, blocks=[*charted, *_drawn(report)]))
-    found.append(
-        Section(
-            title="Worst partitions",
-            note="By verdict, then by age, then by bytes.",
-            blocks=[card("", _worst(report))],
-        )
-    )
     for kind, title in _ROLLED.items():
         rows = report.rollups[kind]
         if rows:
@@ -178,53 +242,92 @@ def _over_time(history: Sequence[Mapping[str, Any]]) -> Html:
     )
 
 
-def _worst(report: LagReport) -> Html:
-    bad = sum(report.verdicts[each] for each in VERDICTS if each != "ok")
+def _causes(rows: Sequence[Mapping[str, Any]]) -> Html:
     columns = (
         "verdict",
         "group",
         "topic",
-        "partition",
+        "partitions",
         "lag",
         "messages",
         "oldest",
-        "trend",
-        "owner",
-        "cause",
+        "change/s",
+        "cause, and what to do",
     )
+    most = max((each["lag_bytes"] or 0 for each in rows), default=0)
     return table(
         [
             (
                 tag(each["verdict"]),
                 each["group"],
                 _or(each["topic"], "-"),
-                _or(each["partition"], "-"),
-                _bounded(size_text(each["lag_bytes"]), each["filter"]),
-                _bounded(count_text(each["lag_messages"]), each["filter"]),
-                _bounded(seconds_text(each["lag_seconds"]), each["filter"]),
-                _trend(each),
-                _or(each["owner"], "-"),
-                _cause(each),
+                _partitions(each),
+                _bounded(each, _or_nothing(each, "lag_bytes", "unknown_lags", size_text)),
+                _bounded(each, _or_nothing(each, "lag_messages", "unknown_messages", count_text)),
+                _bounded(each, seconds_text(each["lag_seconds"])),
+                _trend(each["trend_bytes_per_s"]),
+                then(_cause(each), _advice(each)),
             )
-            for each in report.offenders
+            for each in rows
         ],
         columns=columns,
-        numbers=("partition", "lag", "messages", "oldest"),
-        total=bad,
+        numbers=("lag", "messages", "oldest", "change/s"),
+        optional=("topic", "partitions", "messages", "change/s"),
+        small=[number for number, each in enumerate(rows) if _is_small(each, most)],
+        total=rows[0]["of"],
         rest="; the files have all",
     )
 
 
-def _cause(row: Mapping[str, Any]) -> str:
-    told = CAUSES.get(row["cause"] or "", row["cause"] or "")
-    return f"{told}: {row['detail']}" if row["detail"] else told
+def _is_small(row: Mapping[str, Any], most: int) -> bool:
+    """Return whether little lies behind it, and it is not stopped until somebody acts."""
+    waits = row["verdict"] == "stopped" and row["cause"] != "no_members"
+    known = row["lag_bytes"] is not None and not row["unknown_lags"]
+    return known and not waits and row["lag_bytes"] < most * _SMALL_PART
 
 
-def _trend(row: Mapping[str, Any]) -> str:
-    if row["trend"] is None:
+def _partitions(row: Mapping[str, Any]) -> str:
+    """Return the partitions of a row: how many, and the first of them."""
+    named = ", ".join(map(str, row["partitions"]))
+    if not named:
         return "-"
-    rate = row["trend_bytes_per_s"]
-    return row["trend"] if not rate else f"{row['trend']}, {size_text(rate)}/s"
+    if row["count"] == len(row["partitions"]):
+        return named
+    return f"{count_text(row['count'])}: {named}, …"
+
+
+def _or_nothing(
+    row: Mapping[str, Any], name: str, unknown: str, shown: Callable[[float | None], str]
+) -> str:
+    """Return a sum; "-" where a lag means nothing: there is no partition to tell of."""
+    return _known(shown(row[name]), row[unknown]) if row["partitions"] else "-"
+
+
+def _some(one: str, count: int) -> str:
+    return f"{one}, {count_text(count - 1)} more" if count > 1 else one
+
+
+def _cause(row: Mapping[str, Any]) -> str:
+    """Return the cause in words, with the error behind it and who consumes the partitions."""
+    cause = row["cause"] or ""
+    told = CAUSES[cause][0] if cause in CAUSES else cause
+    if row["detail"]:
+        told += f": {_some(row['detail'], row['details'])}"
+    if row["owner"]:
+        told += f" (owner: {_some(row['owner'], row['owners'])})"
+    return told
+
+
+def _advice(row: Mapping[str, Any]) -> Html:
+    _, text = CAUSES.get(row["cause"] or "", ("", ""))
+    return advice(text, group=row["group"], topic=row["topic"] or "")
+
+
+def _trend(rate: float | None) -> str:
+    """Return the change of a lag with its sign; "-" without an earlier snapshot."""
+    if rate is None:
+        return "-"
+    return "steady" if not round(rate) else f"{'+' if rate > 0 else ''}{size_text(rate)}"
 
 
 def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
@@ -244,6 +347,7 @@ def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
         ],
         columns=columns,
         numbers=columns[1:],
+        optional=(*VERDICTS, "messages", "skew"),
         total=rows[0]["of"],
         rest="; the files have all",
     )
@@ -254,9 +358,10 @@ def _known(text: str, unknown: int) -> str:
     return f"≥ {text}" if unknown and text != UNKNOWN else text
 
 
-def _bounded(text: str, message_filter: str | None) -> str:
+def _bounded(row: Mapping[str, Any], text: str) -> str:
     """Return a lag in which messages of other tags may lie as the upper bound that it is."""
-    return f"≤ {text}" if message_filter and text != UNKNOWN else text
+    has_number = any(letter.isdigit() for letter in text)
+    return f"≤ {text}" if row["filter"] and has_number and "≥" not in text else text
 
 
 def _or(value: Any, otherwise: str) -> str:

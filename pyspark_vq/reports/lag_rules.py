@@ -404,6 +404,54 @@ def offenders(rows: DataFrame, at_most: int) -> DataFrame:
     )
 
 
+#: Partitions that a row of ``by_cause`` names.
+PARTITIONS_NAMED: Final = 8
+
+
+def by_cause(rows: DataFrame, at_most: int) -> DataFrame:
+    """Return what is not ok, one row for each group, topic and cause, the worst first.
+
+    The order is that of ``offenders``. ``count`` is how many rows there are, ``partitions`` the
+    first of them, and the sums and ages are those of ``rollups``; ``detail`` and ``owner`` are
+    those of one, and ``details`` and ``owners`` say how many different ones there are. ``of`` is
+    how many such rows there are in all.
+    """
+    found = (
+        rows.where(F.col("verdict") != "ok")
+        .groupBy("verdict", "group", "topic", "cause")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.slice(F.array_sort(F.collect_set("partition")), 1, PARTITIONS_NAMED).alias(
+                "partitions"
+            ),
+            F.sum("lag_bytes").alias("lag_bytes"),
+            F.sum("lag_messages").alias("lag_messages"),
+            F.max("lag_seconds").alias("lag_seconds"),
+            F.max("filter").alias("filter"),
+            F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
+            F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
+            F.sum("trend_bytes_per_s").alias("trend_bytes_per_s"),
+            F.min("owner").alias("owner"),
+            F.count_distinct("owner").alias("owners"),
+            F.min("detail").alias("detail"),
+            F.count_distinct("detail").alias("details"),
+        )
+    )
+    return (
+        found.withColumn("of", F.count(F.lit(1)).over(Window.partitionBy(F.lit(1))))
+        .orderBy(
+            severity(F.col("verdict")),
+            F.desc_nulls_last("lag_seconds"),
+            F.desc_nulls_last("lag_bytes"),
+            F.desc("count"),
+            "group",
+            "topic",
+            "cause",
+        )
+        .limit(at_most)
+    )
+
+
 def top_rollups(rolled: DataFrame, at_most: int) -> DataFrame:
     """Return the ``at_most`` largest of each kind, with ``of``: how many there are."""
     kind = Window.partitionBy("by")

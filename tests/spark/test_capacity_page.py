@@ -30,6 +30,7 @@ from pyspark_vq.reports.disks import Held, disk_rows
 from pyspark_vq.reports.holdings import Disk
 from pyspark_vq.reports.progress import Progress
 from vq import TopicSettings
+from vq.admin import FaultKind
 
 GIB = 1 << 30
 DAY = 86_400.0
@@ -172,15 +173,113 @@ def test_the_page_of_capacity_has_its_numbers() -> None:
     assert reader.values  # of charts
 
 
+def young(count: int, *, file_system: str = "boot 8:1") -> Capacity:
+    """Disks of brokers of which there are two snapshots."""
+    disks = [
+        Disk(f"b{n}", "n1", f"/d{n}", 9 * GIB, 8 * GIB, "ok", None, None, "", file_system)
+        for n in range(count)
+    ]
+    history = {(each.group, "n1", each.directory): [(NOW - DAY, float(GIB))] for each in disks}
+    held = {(each.group, "n1", each.directory): Held(GIB // 8, 8.0, 16.0) for each in disks}
+    rows = disk_rows(disks, history, held, now_s=NOW)
+    return replace(capacity(), disks=rows, silent={}, history={})
+
+
+def test_disks_of_which_nothing_is_known_are_not_called_good_and_the_page_says_once_why() -> None:
+    page = capacity_page.page(young(3, file_system=""), summary(), top=10)
+    reader = PageReader(page)
+    assert 'class="tile ok"' not in page
+    assert page.count('class="tile unknown"') == 3
+    assert "No disk has a forecast yet: it needs 4 more runs with the same --out." in reader.text
+    assert reader.text.count("more run") == 1
+    assert "run the report again later" not in reader.text
+    assert "disks 3" in reader.text
+
+
+def test_data_directories_on_one_file_system_are_one_disk() -> None:
+    """Its size counts once, and what vq has there is the sum."""
+    page = capacity_page.page(young(4), summary(), top=10)
+    text = PageReader(page).text
+    assert "disks 1data directories 4" in text
+    assert "b0/n1 /d0, b1/n1 /d1, b2/n1 /d2, b3/n1 /d3" in text
+    how_full = page.partition('aria-label="How full each disk is"')[2].partition("</section>")[0]
+    assert how_full.count('class="bar') == 1
+    assert "512 MiB" in text  # four times an eighth of a GiB
+    lost = [*young(2).disks]
+    lost[1] = {**lost[1], "vq_bytes": None}
+    [one] = capacity_page.file_systems(lost)
+    assert (one["vq_bytes"], one["vq_bytes_per_day"]) == (None, 16.0)
+
+
+def test_a_disk_that_fills_says_which_command_frees_space_and_that_moves_lead_away() -> None:
+    page = capacity_page.page(capacity(), summary(), top=10)
+    text = PageReader(page).text
+    assert "orders/n1 /data is full in 15 d. 1 disk has no forecast yet" in text
+    assert "vq topic alter orders --retention-hours 48 frees 22.0 GiB." in text
+    assert "Carry out the proposed moves" in text
+    alone = replace(summary(), what_ifs=[])
+    none = capacity_page.page(replace(capacity(), plan=plan([], [])), alone, top=10)
+    assert "Keep less of its topics, or add a disk" in PageReader(none).text
+
+
+def test_no_disk_that_fills_is_good_only_if_all_are_known() -> None:
+    made = capacity()
+    known = [row for row in made.disks if row["verdict"] == "steady"]
+    good = capacity_page.page(replace(made, disks=known), summary(), top=10)
+    assert 'class="tile ok"><div class="figure">0<' in good
+    some = [row for row in made.disks if row["verdict"] != "fills"]
+    half = capacity_page.page(replace(made, disks=some), summary(), top=10)
+    assert 'class="tile unknown"><div class="figure">0 of 1 known<' in half
+
+
+def test_partitions_of_one_topic_and_group_with_one_reason_are_one_row() -> None:
+    unknown = summary().partitions[1]
+    rows = [{**unknown, "partition": number} for number in (2, 0, 1)]
+    found = replace(summary(), partitions=rows, verdicts={"hot": 0, "unknown": 9, "idle": 0})
+    text = PageReader(capacity_page.page(capacity(), found, top=3)).text
+    assert "v0, 1, 2b3b3/n1: orders" in text
+    assert "6 more are left out" in text
+
+
+def test_the_page_of_the_audit_has_one_row_for_each_kind_and_place_the_worst_first() -> None:
+    damaged = [Finding("orders", 3, n, n + 1, "damaged", "b1/n1", f"why {n}") for n in range(7)]
+    lost = Finding("orders", 5, 0, 9, "missing", "b1/n1", "no copy has them")
+    found = replace(
+        audit(), findings=[*damaged, lost], counts={"damaged": 100, "missing": 1}, notes=[]
+    )
+    page = audit_page.page(found, top=10)
+    text = PageReader(page).text
+    assert text.index("missing1bytes are lost") < text.index("damaged100no intact batch")
+    assert text.index("missingorders-51[0, 9)") < text.index("damagedorders-37[0, 1)b1/n1why 0")
+    assert "why 1" not in text
+    assert "vq topic verify orders" in text
+    assert "Places are those of the first 8 findings, and 93 more are counted by kind only." in text
+
+
+def test_an_audit_that_could_not_check_all_has_nothing_green_in_its_tiles() -> None:
+    nothing = replace(audit(), findings=[], counts={"unreachable": 2})
+    page = audit_page.page(nothing, top=10)
+    assert 'class="tile ok"' not in page
+    assert "Nothing wrong was found. 2 ranges could not be checked" in PageReader(page).text
+    assert 'class="tile ok"' in audit_page.page(replace(nothing, counts={}), top=10)
+
+
+def test_every_kind_of_finding_says_what_to_do() -> None:
+    kinds = {*FaultKind, "missing", "unreadable", "differs", "unreachable", "duplicate"}
+    assert kinds | {"archive"} == set(audit_page.KINDS)
+    assert all(meaning and to_do.endswith(".") for meaning, to_do in audit_page.KINDS.values())
+
+
 def test_the_page_of_the_audit_has_its_findings() -> None:
     reader = PageReader(audit_page.page(audit(), top=10))
     assert reader.open == []
     for told in (
-        "damaged: no intact batch",
+        "damaged",
+        "no intact batch",
         "orders-0",
         "[3000, 3500)",
         "[9000, …)",
-        "archives were not verified",
+        "archives were not verified: orders.",
         "128 B to 255 B",
     ):
         assert told in reader.text

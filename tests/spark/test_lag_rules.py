@@ -330,6 +330,43 @@ def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) ->
 
 
 @pytest.mark.slow
+def test_what_is_wrong_has_one_row_for_each_group_topic_and_cause_the_worst_first(
+    spark: SparkSession,
+) -> None:
+    """Ten partitions of one cause are one row; a sum that lacks an unknown part says so."""
+
+    def row(group: str, number: int, verdict: str, cause: str | None, **more: Any) -> Any:
+        return row_of("s", group, partition=number, verdict=verdict, cause=cause, **more)
+
+    rows = spark.createDataFrame(
+        [
+            *(row("w", n, "warning", "old", lag_bytes=9, lag_seconds=900.0) for n in range(10)),
+            row("s", 7, "stopped", "owner_error", detail="b", owner="m2", lag_bytes=5),
+            row("s", 3, "stopped", "owner_error", detail="a", owner="m1", lag_bytes=None),
+            row("s", 4, "warning", "old", lag_bytes=2, lag_seconds=9_000.0),
+            row("fine", 0, "ok", None, lag_bytes=0),
+            row_of("s", "gone", topic=None, partition=None, verdict="unknown", cause="no_topics"),
+        ],
+        SCHEMA,
+    )
+    found = lag_rules.by_cause(rows, 3).collect()
+    assert [(each["group"], each["cause"], each["count"], each["of"]) for each in found] == [
+        ("s", "owner_error", 2, 4),
+        ("s", "old", 1, 4),
+        ("w", "old", 10, 4),
+    ]
+    stopped, _, many = found
+    assert stopped["partitions"] == [3, 7]
+    assert (stopped["lag_bytes"], stopped["unknown_lags"]) == (5, 1)
+    assert (stopped["detail"], stopped["details"]) == ("a", 2)
+    assert (stopped["owner"], stopped["owners"]) == ("m1", 2)
+    assert many["partitions"] == list(range(lag_rules.PARTITIONS_NAMED))
+    assert (many["lag_bytes"], many["lag_seconds"]) == (90, 900.0)
+    [gone] = lag_rules.by_cause(rows.where("`group` = 'gone'"), 3).collect()
+    assert (gone["partitions"], gone["count"], gone["topic"]) == ([], 1, None)
+
+
+@pytest.mark.slow
 def test_no_sum_over_something_unknown_looks_whole(spark: SparkSession) -> None:
     """In the second snapshot of g a broker was silent: it did not fall. h never had a whole lag."""
     rows = spark.createDataFrame(

@@ -4,7 +4,9 @@ import csv
 import io
 import os
 import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,18 @@ from pyspark_vq.reports.figures import (
     size_text,
     visible,
 )
-from pyspark_vq.reports.page import POLICY, Page, Section, Tile, card, pair, render, table, tag
+from pyspark_vq.reports.page import (
+    POLICY,
+    Page,
+    Section,
+    Tile,
+    advice,
+    card,
+    pair,
+    render,
+    table,
+    tag,
+)
 from pyspark_vq.reports.progress import Progress, bar_text
 
 HOSTILE = "</style><script>alert(1)</script>\u202e\x1b[31m\"'&"
@@ -69,7 +82,8 @@ def test_a_number_is_read_at_first_sight(found: str, wanted: str) -> None:
 # The page -------------------------------------------------------------------------------------
 def test_hostile_texts_are_shown_and_do_nothing() -> None:
     """In every place that a text of others can get to."""
-    line = Line(label=HOSTILE, points=[(0.0, 1.0)])
+    line = Line(label=HOSTILE, points=[(0.0, 1.0), (60.0, 1.0)])
+    once = Line(label=HOSTILE, points=[(0.0, 1.0)])
     page = render(
         Page(
             title=HOSTILE,
@@ -102,7 +116,9 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
                             bands=[Band(label=HOSTILE, points=[(0.0, 0.0, 1.0)], kind=HOSTILE)],
                             limits=[Limit(label=HOSTILE, value=2.0)],
                         ),
-                        tag(HOSTILE),
+                        charts.lines([once], about=HOSTILE),
+                        tag(HOSTILE, HOSTILE),
+                        advice("{name} `{name}`", name=HOSTILE),
                     ],
                 )
             ],
@@ -134,7 +150,9 @@ def test_a_wide_table_scrolls_by_itself_and_its_last_text_keeps_a_readable_width
     )
     assert '<div class="scroll"><table>' in page
     assert ".scroll{overflow-x:auto}" in page
-    assert "td:last-child:not(.n){min-width:30ch}" in page
+    assert "td:last-child:not(.n){min-width:30ch" in page
+    assert "td::before{content:attr(data-label)" in page  # a narrow window has a line for each cell
+    assert '<td class="" data-label="n">' in page
 
 
 def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
@@ -142,6 +160,35 @@ def test_a_table_tells_how_many_rows_it_leaves_out() -> None:
     assert "11\u202f998 more are left out; see X." in reader.text
     assert reader.tags.count("td") == 4
     assert "There are none." in page_of(table([], columns=["n"])).text
+
+
+def test_a_column_that_says_nothing_is_left_out_where_that_is_allowed() -> None:
+    rows = [["a", "-", "unknown", ""], ["b", "-", "unknown", "-"]]
+    reader = page_of(table(rows, columns=["n", "p", "q", "r"], optional=["q", "r"]))
+    heads = [value for name, value in reader.attributes if name == "data-label"]
+    assert heads == ["n", "p", "n", "p"]
+    some = page_of(table([*rows, ["c", "", "", "x"]], columns="npqr", optional="qr"))
+    assert {value for name, value in some.attributes if name == "data-label"} == set("npr")
+
+
+def test_rows_that_matter_less_are_grey() -> None:
+    found = table([["large"], ["small"]], columns=["n"], small=[1])
+    assert found.count('<tr class="small">') == 1
+    assert found.index('<tr class="small">') > found.index("large")
+
+
+def test_a_command_is_one_that_a_shell_reads_as_it_is_meant() -> None:
+    """Names come from ZooKeeper: none of them ends a word, or an element."""
+    found = advice("Stop {name}: `vq group delete {name}`.", name="a b; rm -rf <i>'$(x)`")
+    [command] = re.findall("<code>(.*?)</code>", found)
+    text = unescape(re.sub("</?span>", "", command))
+    assert shlex.split(text) == ["vq", "group", "delete", "a b; rm -rf <i>'$(x)`"]
+    assert "<i>" not in found
+    assert "vq doctor, then wait" in page_of(advice("`vq doctor`, then wait")).text
+
+
+def test_a_verdict_may_have_a_name_of_its_own() -> None:
+    assert tag("ok", "steady") == '<span class="tag ok">steady</span>'
 
 
 # Charts ---------------------------------------------------------------------------------------
@@ -183,12 +230,49 @@ def test_a_line_is_interrupted_where_a_value_is_unknown() -> None:
     assert charts.lines([Line(label="a", points=[(0.0, None)])], about="x") == ""
 
 
-def test_one_point_and_zeros_are_drawn_inside_the_picture() -> None:
-    drawn = charts.lines([Line(label="a", points=[(5.0, 0.0)])], about="x")
+def test_a_chart_is_as_wide_as_its_card() -> None:
+    """Places across are shares of it, so that texts keep their size."""
+    drawn = charts.lines([Line(label="a", points=[(0.0, 0.0), (60.0, 4.0)])], about="x")
+    assert re.findall(r'cx="([^"]*)" cy="([^"]*)"', drawn) == [
+        ("0.00%", "212.0"),
+        ("100.00%", "42.4"),
+    ]
+    rule = render(Page(title="t", lead="l")).partition("svg.lines{")[2].partition("}")[0]
+    assert rule.startswith("width:100%")
+    assert "max-width" not in rule
+
+
+def test_one_moment_is_a_bar_for_each_line_and_no_empty_frame() -> None:
+    series = [
+        Line(label="a", points=[(0.0, 5.0)]),
+        Line(label="b", points=[(0.0, None)]),
+    ]
+    drawn = charts.lines(series, about="x", limits=[Limit(label="size", value=10.0)])
+    assert "<svg" not in drawn
+    assert "width:50.00%" in drawn
     reader = page_of(drawn)
-    places = {name: float(value or 0) for name, value in reader.attributes if name in {"cx", "cy"}}
-    assert 0 < places["cx"] < 760
-    assert 0 < places["cy"] < 260
+    assert reader.values == [5.0]
+    assert "bunknown" in reader.text
+    assert "At 1970-01-01 00:00:00 UTC only" in reader.text
+
+
+@pytest.mark.parametrize(
+    ("most", "base", "marks"),
+    [
+        (1 << 30, 1024, ["0.0 GiB", "0.2 GiB", "0.4 GiB", "0.6 GiB", "0.8 GiB", "1.0 GiB"]),
+        (900, 1024, ["0 B", "200 B", "400 B", "600 B", "800 B", "1\u202f000 B"]),
+        (2_400 << 20, 1024, ["0.0 GiB", "0.5 GiB", "1.0 GiB", "1.5 GiB", "2.0 GiB", "2.5 GiB"]),
+        (2.5, 10, ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5"]),
+        (24_000, 10, ["0", *(f"{n}\u202f000" for n in (5, 10, 15, 20, 25))]),
+        (0.0, 10, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+    ],
+)
+def test_the_marks_of_an_axis_have_one_unit_and_as_many_digits(
+    most: float, base: int, marks: list[str]
+) -> None:
+    line = Line(label="a", points=[(0.0, 0.0), (60.0, most)])
+    drawn = charts.lines([line], about="x", shown=size_text, base=base)
+    assert re.findall(r'x="-8"[^>]*>([^<]*)<', drawn) == marks
 
 
 # Files ----------------------------------------------------------------------------------------

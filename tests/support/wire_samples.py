@@ -134,6 +134,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     excess_bytes=7,
                     files_free=5,
                     files_total=50,
+                    file_system="boot 8:1",
                 )
             ],
             repairs=2,

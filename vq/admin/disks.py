@@ -39,6 +39,8 @@ class DiskState:
         excess_bytes: What should be deleted early.
         files_free: Files (inodes) that can still be made there; None: not known, or no bound.
         files_total: How many it can have; None like ``files_free``.
+        file_system: Names the file system: data directories with the same name share its space; "":
+            the broker is of a version that does not tell it, or the directory is gone.
     """
 
     directory: str
@@ -50,6 +52,7 @@ class DiskState:
     excess_bytes: int
     files_free: int | None = None
     files_total: int | None = None
+    file_system: str = ""
 
     @property
     def fills_soon(self) -> bool:
@@ -90,6 +93,7 @@ def disk_states(status: StatusResult) -> list[DiskState]:
             excess_bytes=each["excess_bytes"],
             files_free=each.get("files_free") if each.get("files_total") else None,
             files_total=each.get("files_total") or None,
+            file_system=each.get("file_system", ""),
         )
         for each in status.raw.get("disks", ())
     ]

@@ -56,6 +56,7 @@ class DataDisk:
         gone: The directory was removed or unmounted, cannot be read, or does not answer: what is
             written is kept nowhere.
         silent: It does not answer a look, or a flush. Nothing may touch it on the loop.
+        file_system: See ``Disk.file_system_id``; "": not known, or the directory is gone.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
         place: Is told what follows for the partitions there; set it before the first look.
         flush_waits_s: Returns for how long a flush there has not got on. Likewise.
@@ -93,6 +94,7 @@ class DataDisk:
         self.own_id = ""
         self.gone = False
         self.silent = False
+        self.file_system = ""
         self._why_gone = ""
         self._looks = DiskLooks(self._read, runner, clock)
         self.refusal: VqError | None = None
@@ -135,9 +137,10 @@ class DataDisk:
             self.reserve.hold()
         try:
             space = (*self._disk.free_space(path), *self._disk.free_files(path))
+            file_system = self._disk.file_system_id(path)
         except OSError as error:
             return Seen(why, error)
-        return Seen(why, space)
+        return Seen(why, space, file_system)
 
     def _take(self, seen: Seen) -> None:
         """Take what a look has found."""
@@ -145,6 +148,7 @@ class DataDisk:
         why = seen.why_gone
         if why is None:
             why = "" if was_silent else self._why_gone
+        self.file_system = "" if why else seen.file_system
         self._note_gone(why)
         self._measure(seen.space)
         self._look_ahead()

@@ -28,10 +28,12 @@ class Seen(NamedTuple):
     Attributes:
         why_gone: See ``store.directory.why_gone``; None: that could not be told.
         space: Bytes free and in all, files free and in all; or why they cannot be read.
+        file_system: See ``Disk.file_system_id``.
     """
 
     why_gone: str | None
     space: tuple[int, int, int, int] | OSError
+    file_system: str = ""
 
 
 class DiskLooks:

@@ -171,6 +171,7 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         excess_bytes=disk.pressure_bytes,
         files_free=watch.files_free,
         files_total=watch.files_total,
+        file_system=disk.file_system,
     )
 
 

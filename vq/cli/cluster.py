@@ -262,6 +262,7 @@ def disk_json(disk: DiskState) -> dict[str, Any]:
         "excess_bytes": disk.excess_bytes,
         "files_free": disk.files_free,
         "files_total": disk.files_total,
+        "file_system": disk.file_system,
     }
 
 

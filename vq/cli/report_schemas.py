@@ -58,6 +58,7 @@ _DISK_FORECAST: Final = record(
     level=TEXT,
     bytes_total=maybe(WHOLE),
     bytes_used=maybe(WHOLE),
+    file_system=TEXT,
     bytes_free=maybe(WHOLE),
     vq_bytes=maybe(WHOLE),
     vq_bytes_per_day=maybe(NUMBER),

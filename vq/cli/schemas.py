@@ -188,6 +188,7 @@ _NODE: Final = record(
                 excess_bytes=WHOLE,
                 files_free=maybe(WHOLE),
                 files_total=maybe(WHOLE),
+                file_system=TEXT,
             )
         )
     ),

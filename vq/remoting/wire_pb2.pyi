@@ -163,7 +163,7 @@ class CopyStatus(_message.Message):
     def __init__(self, node: _Optional[str] = ..., partitions: _Optional[int] = ..., bytes_behind: _Optional[int] = ..., ms_behind: _Optional[int] = ...) -> None: ...
 
 class DiskStatus(_message.Message):
-    __slots__ = ("directory", "bytes_free", "bytes_total", "level", "growth_known", "growth_bytes_per_hour", "fills", "full_in_s", "excess_bytes", "files_free", "files_total")
+    __slots__ = ("directory", "bytes_free", "bytes_total", "level", "growth_known", "growth_bytes_per_hour", "fills", "full_in_s", "excess_bytes", "files_free", "files_total", "file_system")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     BYTES_FREE_FIELD_NUMBER: _ClassVar[int]
     BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,7 @@ class DiskStatus(_message.Message):
     EXCESS_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FREE_FIELD_NUMBER: _ClassVar[int]
     FILES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FILE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
     directory: str
     bytes_free: int
     bytes_total: int
@@ -186,7 +187,8 @@ class DiskStatus(_message.Message):
     excess_bytes: int
     files_free: int
     files_total: int
-    def __init__(self, directory: _Optional[str] = ..., bytes_free: _Optional[int] = ..., bytes_total: _Optional[int] = ..., level: _Optional[str] = ..., growth_known: _Optional[bool] = ..., growth_bytes_per_hour: _Optional[int] = ..., fills: _Optional[bool] = ..., full_in_s: _Optional[int] = ..., excess_bytes: _Optional[int] = ..., files_free: _Optional[int] = ..., files_total: _Optional[int] = ...) -> None: ...
+    file_system: str
+    def __init__(self, directory: _Optional[str] = ..., bytes_free: _Optional[int] = ..., bytes_total: _Optional[int] = ..., level: _Optional[str] = ..., growth_known: _Optional[bool] = ..., growth_bytes_per_hour: _Optional[int] = ..., fills: _Optional[bool] = ..., full_in_s: _Optional[int] = ..., excess_bytes: _Optional[int] = ..., files_free: _Optional[int] = ..., files_total: _Optional[int] = ..., file_system: _Optional[str] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks")

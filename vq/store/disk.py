@@ -212,6 +212,10 @@ class Disk(Protocol):
         """Return how many files can be made there, and how many it can have; 0, 0: no bound."""
         ...
 
+    def file_system_id(self, path: Path) -> str:
+        """Return what is equal for paths on one file system of this boot; "": not known."""
+        ...
+
     def born(self, path: Path) -> str:
         """Return what tells a file from each copy of it, and stays while it lies where it is.
 
@@ -551,6 +555,14 @@ class RealDisk:
         """See ``Disk.free_files``."""
         stat = os.statvfs(path)
         return _ours(stat.f_favail, stat.f_ffree, stat.f_files)
+
+    def file_system_id(self, path: Path) -> str:
+        """See ``Disk.file_system_id``.
+
+        Containers of one machine share its boot, and the numbers of its devices.
+        """
+        boot, device = self.boot_id(), path.stat().st_dev
+        return f"{boot} {os.major(device)}:{os.minor(device)}" if boot else ""
 
     def born(self, path: Path) -> str:
         """See ``Disk.born``.

@@ -637,6 +637,11 @@ class MemoryDisk:
         self._directory(path)
         return 0, 0
 
+    def file_system_id(self, path: Path) -> str:
+        """See ``Disk.file_system_id``; it has none."""
+        self._directory(path)
+        return ""
+
     def born(self, path: Path) -> str:
         """See ``Disk.born``."""
         self._check("born", path)

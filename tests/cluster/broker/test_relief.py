@@ -274,6 +274,20 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
     assert len(lines) == 8
 
 
+async def test_a_status_names_the_file_system_of_a_data_directory_that_is_there(served):
+    """So that a reader counts the space of two brokers on one disk once."""
+    watch = served.node._disks.main
+    served.disk.file_system_id = lambda path: "boot 8:1"
+    watch.look_now()
+    assert (await served.client.status()).disks[0].file_system == "boot 8:1"
+    own_id, watch.own_id = watch.own_id, "another"  # as of what was mounted there
+    watch.look_now()
+    assert (await served.client.status()).disks[0].file_system == ""
+    watch.own_id = own_id
+    watch.look_now()
+    assert (await served.client.status()).disks[0].file_system == "boot 8:1"
+
+
 async def test_a_file_system_without_files_fills_in_the_same_steps(served):
     """A broker that can make no file can write no checkpoint, and so delete nothing."""
     files = [50]

@@ -153,7 +153,14 @@ def test_disks_are_told_and_those_that_need_attention_are_remarked(run: Any) -> 
     full = disk(directory="/mnt/4", level="relieve", full_in_s=180_000, excess_bytes=7)
     made = report("n1", master=True)
     assert made.status is not None
-    many = disk(directory="/mnt/5", level="warn", fills=False, files_free=1, files_total=10)
+    many = disk(
+        directory="/mnt/5",
+        file_system="boot 8:1",
+        level="warn",
+        fills=False,
+        files_free=1,
+        files_total=10,
+    )
     made.status.raw["disks"] = [disk(), unknown, steady, full, many]
     picture = ClusterStatus((made,))
     code, out, _ = run(picture, "--json")
@@ -162,6 +169,7 @@ def test_disks_are_told_and_those_that_need_attention_are_remarked(run: Any) -> 
     assert [each["full_in_hours"] for each in found[:4]] == [10.0, None, None, 50.0]
     assert [each["growth_bytes_per_hour"] for each in found[:4]] == [1 << 30, None, -5, 1 << 30]
     assert [each["files_free"] for each in found] == [None, None, None, None, 1]
+    assert [each["file_system"] for each in found] == ["", "", "", "", "boot 8:1"]
     _, _, said = run(picture)
     assert "b1/n1: disk /mnt/1 is 80.0% full, 20.0 GiB are free: full in 10.0 h" in said
     assert "b1/n1: disk /mnt/4" in said

@@ -270,6 +270,16 @@ def test_the_share_in_use_is_that_of_df(tmp_path: Path) -> None:
     assert abs(100 * (1 - free / total) - percent) <= 1
 
 
+def test_directories_on_one_file_system_have_the_same_id(tmp_path: Path) -> None:
+    below = tmp_path / "d"
+    below.mkdir()
+    disk = RealDisk()
+    assert disk.file_system_id(tmp_path) == disk.file_system_id(below)
+    assert disk.file_system_id(Path("/proc")) != disk.file_system_id(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        disk.file_system_id(tmp_path / "missing")
+
+
 def test_free_files_are_within_the_total(place: tuple[Disk, Path]) -> None:
     disk, path = place
     free, total = disk.free_files(path)
