@@ -50,7 +50,7 @@ CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "topic_unreadable": ("the topic cannot be read in ZooKeeper", _UNREAD),
     "not_readable": (
         "the topic is closed for reading",
-        "Nothing, if that was meant; else open it: `Admin.alter_topic`, `readable`.",
+        "Nothing, if that was meant; else an administrator opens it for reading.",
     ),
     "broadcasting": (
         "each member has progress of its own",

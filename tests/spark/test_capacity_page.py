@@ -265,7 +265,15 @@ def test_an_audit_that_could_not_check_all_has_nothing_green_in_its_tiles() -> N
 
 
 def test_every_kind_of_finding_says_what_to_do() -> None:
-    kinds = {*FaultKind, "missing", "unreadable", "differs", "unreachable", "duplicate"}
+    kinds = {
+        *FaultKind,
+        "missing",
+        "unreadable",
+        "differs",
+        "unreachable",
+        "duplicate",
+        "not_readable",
+    }
     assert kinds | {"archive"} == set(audit_page.KINDS)
     assert all(meaning and to_do.endswith(".") for meaning, to_do in audit_page.KINDS.values())
 

@@ -110,7 +110,7 @@ def test_without_pyarrow_parquet_is_refused_with_the_remedy(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(NotInstalled) as refused, ExportFile(tmp_path / "a.parquet", "parquet"):
         pass
-    assert "vq[parquet]" in refused.value.hint
+    assert "pip install 'pyarrow>=" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
