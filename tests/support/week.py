@@ -16,6 +16,7 @@ from vq import limits
 from vq.broker import (
     archive_runs,
     archiving,
+    catching_up,
     copying,
     following,
     handing_over,
@@ -43,6 +44,13 @@ LOOKS: Any = (
     (copying, "WAIT_S"),
     (following, "AUDIT_S"),
     (handing_over, "_AUDIT_S"),
+    (catching_up, "COMPARE_MAX_S"),
+    (catching_up, "LAG_MAX_S"),
+    (catching_up, "NEAR_S"),  # at least a tick: so old is what a copy is compared with
+    (insync_set, "ARRIVAL_S"),
+    (insync_set, "AWAITED_MAX_S"),
+    (insync_set, "LAG_MAX_S"),
+    (insync_set, "SILENT_S"),
     (insync_set, "TICK_S"),
     (key_indexing, "LOOK_S"),
     (lag, "TICK_S"),
