@@ -38,7 +38,7 @@ LISTENER: vq.Listener = handle
 def read(factory: vq.MessageFactory) -> None:
     config = vq.ConsumerConfig(group="shop", start_position=vq.StartPosition.LATEST)
     with factory.create_consumer(config) as consumer:
-        assert_type(consumer.get("orders", 0, 0, 1_024), list[vq.Message])
+        assert_type(consumer.get("orders", 0, 0, 1_024), vq.MessageList)
         bounds = consumer.get_bounds("orders", 0)
         assert_type(bounds, vq.OffsetBounds)
         hour_ago = datetime.now(UTC) - timedelta(hours=1)
