@@ -23,8 +23,8 @@ PARTITIONS = 20
 GROUPS = ("b1", "b2")
 #: The topic's node, its list of changes, its partitions, and whether it is still the same topic.
 READ_CALLS = 3 + PARTITIONS
-#: The names of the groups; of each its settings, its state, its master, its count.
-GROUP_CALLS = 1 + 4 * len(GROUPS)
+#: The names of the groups; of each its settings, its state, its master, its nodes, its count.
+GROUP_CALLS = 1 + 5 * len(GROUPS)
 #: Is the topic there, is there any; the groups; the change; the result.
 CREATE_CALLS = 2 + GROUP_CALLS + 1 + READ_CALLS
 #: The topic's node, the partition, the list of changes; the counts; the change.

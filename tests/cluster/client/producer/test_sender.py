@@ -162,7 +162,7 @@ async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_s
     await ended(send(core, Message("t", b"first")))
     await until(lambda: not core._accumulator.awake)
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as signal:
