@@ -287,7 +287,7 @@ def check_rows(
         assert (row["end"], row["start"]) == (str(ends[-1]), "0"), row
         assert row["broker"] in {"b1", "b2"}
         assert row["pool"] == "common"
-        assert row["members"] == ("0" if group == "alone" else "1")
+        assert row["members"] == ("0" if group in {"alone", "stream"} else "1")
 
 
 def partition_of(rows: dict[tuple[str, str, str], dict[str, str]], broker: str) -> str:
