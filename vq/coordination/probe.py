@@ -47,7 +47,8 @@ async def _look(address: Address) -> str:
     except ConnectionRefusedError:
         return f"{address} refused the connection"
     except OSError as error:
-        if not connected:
+        # A connection that is closed at once may be reset before it counts as made here.
+        if not connected and not isinstance(error, ConnectionError):
             return f"{address} cannot be reached: {error.strerror or error}"
         answer = b""
     if any(sign in answer.lower() for sign in _SIGNS):
