@@ -37,7 +37,7 @@ def moment(time_ms: int) -> datetime | None:
 
 
 def fitting(row: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """Return a row that fits; its last cell, the error, also names the numbers that do not."""
+    """Return a row that fits; its cell ``error`` also names the numbers that do not."""
     wrong: list[str] = []
 
     def fit(name: str, value: Any) -> Any:
@@ -54,7 +54,8 @@ def fitting(row: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
 
     cells = [fit(name, value) for name, value in zip(names, row, strict=True)]
     if wrong:
-        cells[-1] = "; ".join([cells[-1], *wrong] if cells[-1] else wrong)
+        error = names.index("error")
+        cells[error] = "; ".join([cells[error], *wrong] if cells[error] else wrong)
     return tuple(cells)
 
 

@@ -33,6 +33,14 @@ def test_what_does_not_fit_is_null_and_named() -> None:
     assert cells.fitting(("n", 10**300, [], {}, None), NAMES)[-1].endswith("[-2**63, 2**63)")
 
 
+def test_the_error_need_not_be_the_last_cell() -> None:
+    assert cells.fitting((2**63, None, "*"), ("size", "error", "filter")) == (
+        None,
+        "size = 9223372036854775808 is outside [-2**63, 2**63)",
+        "*",
+    )
+
+
 def test_a_time_that_is_no_date_is_not_known() -> None:
     assert cells.moment(0) is None
     assert cells.moment(1_795_700_000_500) == datetime(
