@@ -374,11 +374,7 @@ def rollups(rows: DataFrame, cluster: str) -> DataFrame:
     return found.agg(
         F.count("partition").alias("partitions"),
         *counts,
-        F.sum("lag_bytes").alias("lag_bytes"),
-        F.sum("lag_messages").alias("lag_messages"),
-        F.max("lag_seconds").alias("lag_seconds"),
-        F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
-        F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
+        *_sums(),
         F.when(mean > 0, F.max("lag_bytes") / mean).alias("skew"),
     )
 
@@ -388,14 +384,31 @@ def severity(verdict: Column) -> Column:
     return F.array_position(F.array(*map(F.lit, VERDICTS)), verdict) - 1
 
 
+def _sums() -> list[Column]:
+    """Return the sums of lags, the oldest age, and how many rows do not know their lag."""
+    return [
+        F.sum("lag_bytes").alias("lag_bytes"),
+        F.sum("lag_messages").alias("lag_messages"),
+        F.max("lag_seconds").alias("lag_seconds"),
+        F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
+        F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
+    ]
+
+
+def _worst_first() -> list[Column]:
+    return [
+        severity(F.col("verdict")),
+        F.desc_nulls_last("lag_seconds"),
+        F.desc_nulls_last("lag_bytes"),
+    ]
+
+
 def offenders(rows: DataFrame, at_most: int) -> DataFrame:
     """Return the worst rows that are not ok: by verdict, then by age, then by bytes."""
     return (
         rows.where(F.col("verdict") != "ok")
         .orderBy(
-            severity(F.col("verdict")),
-            F.desc_nulls_last("lag_seconds"),
-            F.desc_nulls_last("lag_bytes"),
+            *_worst_first(),
             "group",
             "topic",
             "partition",
@@ -424,12 +437,8 @@ def by_cause(rows: DataFrame, at_most: int) -> DataFrame:
             F.slice(F.array_sort(F.collect_set("partition")), 1, PARTITIONS_NAMED).alias(
                 "partitions"
             ),
-            F.sum("lag_bytes").alias("lag_bytes"),
-            F.sum("lag_messages").alias("lag_messages"),
-            F.max("lag_seconds").alias("lag_seconds"),
+            *_sums(),
             F.max("filter").alias("filter"),
-            F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
-            F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
             F.sum("trend_bytes_per_s").alias("trend_bytes_per_s"),
             F.min("owner").alias("owner"),
             F.count_distinct("owner").alias("owners"),
@@ -440,9 +449,7 @@ def by_cause(rows: DataFrame, at_most: int) -> DataFrame:
     return (
         found.withColumn("of", F.count(F.lit(1)).over(Window.partitionBy(F.lit(1))))
         .orderBy(
-            severity(F.col("verdict")),
-            F.desc_nulls_last("lag_seconds"),
-            F.desc_nulls_last("lag_bytes"),
+            *_worst_first(),
             F.desc("count"),
             "group",
             "topic",
