@@ -51,13 +51,14 @@ demo:
 	$(call bootstrap,demo)
 	@$(RUN) tools/demo.py --replicas $(REPLICAS) $(if $(INPUT),"$(INPUT)")
 
+# Hundreds of processes import vq: they keep what they compiled, also where the shell says not to.
 test:
 	$(call bootstrap,test)
-	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long:
 	$(call bootstrap,test)
-	VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
 
 chaos:
 	$(call bootstrap,test)

@@ -35,6 +35,5 @@ def cluster(
 ) -> Iterator[ProcessCluster]:
     """Two broker groups for all tests of a module; a test that hurts one heals it."""
     with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
-        made.add("b1")
-        made.add("b2")
+        made.add_all("b1", "b2")
         yield made

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.faults import times
 
 from vq.client.producer.load_weights import (
     DISK_FULL,
@@ -200,7 +201,7 @@ def swing(history: list[list[float]]) -> float:
     return max(max(column) - min(column) for column in zip(*later, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(times(1, 3)))
 @pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.5, 0.8, 0.95, 1.2])
 @pytest.mark.parametrize("sense", Sense)
 def test_producers_do_not_stampede_to_equal_brokers(

@@ -47,8 +47,7 @@ def cluster(
     directory = tmp_path_factory.mktemp("brokers")
     settings = broker_settings(directory / "broker.toml", **BROKER)
     with process_cluster(directory, zookeeper.hosts) as made:
-        made.add("b1", *settings)
-        made.add("b2", *settings)
+        made.add_all("b1", "b2", more=settings)
         yield made
         close_all()  # clients of this process, which a test may have used instead of Spark's
 

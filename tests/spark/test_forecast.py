@@ -6,6 +6,7 @@ from itertools import combinations
 from statistics import median
 
 import pytest
+from support.cases import case
 
 from pyspark_vq.reports.disks import Held, disk_rows, points_of
 from pyspark_vq.reports.forecast import AHEAD, POINTS_MIN, Point, forecast, nearby, trend
@@ -44,14 +45,15 @@ def test_the_example_of_the_module_can_be_counted_by_hand() -> None:
     assert (found.low, found.high) == (slopes[2], slopes[12])
 
 
-@pytest.mark.parametrize("count", range(POINTS_MIN, 40))
-def test_falling_points_have_the_interval_of_rising_ones(count: int) -> None:
-    rng = random.Random(count)
-    points = [(t, value + rng.gauss(0, 8)) for t, value in line(count, 2 / DAY)]
-    rising, falling = trend(points), trend([(t, -value) for t, value in points])
-    assert rising is not None
-    assert falling is not None
-    assert (-falling.high, -falling.low) == (rising.low, rising.high)
+def test_falling_points_have_the_interval_of_rising_ones() -> None:
+    for count in range(POINTS_MIN, 40):
+        rng = random.Random(count)
+        points = [(t, value + rng.gauss(0, 8)) for t, value in line(count, 2 / DAY)]
+        rising, falling = trend(points), trend([(t, -value) for t, value in points])
+        with case(count):
+            assert rising is not None
+            assert falling is not None
+            assert (-falling.high, -falling.low) == (rising.low, rising.high)
 
 
 def test_one_point_of_ten_that_lies_far_away_is_not_in_the_spread() -> None:
@@ -196,9 +198,14 @@ def by_hand(points: list[Point]) -> tuple[float, float, float, float]:
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_forecast_of_any_disk_is_the_one_worked_out_by_hand(seed: int) -> None:
+def test_a_forecast_of_any_disk_is_the_one_worked_out_by_hand() -> None:
     """Irregular runs, noise, rising or falling; moments and verdict follow from the slopes."""
+    for seed in range(40):
+        with case(seed):
+            check_by_hand(seed)
+
+
+def check_by_hand(seed: int) -> None:
     rng = random.Random(seed)
     count, time = rng.randint(POINTS_MIN, 60), 20_000 * DAY
     points = []

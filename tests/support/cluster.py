@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ class ProcessCluster:
     ) -> BrokerChild:
         """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
         return self.run(ForkedBroker(self.spec(group, *more, node=node, zookeeper=zookeeper)))
+
+    def add_all(self, *groups: str, more: Sequence[str] = ()) -> None:
+        """Start a broker of each group at the same time, and wait until all serve."""
+        for group in groups:
+            self.brokers[group] = ForkedBroker(self.spec(group, *more))
+            self.brokers[group].start()
+        for group in groups:
+            self.brokers[group].wait_ready(PROCESSES_WAIT_S)
 
     def run(self, broker: BrokerChild, *, name: str = "") -> BrokerChild:
         """Start a broker and wait until it serves; it is known here by its group or ``name``."""

@@ -18,6 +18,7 @@ from vq.broker import (
     archiving,
     catching_up,
     copying,
+    early_archives,
     following,
     handing_over,
     insync_set,
@@ -42,6 +43,7 @@ SLOWER = 120
 LOOKS: Any = (
     (archiving, "DISCARD_S"),
     (copying, "WAIT_S"),
+    (early_archives, "LOOK_S"),
     (following, "AUDIT_S"),
     (handing_over, "_AUDIT_S"),
     (catching_up, "COMPARE_MAX_S"),

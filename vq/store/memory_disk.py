@@ -174,6 +174,13 @@ class _Directory:
             if isinstance(node, _Directory):
                 yield from node.walk(path / name)
 
+    def size_bytes(self) -> int:
+        """Return how many bytes all files below it have."""
+        return sum(
+            node.size_bytes() if isinstance(node, _Directory) else len(node.now)
+            for node in self.now.values()
+        )
+
 
 def _apply_names(
     names: "dict[str, _Node | _Directory]", change: "dict[str, _Node | _Directory | None]"
@@ -445,8 +452,7 @@ class MemoryDisk:
         return min(end, len(node.now) + max(0, self.capacity_bytes - self._used()))
 
     def _used(self) -> int:
-        nodes = (node for _, node in self._root.walk(_TOP))
-        return sum(len(node.now) for node in nodes if isinstance(node, _Node))
+        return self._root.size_bytes()
 
     def _record(self, operation: Operation) -> None:
         if self._recording:
@@ -688,7 +694,8 @@ class MemoryDisk:
     def _flush_device(self) -> None:
         if not self._written:
             return
-        paths = {id(node): path for path, node in self._root.walk(_TOP)}
+        walk = self._root.walk(_TOP) if self._recording else ()
+        paths = {id(node): path for path, node in walk}
         for node, count in self._written.items():
             node.make_durable(count)
             kind = "datasync" if isinstance(node, _Node) else "sync_directory"

@@ -16,6 +16,7 @@ from vq.broker import daily_runs
 from vq.broker.daily import DAY_MS, DailyTime, last_due, next_due
 from vq.broker.daily_runs import DailyRuns, no_alarm
 from vq.clock import Clock
+from vq.coordination import leases
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.runs import begin_runs, forget_runs, make_run, read_runs, write_result
 from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunResult, RunState
@@ -94,7 +95,9 @@ class Makers:
 
 
 @pytest.fixture
-async def makers():
+async def makers(monkeypatch):
+    """Days pass: what a node looks at each minute, though watches tell of it, it looks at less."""
+    monkeypatch.setattr(leases, "AUDIT_S", 10 * leases.AUDIT_S)
     async with AsyncExitStack() as stack:
         ensemble = MemoryEnsemble(clock=clock_of_loop())
         yield Makers(ensemble, stack)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
+from support.faults import times
 from support.store import SMALL
 from support.waiting import until
 
@@ -20,7 +21,7 @@ from vq.store.memory_disk import keep_all
 
 pytestmark = pytest.mark.virtual_time
 
-SEEDS, LONG_SEEDS = 16, 300
+SEEDS, LONG_SEEDS = 16, times(1, 300)
 BATCHES = 25
 LIMIT_S = 240.0  # of virtual time; a scrub begins every 20 s
 

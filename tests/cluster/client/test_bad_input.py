@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.cases import case
 from support.client import cluster_client
 from support.producers import producer_of, published, send, stored
 from support.waiting import WAIT_S
@@ -263,10 +264,10 @@ async def test_settings_of_another_class_are_refused_in_a_coroutine(
         (ConsumerConfig, "member"),
     ],
 )
-@pytest.mark.parametrize("value", [3, 0, None, b"x", ["x"]], ids=repr)
-def test_a_name_is_text(kind: Any, name: str, value: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"; give text$"):
-        kind(**{name: value})
+def test_a_name_is_text(kind: Any, name: str) -> None:
+    for value in (3, 0, None, b"x", ["x"]):
+        with case(value), pytest.raises(InvalidArgument, match=r"; give text$"):
+            kind(**{name: value})
 
 
 @pytest.mark.parametrize("messages", [3, None, "ab", b"ab", Message("t", b"x")], ids=repr)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.cases import case
 
 from vq.admin.groups import GroupDescription, GroupMember, GroupProgress
 from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, judge_lag, why_stopped
@@ -80,12 +81,11 @@ CASES: list[tuple[dict[str, Any], str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "verdict", "cause"), CASES)
-def test_each_verdict_has_its_bounds(
-    changes: dict[str, Any], verdict: str, cause: str | None
-) -> None:
-    assert judge_lag(replace(FINE, **changes), LIMITS, now_s=NOW_S) == (verdict, cause)
-    assert verdict in VERDICTS
+def test_each_verdict_has_its_bounds() -> None:
+    for changes, verdict, cause in CASES:
+        with case(changes):
+            assert judge_lag(replace(FINE, **changes), LIMITS, now_s=NOW_S) == (verdict, cause)
+            assert verdict in VERDICTS
 
 
 def test_without_thresholds_only_what_is_broken_is_told() -> None:

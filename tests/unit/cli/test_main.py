@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from support.cases import case
 
 from vq.cli import main
 from vq.cli.main import COMMANDS, cli
@@ -34,16 +35,14 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
     assert command.get_short_help_str(limit=200) == COMMANDS[name].help
 
 
-@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[n for n, _ in commands()])
-def test_every_command_prints_json_and_says_where_the_cluster_is(
-    name: str, command: click.Command
-) -> None:
-    if isinstance(command, click.Group):
-        return
-    options = {option for parameter in command.params for option in parameter.opts}
+def test_every_command_prints_json_and_says_where_the_cluster_is() -> None:
     shared = {"--json", "--zookeeper", "--cluster", "--config", "--log-level", "--log-format"}
-    assert shared <= options
-    assert command.help
+    for name, command in commands():
+        if isinstance(command, click.Group):
+            continue
+        with case(name):
+            assert shared <= {option for parameter in command.params for option in parameter.opts}
+            assert command.help
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

@@ -6,7 +6,7 @@ A failure here means that clients in the field would no longer be understood.
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from support.cases import case
 from support.wire_samples import CORRELATION_ID, ERROR, RESEND, SAMPLES, Sample
 
 from vq.remoting import messages
@@ -30,7 +30,6 @@ def sections(command: Command) -> Iterator[tuple[str, bytes]]:
 
 
 GOLDEN = [(command, *section) for command in Command for section in sections(command)]
-IDS = [f"{command.name} {title}" for command, title, _ in GOLDEN]
 
 
 def flags_of(title: str) -> int:
@@ -59,9 +58,14 @@ def test_every_command_has_its_four_frames() -> None:
     }
 
 
-@pytest.mark.parametrize(("command", "title", "data"), GOLDEN, ids=IDS)
-def test_a_golden_frame_is_read(command: Command, title: str, data: bytes) -> None:
-    """It is one frame, and its header and body say what the sample says."""
+def test_the_golden_frames_are_read() -> None:
+    """Each is one frame, and its header and body say what the sample says."""
+    for command, title, data in GOLDEN:
+        with case(command, title):
+            check_read(command, title, data)
+
+
+def check_read(command: Command, title: str, data: bytes) -> None:
     (frame,) = FrameParser().feed(data)
     flags = flags_of(title)
     assert (frame.command, frame.correlation_id, frame.flags) == (command, CORRELATION_ID, flags)
@@ -77,19 +81,20 @@ def test_a_golden_frame_is_read(command: Command, title: str, data: bytes) -> No
     assert frame.body == sample.body
 
 
-@pytest.mark.parametrize(("command", "title", "data"), GOLDEN, ids=IDS)
-def test_a_golden_frame_is_written(command: Command, title: str, data: bytes) -> None:
+def test_the_golden_frames_are_written() -> None:
     """The same bytes again."""
-    flags = flags_of(title)
-    kind = title.partition(",")[0]
-    if kind == "error":
-        status, header = messages.encode_error(ERROR, flags)
-        body = b""
-    else:
-        message, body = sample_of(command, kind)
-        status, header = 0, messages.encode_header(command, message, flags)
-    head = encode_frame(command, status, CORRELATION_ID, flags, header, len(body))
-    assert (head + body).hex(" ") == data.hex(" ")
+    for command, title, data in GOLDEN:
+        flags = flags_of(title)
+        kind = title.partition(",")[0]
+        with case(command, title):
+            if kind == "error":
+                status, header = messages.encode_error(ERROR, flags)
+                body = b""
+            else:
+                message, body = sample_of(command, kind)
+                status, header = 0, messages.encode_header(command, message, flags)
+            head = encode_frame(command, status, CORRELATION_ID, flags, header, len(body))
+            assert (head + body).hex(" ") == data.hex(" ")
 
 
 def test_the_samples_leave_out_no_field() -> None:

@@ -1,10 +1,12 @@
 """Both codecs take and give the same: the Python one is the reference, the other its equal."""
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.cases import case
 
 from vq.client.consumer.decode import to_message
 from vq.model import Message, SendResult, TopicPartition
@@ -64,20 +66,20 @@ def control() -> bytes:
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 15, 16, 17, 35])
-@pytest.mark.parametrize("size", SIZES)
 def test_records_are_those_of_the_reference_encoder(
-    encode: Callable[..., tuple[bytes, list[int]]], size: int, count: int
+    encode: Callable[..., tuple[bytes, list[int]]],
 ) -> None:
-    rng = random.Random(size * 100 + count)
-    contents = [rng.randbytes(size) for _ in range(count)]
-    tags = [None if number % 3 else rng.randbytes(number % 20 + 1) for number in range(count)]
-    heads = [None if tag is None else tag_head(tag) for tag in tags]
-    ids = [rng.getrandbits(63) for _ in range(count)]
-    expected = [encode_record(*each) for each in zip(ids, contents, tags, strict=True)]
-    body, sizes = encode(contents, heads, ids)
-    assert body == b"".join(expected)
-    assert sizes == [len(each) for each in expected]
+    for size, count in itertools.product(SIZES, (0, 1, 3, 4, 15, 16, 17, 35)):
+        rng = random.Random(size * 100 + count)
+        contents = [rng.randbytes(size) for _ in range(count)]
+        tags = [None if number % 3 else rng.randbytes(number % 20 + 1) for number in range(count)]
+        heads = [None if tag is None else tag_head(tag) for tag in tags]
+        ids = [rng.getrandbits(63) for _ in range(count)]
+        expected = [encode_record(*each) for each in zip(ids, contents, tags, strict=True)]
+        with case(size, count):
+            body, sizes = encode(contents, heads, ids)
+            assert body == b"".join(expected)
+            assert sizes == [len(each) for each in expected]
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
@@ -277,33 +279,28 @@ def framed(flag: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize("before", [0, 1, 5, 15, 16, 17])
-@pytest.mark.parametrize("kind", uncommon())
-def test_reading_stops_at_what_is_not_common(
-    decode: Callable[..., int], kind: str, before: int
-) -> None:
-    start = MESSAGES[before].offset - BASE
-    data = DATA[:start] + uncommon()[kind] + DATA[start:]
-    end, out, _ = decoded(decode, data)
-    assert (end, out) == (start, MESSAGES[:before])
+def test_reading_stops_at_what_is_not_common(decode: Callable[..., int]) -> None:
+    for (kind, added), before in itertools.product(uncommon().items(), (0, 1, 5, 15, 16, 17)):
+        start = MESSAGES[before].offset - BASE
+        data = DATA[:start] + added + DATA[start:]
+        with case(kind, before):
+            end, out, _ = decoded(decode, data)
+            assert (end, out) == (start, MESSAGES[:before])
 
 
 @pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize("before", [0, 1, 15, 16])
-@pytest.mark.parametrize("kind", with_properties())
-def test_other_properties_are_read_as_the_reference_reads_them(
-    decode: Callable[..., int], kind: str, before: int
-) -> None:
-    start = MESSAGES[before].offset - BASE
-    added = with_properties()[kind]
-    data = DATA[:start] + added + DATA[start:]
-    (record,) = decode_records(added, BASE + start)
-    end, out, _ = decoded(decode, data)
-    assert end == len(data)
-    assert out[before] == to_message(TopicPartition("t", 3), record)
-    assert [message.content for message in out[before + 1 :]] == [
-        message.content for message in MESSAGES[before:]
-    ]
+def test_other_properties_are_read_as_the_reference_reads_them(decode: Callable[..., int]) -> None:
+    for (kind, added), before in itertools.product(with_properties().items(), (0, 1, 15, 16)):
+        start = MESSAGES[before].offset - BASE
+        data = DATA[:start] + added + DATA[start:]
+        (record,) = decode_records(added, BASE + start)
+        with case(kind, before):
+            end, out, _ = decoded(decode, data)
+            assert end == len(data)
+            assert out[before] == to_message(TopicPartition("t", 3), record)
+            assert [message.content for message in out[before + 1 :]] == [
+                message.content for message in MESSAGES[before:]
+            ]
 
 
 @needs_compiled
@@ -374,18 +371,19 @@ UTF8_EDGES = [
 
 
 @needs_compiled
-@pytest.mark.parametrize("tag", UTF8_EDGES)
-def test_both_agree_on_what_is_a_tag(tag: bytes) -> None:
+def test_both_agree_on_what_is_a_tag() -> None:
     """Python's strict decoder is the reference, and the reader's too."""
-    record = encode_record(1, b"x", tag)
-    found = codec.well_formed(record, 1, 1)
-    assert found == codec.python_well_formed(record, 1, 1)
-    try:
-        tag.decode()
-    except UnicodeDecodeError:
-        assert found == (0, 0)
-    else:
-        assert found == (1, len(record))
+    for tag in UTF8_EDGES:
+        record = encode_record(1, b"x", tag)
+        try:
+            tag.decode()
+        except UnicodeDecodeError:
+            expected = (0, 0)
+        else:
+            expected = (1, len(record))
+        with case(tag):
+            assert codec.well_formed(record, 1, 1) == expected
+            assert codec.python_well_formed(record, 1, 1) == expected
 
 
 @pytest.mark.parametrize("well_formed", [codec.python_well_formed, codec.well_formed])
@@ -470,15 +468,16 @@ def test_a_message_has_the_append_time_of_its_batch(decode: Callable[..., int]) 
 
 
 @pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize("cut", range(90, 260, 7))
-def test_the_append_time_goes_on_where_the_bytes_do(decode: Callable[..., int], cut: int) -> None:
+def test_the_append_time_goes_on_where_the_bytes_do(decode: Callable[..., int]) -> None:
     """Also where the first bytes end behind a control record, or inside a message."""
     data = batch(1_000, b"a") + batch(2_000, b"b" * 50) + batch(3_000, b"c")
-    times: list[int | None] = [None]
-    out: list[Message] = []
-    end = decode(data[:cut], 0, 0, "t", 0, {}, out, times)
-    assert decode(data, end, 0, "t", 0, {}, out, times) == len(data)
-    assert [each.append_time_ms for each in out] == [1_000, 2_000, 3_000]
+    for cut in range(90, 260, 7):
+        times: list[int | None] = [None]
+        out: list[Message] = []
+        with case(cut):
+            end = decode(data[:cut], 0, 0, "t", 0, {}, out, times)
+            assert decode(data, end, 0, "t", 0, {}, out, times) == len(data)
+            assert [each.append_time_ms for each in out] == [1_000, 2_000, 3_000]
 
 
 @pytest.mark.parametrize("decode", DECODERS)

@@ -1,11 +1,13 @@
 """The block in a zip, read by who has no stub: every damage is found, and no other zip is taken."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import case
 from support.store import append, blocks_of, flush, memory_disk, open_log, write_archive
 
 from vq.errors import CorruptData
@@ -80,17 +82,13 @@ def test_reading_on_takes_one_read_for_each_part(monkeypatch: pytest.MonkeyPatch
     assert len(zipped.reads) == 4
 
 
-@pytest.mark.parametrize("step", range(0, len(ZIPPED), 23))
-def test_damage_at_any_place_gives_an_error_or_the_right_bytes(step: int) -> None:
+def test_damage_at_any_place_gives_an_error_or_the_right_bytes() -> None:
     """Fields that nobody needs, such as times, may be anything."""
-    for at in range(step, min(step + 23, len(ZIPPED))):
+    for at in range(len(ZIPPED)):
         data = bytearray(ZIPPED)
         data[at] ^= 0x41
-        try:
-            found = ZippedBlock(Zip(bytes(data)), WANTED).read(0, len(RAW))
-        except CorruptData:
-            continue
-        assert found == (0, RAW)
+        with case(at), contextlib.suppress(CorruptData):
+            assert ZippedBlock(Zip(bytes(data)), WANTED).read(0, len(RAW)) == (0, RAW)
 
 
 def test_a_zip_that_is_cut_short_or_longer_is_refused() -> None:
