@@ -429,9 +429,11 @@ def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
 
 def test_a_list_of_topics_says_which_may_lose_messages(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "loose", "--replication", "async")
-    cluster.vq_json("topic", "alter", "loose", "--min-insync", "2")
+    refused = cluster.vq("topic", "alter", "loose", "--min-insync", "2")
+    assert refused.returncode == 2
+    assert b"has 1 node(s), and the topic's min_insync is 2: topic 'loose' would" in refused.stderr
     (row,) = [each for each in cluster.vq_json("topic", "list") if each["topic"] == "loose"]
-    assert (row["flush"], row["replication"], row["min_insync"]) == ("sync", "async", 2)
+    assert (row["flush"], row["replication"], row["min_insync"]) == ("sync", "async", 1)
     cluster.vq_json("topic", "delete", "loose", "--yes")  # status and doctor call it unsafe
 
 
