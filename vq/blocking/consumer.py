@@ -147,6 +147,10 @@ class MessageConsumer:
         what it would have returned. A partition that another member is to get waits for the next
         call. Hand the messages of one thread to others, or make several consumers.
 
+        So catch the error of a handler inside the loop over the messages. If a loop around it
+        catches it and calls again, the group passes by all that were not handled; they are
+        committed with the next commit. A warning in the log says once that the loop was left.
+
         Args:
             max_messages: 1 to 100,000.
             timeout: Seconds.
