@@ -84,9 +84,9 @@ class Printer:
             self.ended.set()
             raise Enough from error
         self.count += 1
+        self.last_at = time.monotonic()
         if self._warn is not None:
             self._look(message, self._warn)
-        self.last_at = time.monotonic()
         if self.count == self._limit:
             self.ended.set()
 
