@@ -58,7 +58,9 @@ class MessageConsumer:
         """Return the partitions that do not go on now, each with the cause and the time.
 
         Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
-        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same,
+        with one exception: what passes by itself, such as a broker that is away or has too many
+        readers, is only here, and when it has lasted for 10 s.
         """
         return self._core.troubles()
 
