@@ -123,23 +123,3 @@ def test_what_a_thread_had_when_it_ended_comes_again(runtime: LoopThread) -> Non
     assert consumer.get(3) == contents(0, 1, 2)
     consumer.pull.put_down()
     assert consumer.close() == 0
-
-
-def test_a_loop_that_was_left_is_told_with_the_next_call_and_with_close(
-    runtime: LoopThread, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not for what a thread got that ended: that is delivered again."""
-    told = "count as handled, and the loop over them was left"
-    for then in (lambda of: of.get(2), Consumer.close):
-        consumer = Consumer(runtime)
-        for _ in consumer.pull.get_many(2, WAIT_S):
-            break
-        then(consumer)
-        assert caplog.text.count(told) == 1
-        caplog.clear()
-    consumer = Consumer(runtime)
-    thread = threading.Thread(target=lambda: next(iter(consumer.pull.get_many(2, WAIT_S))))
-    thread.start()
-    thread.join(WAIT_S)
-    assert consumer.get(2) == contents(0, 1)
-    assert told not in caplog.text
