@@ -76,14 +76,17 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
     assert (rows["n2"]["lag_bytes"], rows["n2"]["lag_s"], rows["n2"]["unsafe"]) == (0, 0.0, [])
     copy.stop()
     block_until(lambda: "n2 was in sync and does not run" in said(processes), "it is not missed")
+    assert processes.vq("topic", "create", "u", "--min-insync", "2").returncode == 0
+    block_until(lambda: "u (2)" in said(processes), "nobody says that it refuses messages")
+    assert processes.vq("topic", "alter", "u", "--min-insync", "1").returncode == 0
     assert processes.vq("broker", "remove", "b1/n2", "--yes").returncode == 0
-    assert said(processes) == ""
-    refused = processes.vq("topic", "create", "u", "--min-insync", "2")
+    block_until(lambda: said(processes) == "", "something is still unsafe")
+    refused = processes.vq("topic", "create", "v", "--min-insync", "2")
     assert refused.returncode == 1
     assert "b1 has 1 node(s), and the topic's min_insync is 2" in refused.stderr.decode()
-    assert processes.vq("topic", "create", "u").returncode == 0
-    assert processes.vq("topic", "alter", "u", "--min-insync", "2").returncode == 0
-    block_until(lambda: "u (2)" in said(processes), "nobody says that it refuses messages")
+    refused = processes.vq("topic", "alter", "u", "--min-insync", "2")
+    assert refused.returncode == 2
+    assert "group 'b1' has 1 node(s), and the topic's min_insync is 2" in refused.stderr.decode()
 
 
 def test_the_copy_takes_over_from_a_master_that_is_killed(processes: ProcessCluster) -> None:

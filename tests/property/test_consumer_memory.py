@@ -44,6 +44,7 @@ class Broker:
         self.rng = rng
         self.fetch_numbers = itertools.count(1)
         self.routes = SimpleNamespace(topics={})
+        self.unreachable: dict[Address, object] = {}
         self.logs: list[bytes] = []
         self.damage = 0.0  # how often an answer has a flipped bit
         self.refusals = 0.0

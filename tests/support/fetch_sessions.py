@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vq import limits
+from vq.client.broker_connections import Failures
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.errors import ConnectionCut, VqError
 from vq.model import Address, TopicPartition
@@ -76,6 +77,7 @@ class Cluster:
         self.listeners: list[Callable[[], None]] = []
         self.routes: object = object()
         self.lookups = 0
+        self.unreachable: dict[Address, Failures] = {}
 
     def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         found = self.masters.get(partition.partition, (HERE, 3))
@@ -112,6 +114,7 @@ class Partition:
         self.last_epoch = 0
         self.took_bodies: list[bytes] = []
         self.errors: list[VqError] = []
+        self.delays: list[VqError] = []
         vars(self).update(fields)
         world.fetches.join(self)
 
@@ -139,6 +142,9 @@ class Partition:
         self.asked = 0
         self.errors.append(error)
         self.count()
+
+    def delayed(self, error: VqError, answered_at: float | None = None) -> None:
+        self.delays.append(error)
 
     def leave(self) -> None:
         self.world.fetches.leave(self)

@@ -1,8 +1,10 @@
 """``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from vq.admin import (
     archive_runs,
@@ -49,6 +51,7 @@ from vq.admin.closing import CLOSE_WAIT_S, ClosedTopic, OpenedTopic
 from vq.admin.cluster import ClusterStatus
 from vq.admin.columns import FETCH_BYTES, StoredColumns, read_columns
 from vq.admin.columns import TIMEOUT_S as READ_TIMEOUT_S
+from vq.admin.connect import UnknownCluster
 from vq.admin.diverged import CutFile, CutMessages
 from vq.admin.draining import DrainedGroup, DrainedNode
 from vq.admin.emptying import DRAIN_WAIT_S, DrainListener, TopicDrain
@@ -75,7 +78,7 @@ from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.values.audit import UncleanElection
 from vq.coordination.values.cluster import ClusterSettings
-from vq.errors import VqError
+from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.model import (
     Address,
     GroupView,
@@ -88,7 +91,70 @@ from vq.model import (
 )
 from vq.store.columns import ALL, COLUMNS, Selection
 
+A = TypeVar("A", bound=type[Any])
 
+
+def _in_a_cluster(cls: A) -> A:
+    """Have each method say that the cluster does not exist, where that is why nothing is there.
+
+    A misspelled name would look like a cluster without topics, groups and brokers. The question is
+    asked of ZooKeeper only after an error, or when a list is empty.
+    """
+    for name, member in list(vars(cls).items()):
+        if inspect.iscoroutinefunction(member):
+            setattr(cls, name, _checked(member))
+        elif inspect.isasyncgenfunction(member):
+            setattr(cls, name, _checked_generator(member))
+    return cls
+
+
+async def _check_cluster(cluster: ClusterClient, error: VqError | None) -> None:
+    """Raise an error if there is no such cluster; return if there is, or if nobody can say.
+
+    What the caller did wrong, and a client that is closed, are not for the cluster to explain.
+    """
+    if isinstance(error, InvalidArgument | InvalidState | UnknownCluster):
+        return
+    kind = UnknownTopic if isinstance(error, UnknownTopic) else UnknownCluster
+    try:
+        await cluster.check_cluster(error, kind=kind)
+    except kind:
+        raise
+    except VqError:  # ZooKeeper does not answer
+        return
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def call(self: "Admin", *arguments: Any, **named: Any) -> Any:
+        try:
+            found = await method(self, *arguments, **named)
+        except VqError as error:
+            await _check_cluster(self._cluster, error)
+            raise
+        if isinstance(found, list) and not found:
+            await _check_cluster(self._cluster, None)
+        return found
+
+    return call
+
+
+def _checked_generator(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def call(self: "Admin", *arguments: Any, **named: Any) -> Any:
+        found = method(self, *arguments, **named)
+        async with contextlib.aclosing(found):
+            try:
+                async for each in found:
+                    yield each
+            except VqError as error:
+                await _check_cluster(self._cluster, error)
+                raise
+
+    return call
+
+
+@_in_a_cluster
 class Admin:
     """What an operator asks and changes, on one loop. ``MessageFactory.admin`` has it.
 

@@ -129,7 +129,8 @@ class Admin:
 
         Raises:
             UnknownTopic: There is none of this name.
-            InvalidArgument: The number of partitions differs.
+            InvalidArgument: The number of partitions differs, or a group that takes its messages
+                has fewer nodes than the new ``min_insync``.
         """
         return self._run(self._admin.change_settings(topic, settings))
 
@@ -145,7 +146,8 @@ class Admin:
         Raises:
             UnknownTopic: There is none of this name.
             InvalidArgument: A setting is unknown or unusable, or it would have fewer partitions, or
-                too many; nothing was changed.
+                too many, or a group that takes its messages has fewer nodes than the new
+                ``min_insync``; nothing was changed.
             CoordinationError: No broker group can take partitions; the settings were changed.
         """
         return self._run(self._admin.alter_topic(topic, partitions=partitions, **changes))

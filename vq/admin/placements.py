@@ -135,13 +135,22 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
             f"topic {view.name!r} lives in {pool_text(pool)}, but group {group!r} is of "
             f"{pool_text(target.pool)}"
         )
+    await check_nodes(cluster, view.name, group, view.settings.min_insync)
+
+
+async def check_nodes(cluster: ClusterClient, topic: str, group: str, min_insync: int) -> None:
+    """Check that a group can take messages of a topic; its nodes that are away count.
+
+    Raises:
+        InvalidArgument: It has fewer nodes than ``min_insync``.
+    """
     state = await registry.read_state(cluster.coordinator, group)
     nodes = await registry.known_nodes(cluster.coordinator, group, state)
-    why = too_few_nodes(max(1, len(nodes)), view.settings.min_insync)
+    why = too_few_nodes(max(1, len(nodes)), min_insync)
     if why is not None:
         raise InvalidArgument(
-            f"group {group!r} {why}: topic {view.name!r} would take no message there; start more "
-            "nodes of the group, or lower the topic's min_insync"
+            f"group {group!r} {why}: topic {topic!r} would take no message there; start more "
+            "nodes of the group, or set the topic's min_insync lower"
         )
 
 

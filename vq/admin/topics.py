@@ -12,6 +12,7 @@ from vq.admin import brokers
 from vq.admin.brokers import FAILED_STATES, Damage, broker_status, master_of
 from vq.admin.changes import unknown_when_cut
 from vq.admin.offsets import Inspector, PartitionEnds
+from vq.admin.placements import check_nodes
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination import grace, topics
@@ -113,11 +114,10 @@ async def change_settings(cluster: ClusterClient, name: str, settings: TopicSett
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs.
+        InvalidArgument: The number of partitions differs, or as ``alter_settings``.
         ChangeUnknown: ZooKeeper went away; they are replaced or not.
     """
-    with unknown_when_cut(f"changing {name}"):
-        return _topic(await topics.change_settings(cluster.coordinator, name, settings))
+    return await alter_settings(cluster, name, lambda _: settings)
 
 
 async def alter_settings(
@@ -127,11 +127,28 @@ async def alter_settings(
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs, or ``change`` raised it.
+        InvalidArgument: The number of partitions differs, ``change`` raised it, or a group that
+            takes messages of the topic has fewer nodes than the new ``min_insync``.
         ChangeUnknown: ZooKeeper went away; they are changed or not.
     """
+    await _check_nodes(cluster, name, change)
     with unknown_when_cut(f"changing {name}"):
         return _topic(await topics.alter_settings(cluster.coordinator, name, change))
+
+
+async def _check_nodes(
+    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+) -> None:
+    """Refuse a ``min_insync`` with which a group of the topic would refuse every message.
+
+    One that is not raised is left: the topic may be as it is since before a node was removed.
+    """
+    view = await topics.describe_topic(cluster.coordinator, name)
+    least = change(view.settings).min_insync
+    if least > view.settings.min_insync:
+        groups = {each.writer_group for each in view.partitions}
+        for group in sorted(each for each in groups if each is not None):
+            await check_nodes(cluster, name, group, least)
 
 
 async def alter_topic(
@@ -152,8 +169,9 @@ async def alter_topic(
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: A setting is unusable, or it would have fewer partitions, or too many;
-            nothing was changed.
+        InvalidArgument: A setting is unusable, or it would have fewer partitions, or too many, or
+            a group that takes its messages has fewer nodes than the new ``min_insync``; nothing was
+            changed.
         ChangeUnknown: ZooKeeper went away; look what was changed.
         CoordinationError: No broker group can take partitions; the settings were changed.
     """

@@ -58,7 +58,9 @@ class MessageConsumer:
         """Return the partitions that do not go on now, each with the cause and the time.
 
         Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
-        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same,
+        with one exception: what passes by itself, such as a broker that is away or has too many
+        readers, is only here, and when it has lasted for 10 s.
         """
         return self._core.troubles()
 
@@ -167,6 +169,10 @@ class MessageConsumer:
         iterator), or by ``close``: all of them or none, as with ``async for``. A call that is
         cancelled has taken none: the next one gets what comes, and nothing is lost or repeated. A
         partition that another member is to get waits for the next call.
+
+        So catch the error of a handler inside the loop over the messages. If a loop around it
+        catches it and calls again, the group passes by all that were not handled; they are
+        committed with the next commit. A warning in the log says once that the loop was left.
 
         Args:
             max_messages: 1 to 100,000.

@@ -558,9 +558,10 @@ class Server:
     def too_many_reads(self) -> Busy:
         """Return the error for a read beyond the node's bound."""
         return Busy(
-            f"{self.reads_waiting - 1} reads wait for data on this node, at most "
-            f"{self.limits.reads_waiting_max} may, and {self.reads_shared} for connections with "
-            "many; read many partitions with one FETCH"
+            f"{self.reads_waiting - 1} reads wait for data on this node, at most reads_waiting_max "
+            f"= {self.limits.reads_waiting_max} may, and {self.reads_shared} for connections with "
+            "many: end readers that are not needed, or raise reads_waiting_max of the broker; a "
+            "client reads many partitions with one FETCH"
         )
 
     def _begin_turn(self) -> None:

@@ -39,21 +39,34 @@ class Printer:
 
     Called by one worker thread; the command's thread waits for ``ended``.
 
+    Args:
+        stream: Where messages are written.
+        form: How a message is written.
+        limit: So many are wanted; None: all.
+        warn: Called once, with the first message that a program does not get back as it was.
+
     Attributes:
         count: Messages that were printed.
         torn: Of these, those with a newline inside: as they are, they take several lines.
+        binary: Of these, those that are not UTF-8.
     """
 
     def __init__(
-        self, stream: BinaryIO, form: Callable[[Message], bytes], *, limit: int | None
+        self,
+        stream: BinaryIO,
+        form: Callable[[Message], bytes],
+        *,
+        limit: int | None,
+        warn: Callable[[str], object] | None = None,
     ) -> None:
         self.ended = threading.Event()
-        self.count = self.torn = 0
+        self.count = self.torn = self.binary = 0
         self.last_at = time.monotonic()
         self.failure: OSError | None = None
         self._stream = stream
         self._form = form
         self._limit = limit
+        self._warn = warn
 
     def __call__(self, message: Message) -> None:
         """Print one message.
@@ -70,20 +83,38 @@ class Printer:
             self.failure = error
             self.ended.set()
             raise Enough from error
-        self.torn += b"\n" in message.content
         self.count += 1
         self.last_at = time.monotonic()
+        if self._warn is not None:
+            self._look(message, self._warn)
         if self.count == self._limit:
             self.ended.set()
 
+    def _look(self, message: Message, warn: Callable[[str], object]) -> None:
+        """Count a message that is no line of text; tell of the first one at once.
+
+        The command may have no end, and what it printed is with another program already.
+        """
+        is_torn, is_binary = b"\n" in message.content, not _is_text(message.content)
+        is_first = not (self.torn or self.binary)
+        self.torn += is_torn
+        self.binary += is_binary
+        if is_first and (is_torn or is_binary):
+            what = "has a newline" if is_torn else "is not UTF-8"
+            warn(
+                f"warning: the message at offset {message.offset} of {message.topic}-"
+                f"{message.partition} {what}: a program that reads lines of text does not get it "
+                "back. To copy messages, use `vq consume --json | vq produce --input json`"
+            )
+
     @property
     def warning(self) -> str:
-        """What a program that reads the output by lines must know; empty: nothing."""
-        if not self.torn or self._form is not text.as_line:
+        """What is told at the end to whoever reads the output by lines; empty: nothing."""
+        if self._warn is None or not (self.torn or self.binary):
             return ""
         return (
-            f"warning: {self.torn} of {self.count} messages have newlines: what reads this output "
-            "by lines, such as vq produce, takes them apart; --json prints each on one line"
+            f"warning: of {self.count} messages, {self.torn} have newlines and {self.binary} are "
+            "not UTF-8"
         )
 
     def wait(self, idle_s: float | None) -> None:
@@ -91,6 +122,16 @@ class Printer:
         while not self.ended.wait(_TICK_S):
             if idle_s is not None and time.monotonic() - self.last_at >= idle_s:
                 return
+
+
+def _is_text(content: bytes) -> bool:
+    if content.isascii():
+        return True
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _hide_enough(record: logging.LogRecord) -> bool:
@@ -209,7 +250,9 @@ def consume(
 
     One message a line, or one JSON object a line with --json. A pipe gets the content byte for
     byte; a terminal, and -v, get control characters escaped. A message with a newline takes several
-    lines of a pipe, which a warning says at the end; --json keeps it on one.
+    lines of a pipe, and one that is not UTF-8 is no text: a warning tells of the first one, and of
+    how many there were. --json keeps each on one line, and `vq produce --input json` sends these
+    again as they were.
 
     With --group, what was printed counts as consumed: the group's progress is committed every few
     seconds and at the end. At least once: after a crash the last seconds may be printed again.
@@ -229,7 +272,11 @@ def consume(
         terminal=sys.stdout.isatty(),
         pattern=pattern,
     )
-    printer = Printer(sys.stdout.buffer, form, limit=limit)
+    # Of the other forms, none has the content as it is; a person sees it made safe.
+    in_pattern = pattern is not None and "{content}" in pattern and not sys.stdout.isatty()
+    as_it_is = form is text.as_line or in_pattern
+    warn = invocation.output.remark if as_it_is else None
+    printer = Printer(sys.stdout.buffer, form, limit=limit, warn=warn)
     places = {"--since": since, "--last": last, "--offset": offset}
     chosen = [name for name, value in places.items() if value is not None]
     alone = [*chosen, *["--partition"] * bool(partitions), *["--follow"] * follow]
@@ -244,9 +291,8 @@ def consume(
             f"{alone[0]} is for reading without a group; a group goes on where it is, and "
             "`vq group reset` sets where that is"
         )
-    if config.group and not alone:
-        _consume_as_member(invocation, topic, config, tag, printer, timeout)
-    else:
+    as_member = bool(config.group) and not alone
+    if not as_member:
         if read_from is not None or rack is not None:
             raise click.UsageError("--read-from and --rack are for members of a group")
         if len(chosen) + (start is not None) > 1:
@@ -254,13 +300,18 @@ def consume(
             raise click.UsageError(f"{' and '.join(names)} exclude one another")
         if start == "latest" and not follow:
             raise no_effect("--from latest", "without --follow", "give both")
-        begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
-        tags = () if tag is None else tags_of(tag, "tag")
-        _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
+    try:
+        if as_member:
+            _consume_as_member(invocation, topic, config, tag, printer, timeout)
+        else:
+            begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
+            tags = () if tag is None else tags_of(tag, "tag")
+            _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
+    finally:  # ctrl-C ends the command, too
+        if printer.warning:
+            invocation.output.remark(printer.warning)
     if printer.failure is not None:
         raise printer.failure
-    if printer.warning:
-        invocation.output.remark(printer.warning)
     if sys.stderr.isatty():
         invocation.output.remark(f"{printer.count} message{'s' * (printer.count != 1)}")
 

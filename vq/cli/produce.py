@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 import click
@@ -20,11 +20,12 @@ from vq.cli.completion import topic_names
 from vq.cli.input import interruptible
 from vq.cli.lines import (
     KEY_TYPES,
+    InputFormat,
+    JsonFormat,
     LineFormat,
     LongLine,
     headers_of,
     key_of,
-    lines_of,
     too_long,
 )
 from vq.cli.options import (
@@ -51,6 +52,8 @@ from vq.errors import InvalidArgument, Refused, UnknownTopic, VqError
 from vq.model import Compression, Message
 
 _BY_KEY = "key"
+#: What ``--input`` takes.
+INPUTS = ("lines", "json")
 #: Looks like a tab or a newline to who wrote it; a shell passes both characters on.
 _ESCAPE = re.compile(r"\\[tnrx0]")
 #: Fastest ``--rate``, messages a second.
@@ -103,7 +106,7 @@ class Run:
     """
 
     def __init__(
-        self, producer: MessageProducer, form: LineFormat, tally: Tally, pace: Pace | None
+        self, producer: MessageProducer, form: InputFormat, tally: Tally, pace: Pace | None
     ) -> None:
         self._producer = producer
         self._form = form
@@ -133,7 +136,7 @@ class Run:
             self._tally.size += len(line)
             raise
         self._tally.size += len(message.content)
-        self._tally.keyless += message.key is None and self._form.separator is not None
+        self._tally.keyless += message.key is None and self._form.tells_keyless
         return message
 
     def _send(self, message: Message, number: int) -> None:
@@ -158,12 +161,25 @@ def check_options(
     partition: int | None,
     compression: str | None,
     compression_threshold: int | None,
+    is_json: bool = False,
+    says: Sequence[str] = (),
 ) -> None:
     """Check that each option that was given has an effect beside the others.
+
+    Args:
+        key, key_separator, key_type, allow_no_key, partition_by, partition, compression,
+            compression_threshold: The options.
+        is_json: ``--input json``: each line says what its message has.
+        says: The options that say that for all messages, by name.
 
     Raises:
         click.UsageError: One has none, or two exclude one another.
     """
+    if is_json and says:
+        raise click.UsageError(
+            f"{says[0]} and --input json exclude one another: each line of JSON says what its "
+            "message has"
+        )
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude one another")
     if key_separator == "":
@@ -181,7 +197,7 @@ def check_options(
         raise click.UsageError(
             f"--partition {partition} and --partition-by {partition_by} exclude one another"
         )
-    if partition_by == "hash" and (allow_no_key or not keyed):
+    if partition_by == "hash" and not is_json and (allow_no_key or not keyed):
         raise click.UsageError(
             "--partition-by hash needs a key in every message: give --key, or --key-separator "
             "without --allow-no-key; or leave --partition-by out"
@@ -195,7 +211,7 @@ def check_options(
 
 
 def check_on_unavailable(
-    config: ProducerConfig, form: LineFormat, on_unavailable: str | None
+    config: ProducerConfig, form: InputFormat, on_unavailable: str | None
 ) -> None:
     """Check that ``--on-unavailable`` has an effect: some messages have a partition of their own.
 
@@ -211,7 +227,7 @@ def check_on_unavailable(
             f"with --partition-by {config.partitioner}, which sends to available partitions",
             "give another --partition-by",
         )
-    if form.key is None and form.separator is None:
+    if not form.may_have_keys:
         raise no_effect(
             f"--on-unavailable {on_unavailable}",
             "without --key, --key-separator or --partition",
@@ -227,6 +243,14 @@ def _one_of(names: Iterable[str]) -> str:
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--input",
+    "input_format",
+    type=click.Choice(INPUTS),
+    default=INPUTS[0],
+    help="What a line is: the content of a message; or with json a whole message with key, tag and "
+    "headers, as `vq consume --json` prints it.  [lines]",
+)
 @click.option("--tag", metavar="TEXT", help="Tag of every message.")
 @click.option("--key", metavar="TEXT", help="Key (business id) of every message.")
 @click.option(
@@ -303,6 +327,7 @@ def produce(
     invocation: Invocation,
     topic: str,
     file: BinaryIO,
+    input_format: str,
     tag: str | None,
     key: str | None,
     key_separator: str | None,
@@ -328,9 +353,23 @@ def produce(
     of contents, and with compression the bytes stored. Ctrl-C ends the input; the lines sent get
     their outcome. Exit code 1 if any message was refused or its outcome is unknown.
 
+    `vq consume FROM --json | vq produce TO --input json` copies messages exactly: contents of any
+    bytes, keys with their type, tags and headers. An input that ends within a message is an error;
+    after a whole one it is not, so let the shell tell whether the first command failed (in bash
+    `set -o pipefail`).
+
     A missing topic is created if `vq cluster settings` allows it, by the first line that the new
     topic can take. Without such a line no topic is created.
     """
+    is_json = input_format != INPUTS[0]
+    of_all = {
+        "--tag": tag is not None,
+        "--key": key is not None,
+        "--key-separator": key_separator is not None,
+        "--key-type": key_type is not None,
+        "--allow-no-key": allow_no_key,
+        "--header": header_texts,
+    }
     check_options(
         key=key,
         key_separator=key_separator,
@@ -340,18 +379,24 @@ def produce(
         partition=partition,
         compression=compression,
         compression_threshold=compression_threshold,
+        is_json=is_json,
+        says=[name for name, value in of_all.items() if value],
     )
-    key_type = key_type or KEY_TYPES[0]
-    form = LineFormat(
-        topic=topic,
-        tag=tag,
-        key=None if key is None else key_of(os.fsencode(key), key_type),
-        separator=key_separator,
-        key_type=key_type,
-        may_lack_key=allow_no_key,
-        headers=headers_of(header_texts),
-    )
-    form.check()
+    form: InputFormat
+    if is_json:
+        form = JsonFormat(topic=topic)
+    else:
+        key_type = key_type or KEY_TYPES[0]
+        form = LineFormat(
+            topic=topic,
+            tag=tag,
+            key=None if key is None else key_of(os.fsencode(key), key_type),
+            separator=key_separator,
+            key_type=key_type,
+            may_lack_key=allow_no_key,
+            headers=headers_of(header_texts),
+        )
+        form.check()
     config = invocation.producer_config(
         send_timeout_s=timeout,
         partitioner=partitioner_of(partition_by, partition),
@@ -389,7 +434,7 @@ def produce(
                     ),
                     interruptible(file) as lines,
                 ):
-                    run.send_all(itertools.islice(lines_of(lines), limit))
+                    run.send_all(itertools.islice(form.lines(lines), limit))
             except (KeyboardInterrupt, OSError, VqError) as error:
                 stopped = error
                 if isinstance(error, KeyboardInterrupt):

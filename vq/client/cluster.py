@@ -224,19 +224,27 @@ class ClusterClient:
         try:
             await self._watcher.track(topic)
         except UnknownTopic as error:
-            await self._check_cluster(topic, error)
+            await self.check_cluster(error, topic)
             raise
 
-    async def _check_cluster(self, topic: str, error: UnknownTopic) -> None:
-        """Say that there is no such cluster, if that is why there is no topic.
+    async def check_cluster(
+        self, error: VqError | None, topic: str = "", kind: type[VqError] = UnknownTopic
+    ) -> None:
+        """Say that there is no such cluster, if that is why something is not there.
+
+        Args:
+            error: What is not there; None: a list is empty.
+            topic: The topic that is not there, if it is known.
+            kind: The class of what is raised.
 
         Raises:
-            UnknownTopic: No broker has ever registered in the cluster.
+            VqError: No broker has ever registered in the cluster.
         """
         if await self.coordinator.exists(BROKERS) is None:
-            raise UnknownTopic(
-                f"there is no cluster {self.config.cluster!r} at {self.config.zookeeper}, so there "
-                f"is no topic {topic!r}: no broker has ever registered there",
+            so = f", so there is no topic {topic!r}" if topic else ""
+            raise kind(
+                f"there is no cluster {self.config.cluster!r} at {self.config.zookeeper}{so}: no "
+                "broker has ever registered there",
                 hint="name it with MessageFactoryConfig(cluster=...) or VQ_CLUSTER; `vq cluster "
                 f"status --cluster {self.config.cluster}` says which clusters there are",
             ) from error
@@ -258,7 +266,7 @@ class ClusterClient:
         try:
             await create_missing_topic(self.coordinator, topic, self.origin(auto=True))
         except UnknownTopic as error:
-            await self._check_cluster(topic, error)
+            await self.check_cluster(error, topic)
             raise
 
     def origin(self, *, auto: bool = False) -> TopicOrigin:
@@ -290,7 +298,7 @@ class ClusterClient:
         try:
             return await settings_of_missing_topic(self.coordinator, topic)
         except UnknownTopic as error:
-            await self._check_cluster(topic, error)
+            await self.check_cluster(error, topic)
             raise
 
     def read_copies(self) -> None:

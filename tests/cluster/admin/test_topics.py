@@ -11,6 +11,7 @@ from support.waiting import until_true
 from vq.admin import settings, topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
+from vq.coordination import topics as coordination
 from vq.coordination.values.topics import CREATING, Topic
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
@@ -140,6 +141,29 @@ async def test_a_topic_is_made_listed_changed_and_deleted(client: ClusterClient)
     await topics.delete_topic(client, "u")
     with pytest.raises(UnknownTopic):
         await topics.describe_topic(client, "u")
+
+
+async def test_min_insync_is_not_raised_above_the_nodes_of_a_group(
+    client: ClusterClient,
+) -> None:
+    """Every message would be refused. A value that is there already stands in no other's way."""
+    change = topics.changed({"min_insync": 2, "retention_hours": None})
+    wanted = "group 'b1' has 1 node.s., and the topic's min_insync is 2: topic 't' would take no"
+    for altering in (
+        topics.alter_topic(client, "t", change),
+        topics.alter_settings(client, "t", change),
+        topics.change_settings(client, "t", TopicSettings(partitions=2, min_insync=2)),
+    ):
+        with pytest.raises(InvalidArgument, match=wanted):
+            await altering
+    view = await topics.get_topic(client, "t")
+    assert (view.settings.min_insync, view.settings.retention_hours) == (1, 72)
+    settings = replace(view.settings, min_insync=2)
+    await coordination.change_settings(client.coordinator, "t", settings)
+    altered = await topics.alter_topic(client, "t", change)
+    assert (altered.settings.min_insync, altered.settings.retention_hours) == (2, None)
+    lowered = await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}))
+    assert lowered.settings.min_insync == 1
 
 
 async def test_a_topic_is_made_only_if_there_is_none(client: ClusterClient) -> None:

@@ -174,7 +174,7 @@ async def test_reads_that_wait_on_a_node_do_not_stop_it(cluster):
     for client in clients[:3]:
         client.send_get("t", 1, 0, max_wait_ms=20_000)
     await until(lambda: node._server.reads_waiting == 3)
-    with pytest.raises(Busy, match="at most 3"):
+    with pytest.raises(Busy, match="at most reads_waiting_max = 3"):
         await clients[3].get("t", 1, 0)
     for client in clients:
         await client.put("t", 0, [message(b"x")])

@@ -1,6 +1,7 @@
 """What keeps a client from going on is named by its cause, not by what follows from it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from support.broker import memory_cluster
@@ -8,11 +9,12 @@ from support.client import factory_of
 from support.waiting import until
 
 from vq import aio
+from vq.admin.connect import UnknownCluster
 from vq.broker import insync_set
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.producer import sender
 from vq.errors import UnknownTopic, VqError
-from vq.model import Message
+from vq.model import Message, TopicSettings
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,6 +47,50 @@ async def test_a_cluster_that_does_not_exist_is_said_to_be_missing(act: object) 
         async with factory_of(cluster) as factory:
             with pytest.raises(UnknownTopic, match="there is no topic 't'; create it"):
                 await subscribe(factory)
+
+
+ASKED = (
+    lambda admin: admin.describe_topic("t"),
+    lambda admin: admin.get_topic("t"),
+    lambda admin: admin.delete_topic("t"),
+    lambda admin: admin.alter_topic("t", min_insync=1),
+    lambda admin: admin.change_settings("t", TopicSettings()),
+    lambda admin: admin.plan_moves("t", [0], "b1"),
+    lambda admin: anext(admin.read_columns("t", 0, 0, 1)),
+)
+LISTED = (
+    lambda admin: admin.list_topics(),
+    lambda admin: admin.list_groups(),
+    lambda admin: admin.create_topic("t"),
+)
+
+
+@pytest.mark.parametrize("ask", ASKED)
+async def test_an_operator_hears_that_the_cluster_does_not_exist(
+    ask: Callable[[aio.Admin], Awaitable[object]],
+) -> None:
+    """Also instead of an empty list, which would be taken for an empty cluster."""
+    async with memory_cluster() as cluster:
+        async with factory_of(cluster) as factory:
+            with pytest.raises(UnknownTopic, match=r"there is no cluster 'test' at .*: no broker"):
+                await ask(factory.admin)
+        await cluster.start()
+        async with factory_of(cluster) as factory:
+            with pytest.raises(UnknownTopic, match="there is no topic 't'"):
+                await ask(factory.admin)
+
+
+@pytest.mark.parametrize("ask", LISTED)
+async def test_an_empty_list_of_a_cluster_that_does_not_exist_is_an_error(
+    ask: Callable[[aio.Admin], Awaitable[object]],
+) -> None:
+    async with memory_cluster() as cluster:
+        async with factory_of(cluster) as factory:
+            with pytest.raises(UnknownCluster, match="there is no cluster 'test' at "):
+                await ask(factory.admin)
+        await cluster.start()
+        async with factory_of(cluster) as factory:
+            await ask(factory.admin)
 
 
 async def test_a_batch_that_waits_for_other_nodes_is_said_to_do_so(

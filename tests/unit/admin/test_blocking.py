@@ -43,11 +43,16 @@ def test_both_faces_have_the_same_methods() -> None:
 def test_questions_are_answered_on_the_factorys_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble = MemoryEnsemble()
 
+    async def exists(*_: object, **__: object) -> None: ...
+
     async def open_cluster(config: MessageFactoryConfig) -> Any:
         coordinator = ensemble.coordinator("test", session_timeout_s=4.0)
         await coordinator.start()
         return SimpleNamespace(
-            coordinator=coordinator, close=coordinator.close, check_loop=lambda: None
+            coordinator=coordinator,
+            close=coordinator.close,
+            check_loop=lambda: None,
+            check_cluster=exists,
         )
 
     monkeypatch.setattr(blocking.factory, "open_cluster", open_cluster)

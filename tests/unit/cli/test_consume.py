@@ -67,18 +67,28 @@ def test_a_message_begins_the_idle_time_anew() -> None:
     assert time.monotonic() - printer.last_at < 50.0
 
 
-def test_messages_that_take_several_lines_of_a_pipe_are_counted_and_told() -> None:
-    """``vq consume | vq produce`` makes several messages of each."""
-    contents = [b"one", b"two\nlines", b"", b"\n"]
-    for as_json, warns in ((False, True), (True, False)):
-        form = form_of(as_json=as_json, verbose=False, terminal=False)
-        printer = Printer(io.BytesIO(), form, limit=None)
-        printer(MESSAGE._replace(content=contents[0]))
-        assert not printer.warning
-        for content in contents[1:]:
-            printer(MESSAGE._replace(content=content))
-        assert bool(printer.warning) is warns
-        assert not warns or printer.warning.startswith("warning: 2 of 4 messages have newlines")
+def test_messages_that_are_no_lines_of_text_are_told_at_once_and_counted() -> None:
+    """``vq consume | vq produce`` makes several messages of one with newlines."""
+    told: list[str] = []
+    form = form_of(as_json=False, verbose=False, terminal=False)
+    printer = Printer(io.BytesIO(), form, limit=None, warn=told.append)
+    printer(MESSAGE)
+    assert not told
+    assert not printer.warning
+    for content in (b"two\nlines", b"", b"\n", b"\xff", b"\xff\n"):
+        printer(MESSAGE._replace(content=content))
+    (warning,) = told
+    assert warning.startswith("warning: the message at offset 88 of t-1 has a newline: ")
+    assert "vq consume --json | vq produce --input json" in warning
+    assert printer.warning == "warning: of 6 messages, 3 have newlines and 2 are not UTF-8"
+
+
+def test_bytes_that_are_not_utf_8_are_told_of() -> None:
+    told: list[str] = []
+    form = form_of(as_json=False, verbose=False, terminal=False)
+    printer = Printer(io.BytesIO(), form, limit=None, warn=told.append)
+    printer(MESSAGE._replace(content=b"\xff"))
+    assert told[0].startswith("warning: the message at offset 88 of t-1 is not UTF-8: ")
 
 
 def test_forms() -> None:

@@ -1,16 +1,23 @@
 """Lines become messages; one that does not is refused with the reason."""
 
 import io
+import json
+import random
+from typing import Any
 
 import pytest
 
 from vq.cli.lines import (
+    JSON_LINE_BYTES_MAX,
     LINE_BYTES_MAX,
+    CutLine,
+    JsonFormat,
     LineFormat,
     LongLine,
     headers_of,
     lines_of,
 )
+from vq.cli.text import as_json_line
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Key, Message
 
@@ -138,3 +145,101 @@ def test_what_all_messages_have_is_checked_before_the_first_one(
 def test_headers_that_fit_into_no_message_are_refused_before_the_first_one() -> None:
     with pytest.raises(MessageTooLarge):
         LineFormat(topic="t", headers={"a": "x" * 40_000}).check()
+
+
+JSON = JsonFormat(topic="to")
+KEYS: list[Key | None] = [
+    None,
+    0,
+    -1,
+    2**53,
+    -(2**63),
+    2**63 - 1,
+    "k",
+    "1",
+    "a\tb\u2028",
+    b"",
+    b"\xff",
+]
+
+
+def _same(message: Message) -> Message:
+    (line,) = JSON.lines(io.BytesIO(as_json_line(message)))
+    assert isinstance(line, bytes)
+    return JSON.message(line)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("content", [b"", b"a\r\nb\n", b"\xff\x00\n", "é\x1b\x85\ufeff".encode()])
+def test_what_consume_prints_as_json_means_the_same_message(
+    key: Key | None, content: bytes
+) -> None:
+    """Its place and its id are those of another topic."""
+    said = {"tag": "é", "headers": {"a\n": "", "b": "\u202e"}}
+    where = {"partition": 3, "offset": 88, "next_offset": 120, "id": 2**62}
+    made = _same(Message("from", content, key=key, **said, **where))  # type: ignore[arg-type]
+    assert made == Message("to", content, key=key, **said)  # type: ignore[arg-type]
+    assert type(made.key) is type(key)
+    assert _same(Message("from", content)) == Message("to", content)
+
+
+def test_the_largest_message_fits_into_a_line_of_json() -> None:
+    for each in (b"\x01", b"\xff"):
+        message = Message("to", each * (LINE_BYTES_MAX // 2), headers={"a": "\x01" * 32_000})
+        assert len(as_json_line(message)) <= JSON_LINE_BYTES_MAX
+        assert _same(message) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, "has no content: give one of content, a text, and content_base64; --input json takes"),
+        ({"content": "a", "content_base64": "YQ=="}, "has no content"),
+        ({"content": 1}, "has no content"),
+        ({"content": "\ud800"}, "content of this line is no text"),
+        ({"content_base64": "a"}, "content_base64 of this line is no base64"),
+        ({"content": "a", "tag": 1}, "tag = 1 of this line is no text"),
+        ({"content": "a", "headers": {"a": 1}}, "is no object of texts"),
+        ({"content": "a", "headers": []}, "is no object of texts"),
+        ({"content": "a", "key": 1.5}, "key = 1.5, .* are no key"),
+        ({"content": "a", "key": True}, "are no key"),
+        ({"content": "a", "key": "a", "key_type": "int"}, "key 'a' is not an integer"),
+        ({"content": "a", "key": 1, "key_type": "text"}, "are no key"),
+        ({"content": "a", "key": "a", "key_type": "bytes"}, "are no key"),
+        ({"content": "a", "key": "a", "key_hex": "00"}, "are no key"),
+        ({"content": "a", "key_hex": "0"}, "key '0' is not bytes as hexadecimal digits"),
+        ({"content": "a", "key_type": "int"}, "are no key"),
+        ({"content": "a", "kye": "a"}, "field 'kye' of this line is unknown; what is sent is in"),
+    ],
+)
+def test_json_that_means_no_message_is_refused(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        JSON.message(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"x", b"[]", b'"a"', b"\xff", b"{" * 9, b"[" * 100_000, b"9" * 5_000]
+)
+def test_a_line_that_is_no_object_of_json_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidArgument, match=r"this line is (no JSON|JSON, but no object)"):
+        JSON.message(line)
+
+
+def test_an_input_that_ends_within_a_message_is_told_from_a_whole_one() -> None:
+    """At any byte: a message is whole, or refused; its newline may be missing."""
+    rng = random.Random(7)
+    messages = [Message("to", rng.randbytes(9), key=rng.randbytes(2)) for _ in range(3)]
+    lines = [as_json_line(each) for each in messages]
+    data = b"".join(lines)
+    for end in range(len(data) + 1):
+        whole, left = 0, end
+        while whole < 3 and left >= len(lines[whole]) - 1:
+            left -= len(lines[whole])
+            whole += 1
+        found = list(JSON.lines(io.BytesIO(data[:end])))
+        assert [JSON.message(each) for each in found[:whole]] == messages[:whole]  # type: ignore[arg-type]
+        assert len(found) == whole + (left > 0)
+        if left > 0:
+            assert isinstance(found[-1], CutLine)
+            with pytest.raises(InvalidArgument, match=f"within this message, after {left} bytes"):
+                JSON.message(found[-1])

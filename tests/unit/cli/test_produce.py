@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from vq.cli.lines import LineFormat
+from vq.cli.lines import JsonFormat, LineFormat
 from vq.cli.outcomes import Tally
 from vq.cli.produce import (
     OnePartition,
@@ -73,6 +73,10 @@ def test_options_that_belong_together(given: dict[str, Any]) -> None:
         (
             {"compression": "none", "compression_threshold": 1},
             "--compression-threshold 1 has no effect with --compression none",
+        ),
+        (
+            {"is_json": True, "says": ["--tag", "--header"]},
+            "--tag and --input json exclude one another: each line of JSON says what",
         ),
     ],
 )
@@ -142,6 +146,18 @@ def test_a_line_that_is_refused_does_not_end_the_others() -> None:
     assert producer.sent == [b"a", b"e"]
     assert (tally.begun, tally.count, tally.acknowledged, tally.refused) == (5, 5, 2, 3)
     assert [each.line for each in tally.first] == [2, 3, 4]
+
+
+def test_messages_of_json_are_sent_whole_and_a_cut_one_is_told_with_its_number() -> None:
+    producer, tally = Producer(), Tally()
+    run = Run(producer, JsonFormat(topic="t"), tally, None)  # type: ignore[arg-type]
+    cut = JsonFormat(topic="t").lines(io.BytesIO(b'{"content": "a\\n"}\n{"key": 1'))
+    run.send_all(cut)
+    assert producer.sent == [b"a\n"]
+    assert (tally.acknowledged, tally.refused, tally.keyless) == (1, 1, 0)
+    (failure,) = tally.first
+    assert (failure.line, failure.outcome, failure.error) == (2, "refused", "InvalidArgument")
+    assert failure.message.startswith("the input ends within this message, after 9 bytes of it")
 
 
 def test_lines_without_a_key_are_counted() -> None:

@@ -58,3 +58,11 @@ class Asker(Protocol):
     def failed(self, error: VqError) -> None:
         """The answer: why there are none. It asks again when that may help."""
         ...
+
+    def delayed(self, error: VqError, answered_at: float | None = None) -> None:
+        """Why it is asked for once more; the answer comes later.
+
+        ``answered_at``: when the broker last answered, by the loop's time, for whatever partition:
+        one without new messages has no answer of its own.
+        """
+        ...

@@ -19,7 +19,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer import places
 from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
-from vq.client.consumer.fetch_sessions import Fetches, passes
+from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches, passes
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
@@ -248,12 +248,13 @@ class ConsumerCore:
         """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
         tags = self._subscriptions[partition.topic].tags
+        told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
                 reason = await places.why_another(self.reader.request, partition, begin, tags)
                 break
             except VqError as error:
-                if not passes(error):
+                if not passes(error) or self._loop.time() >= told_from:
                     self._fetch_reported(reading, error)
             if reading.hold.state is not State.CHECKING:
                 return  # the error proves that what was handled is gone
@@ -343,7 +344,8 @@ class ConsumerCore:
             self._stop(reading, str(error))
         elif error is not None:
             reading.fetch_failed = True
-            self._troubles.failed(partition, position, error)
+            delayed_s = DELAY_TOLD_S if passes(error) else None
+            self._troubles.failed(partition, position, error, delayed_s=delayed_s)
         elif reading.fetch_failed:
             reading.fetch_failed = False
             self._troubles.over(partition)

@@ -20,7 +20,14 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
 from vq.client.consumer.nodes import Nodes
-from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
+from vq.errors import (
+    ConnectionCut,
+    InternalError,
+    OutcomeUnknown,
+    ProtocolError,
+    Unreachable,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
@@ -45,10 +52,25 @@ _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 _ANSWER_BYTES_MAX = 2 * limits.MIB
 
 
+#: An error that passes is told when there has been no answer for so long. It is more than a change
+#: of the master takes, so that nobody is told of one.
+DELAY_TOLD_S = 10.0
+
+
 def passes(error: VqError) -> bool:
-    """Whether asking again, perhaps another broker, can succeed; then no error is reported."""
+    """Whether asking again, perhaps another broker, can succeed.
+
+    Such an error is told only when it lasts; see ``DELAY_TOLD_S``.
+    """
     cut = isinstance(error, OutcomeUnknown) and not isinstance(error, InternalError)
     return error.retriable or error.refresh_routes or cut
+
+
+def _of(address: Address, error: VqError) -> VqError:
+    """Return an error that passes with the broker that told it."""
+    if not passes(error):
+        return error
+    return type(error)(f"{address}: {error.message}", details=error.details, hint=error.hint)
 
 
 class Fetches:
@@ -140,7 +162,7 @@ class Fetches:
         if session is None:
             connection = self.cluster.live_connection(address)
             if connection is None or connection.closed:
-                self._wait_for_connection(asker)
+                self._wait_for_connection(asker, address)
                 return
             session = self._sessions.get(connection)
             if session is None:
@@ -158,15 +180,19 @@ class Fetches:
         self._placed.pop(asker, None)
 
     def ended(self, session: "FetchSession", error: VqError | None) -> None:
-        """A session is over, by itself or with its connection; its partitions begin another."""
+        """A session is over, by itself or with its connection; its partitions begin another.
+
+        ``error``: why; None: it was closed, or that was logged.
+        """
         if self._sessions.get(session.connection) is session:
             del self._sessions[session.connection]
         askers = session.askers()
+        again = error is None or passes(error)
         for asker in askers:
             self._placed.pop(asker, None)
-            if error is None and asker.asked:
-                self._wait_for_connection(asker)
-        if error is not None:
+            if again and asker.asked:
+                self._wait_for_connection(asker, session.address, error, session.answered_at)
+        if error is not None and not again:
             for asker in askers:
                 if asker.asked and asker in self.space:
                     asker.failed(self.refused(asker, session.address, error))
@@ -176,14 +202,26 @@ class Fetches:
         """See ``Nodes.refused``."""
         return self.nodes.refused(asker.partition, asker.position, address, error)
 
-    def _wait_for_connection(self, asker: Asker) -> None:
+    def _wait_for_connection(
+        self,
+        asker: Asker,
+        address: Address,
+        error: VqError | None = None,
+        answered_at: float | None = None,
+    ) -> None:
         """Ask again once the attempt to connect has ended; but not with the permit in hand."""
+        failures = self.cluster.unreachable.get(address)
+        if error is None and failures is not None:
+            error = Unreachable(f"{address}: {failures.cause}")
         if self.space.has_permit(asker):
             asker.failed(
-                ConnectionCut(f"{asker.partition}: there is no connection to its broker now")
+                error
+                or ConnectionCut(f"{asker.partition}: there is no connection to {address} now")
             )
         else:
             self._waiting[asker] = None
+            if error is not None:
+                asker.delayed(error, answered_at)
 
     def _retry_later(self) -> None:
         if self._timer is None and self._waiting:
@@ -235,12 +273,18 @@ class Fetches:
 
 
 class FetchSession:
-    """The partitions that one broker reads for one consumer."""
+    """The partitions that one broker reads for one consumer.
+
+    Attributes:
+        connection: To the broker.
+        answered_at: When the broker last answered, by the loop's time; None: never.
+    """
 
     def __init__(
         self, fetches: Fetches, connection: BrokerConnection, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.connection = connection
+        self.answered_at: float | None = None
         self._fetches = fetches
         self._loop = loop
         self._sequence = 0
@@ -363,9 +407,9 @@ class FetchSession:
 
         try:
             self.connection.send(Command.FETCH, request.SerializeToString(), b"", on_reply)
-        except VqError:  # it has just ended, or takes no more for now
+        except VqError as error:  # it has just ended, or takes no more for now
             timer.cancel()
-            self._end(None)
+            self._end(error)
         else:
             self._requests += 1
 
@@ -376,7 +420,7 @@ class FetchSession:
 
     def _on_reply(self, frame: Frame | None) -> None:
         if frame is None:
-            self._end(None)
+            self._end(ConnectionCut(f"the connection to {self.address} has ended"))
             return
         try:
             response = messages.decode_reply(frame)
@@ -387,9 +431,10 @@ class FetchSession:
                     f"its {len(response.results)} results"
                 )
         except VqError as error:
-            self._end(None if passes(error) else error)
+            self._end(_of(self.address, error))
             return
         self._fetches.answered()
+        self.answered_at = self._loop.time()
         self._send_due = True  # below: what is asked for meanwhile needs no turn of its own
         try:
             self._take_apart(response, frame.body)
@@ -434,7 +479,7 @@ class FetchSession:
         if result.status:
             self._forget(asker)
             self._fetches.dropped(asker)
-            error = messages.described_error(result)
+            error = _of(self.address, messages.described_error(result))
             asker.failed(self._fetches.refused(asker, self.address, error))
         elif result.handle in self._unanswered:
             self._unanswered.discard(result.handle)
@@ -444,7 +489,7 @@ class FetchSession:
             asker.failed(ProtocolError(f"{asker.partition}: {self.address} answered it twice"))
 
     def _end(self, error: VqError | None) -> None:
-        """End it after a failure; None: one after which asking again helps."""
+        """End it after a failure; None: one of this program, which is logged."""
         self._over = True
         self._fetches.nodes.avoid(self.address)
         self._fetches.ended(self, error)

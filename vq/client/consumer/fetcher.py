@@ -18,7 +18,7 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.consumer.damage import Damaged
 from vq.client.consumer.epochs import Epochs
-from vq.client.consumer.fetch_sessions import Fetches, passes
+from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches, passes
 from vq.client.loop_calls import call_soon
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
@@ -178,6 +178,7 @@ class PartitionFetcher:
         self.at_once = False
         self._stopped = False
         self._failures = 0  # since the last answer
+        self._delayed_at: float | None = None  # the first failure or delay since then
         self._timer: asyncio.TimerHandle | None = None
         self._again = _Again()
         self._damaged = Damaged(self._cluster, partition, fetches.nodes, pauses=_AGAIN)
@@ -399,7 +400,7 @@ class PartitionFetcher:
             return
         if self.at_once and self._report_error(None):
             self.at_once = False
-        self._failures = 0
+        self._failures, self._delayed_at = 0, None
         self.validate = self._masters.unsure = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
@@ -446,6 +447,17 @@ class PartitionFetcher:
             pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(self._failures, rng)
             self._timer = self._loop.call_later(pause, self._retry)
         if stays:
+            self._report_error(error)
+        else:
+            self.delayed(error)
+
+    def delayed(self, error: VqError, answered_at: float | None = None) -> None:
+        """See ``asker.Asker``: tell of the error if there has been no answer for long."""
+        now, since = self._loop.time(), self._delayed_at
+        if since is None or (answered_at is not None and answered_at > since):
+            self._delayed_at = now
+        elif now - since >= DELAY_TOLD_S:
+            self.at_once = True
             self._report_error(error)
 
     def _report_error(self, error: VqError | None) -> bool:

@@ -103,6 +103,7 @@ class ThreadPull:
 
         async def closed() -> None:
             self._pull.take_back(received)  # a call that another thread waits for gets nothing
+            self._pull.warn_if_left()
             self._inbox.close()
             await close()
 

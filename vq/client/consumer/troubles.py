@@ -35,6 +35,7 @@ class Troubles:
         self._member = member
         self._clock = clock
         self._present: dict[TopicPartition, PartitionTrouble] = {}
+        self._delayed: set[TopicPartition] = set()  # present, with an error that passes
         self._published: set[TopicPartition] = set()
         self._changed: set[TopicPartition] = set()
         self._wake = asyncio.Event()
@@ -44,15 +45,34 @@ class Troubles:
         """Return the partitions that do not go on now, with their troubles."""
         return dict(self._present)
 
-    def failed(self, partition: TopicPartition, offset: int, error: VqError) -> None:
+    def failed(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        error: VqError,
+        *,
+        delayed_s: float | None = None,
+    ) -> None:
         """A partition does not go on at ``offset``; noted at every try, logged once per cause.
 
         Not logged for a listener's error: the delivery logs each of its tries.
+
+        Args:
+            partition: The partition.
+            offset: Where it is.
+            error: Of the last try.
+            delayed_s: The error passes by itself, and has lasted so long. A broker that is away or
+                refuses concerns all its partitions, so this is logged once for all of them, and
+                not published.
         """
         if self._ended:
             return
         self.last_error = error
         before = self._present.get(partition)
+        if delayed_s is not None:
+            self._delay(partition, offset, error, delayed_s)
+            return
+        self._delayed.discard(partition)
         if before is not None and before.offset == offset and type(before.error) is type(error):
             self._present[partition] = before._replace(error=error, tries=before.tries + 1)
             return
@@ -70,6 +90,27 @@ class Troubles:
             error=error,
         )
 
+    def _delay(
+        self, partition: TopicPartition, offset: int, error: VqError, delayed_s: float
+    ) -> None:
+        before = self._present.get(partition)
+        if before is not None and partition in self._delayed and before.offset == offset:
+            self._present[partition] = before._replace(error=error, tries=before.tries + 1)
+            return
+        since_ms = self._clock.wall_ms() - int(delayed_s * 1000)
+        self._present[partition] = PartitionTrouble(error, offset, since_ms, 1)
+        is_first = not self._delayed
+        self._delayed.add(partition)
+        self._publish_soon(partition)  # what was published before is over
+        if is_first:
+            logger.warning(
+                "partitions do not go on, trying again",
+                group=self._group,
+                member=self._member,
+                partition=partition,
+                error=error,
+            )
+
     def over(self, partition: TopicPartition) -> None:
         """A partition goes on."""
         if self._ended:
@@ -77,8 +118,10 @@ class Troubles:
         trouble = self._present.pop(partition, None)
         if trouble is None:
             return
+        was_delayed = partition in self._delayed
+        self._delayed.discard(partition)
         self._publish_soon(partition)
-        if isinstance(trouble.error, ListenerFailed):
+        if isinstance(trouble.error, ListenerFailed) or (was_delayed and self._delayed):
             return
         logger.warning(
             "partition goes on",
@@ -92,6 +135,7 @@ class Troubles:
     def forget(self, partition: TopicPartition) -> None:
         """A partition is given up, or begins anew; its report goes with that."""
         if not self._ended and self._present.pop(partition, None) is not None:
+            self._delayed.discard(partition)
             self._publish_soon(partition)
 
     def end(self, positions: Mapping[TopicPartition, int], error: VqError) -> None:
@@ -126,7 +170,7 @@ class Troubles:
             self._wake.clear()
             changed, self._changed = sorted(self._changed), set()
             for partition in changed:
-                trouble = self._present.get(partition)
+                trouble = None if partition in self._delayed else self._present.get(partition)
                 if trouble is None and partition not in self._published:
                     continue  # over before it was published
                 try:

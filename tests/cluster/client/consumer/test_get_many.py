@@ -1,6 +1,8 @@
 """``get_many``: several messages at once, none lost and none doubled, whenever a wait ends."""
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -190,3 +192,47 @@ async def test_ends_are_offsets_of_every_partition(factory: aio.MessageFactory) 
     for partition, offset in earliest.items():
         bounds = await consumer.get_bounds("wide", partition.partition)
         assert (offset, latest[partition]) == bounds
+
+
+LEFT = "messages of get_many count as handled, and the loop over them was left"
+
+
+@pytest.mark.parametrize("failing", [0, -1])
+async def test_a_loop_that_a_handler_left_is_told_when_its_messages_count(
+    factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture, failing: int
+) -> None:
+    """``while True: try: for message in await get_many(): … except: log``, also by the last one."""
+    await send(factory, *texts(*range(6)))
+    consumer = await consumer_of(factory)
+    for round_ in range(2):
+        messages = await consumer.get_many(3, timeout=WAIT_S)
+        with contextlib.suppress(ZeroDivisionError):
+            for message in messages:
+                if message is messages[failing]:
+                    raise ZeroDivisionError
+        assert caplog.text.count(LEFT) == round_
+    await consumer.get_many(3, timeout=0.0)
+    assert caplog.text.count(LEFT) == 1
+    assert "topic=t partition=0 offset=" in caplog.text
+    assert "catch errors inside the loop" in caplog.text
+
+
+async def test_messages_that_were_looped_over_or_only_looked_at_are_not_told(
+    factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(factory, *texts(*range(9)))
+    consumer = await consumer_of(factory)
+    uses: list[Callable[[list[Message]], object]] = [
+        contents,
+        list,
+        lambda found: found[0].content,
+        lambda found: [*found, *found],
+        lambda found: (contents(found), next(iter(found))),
+        lambda found: (next(iter(found)), contents(found)),
+        lambda found: (next(iter(found)), contents(found), next(iter(found))),
+        len,
+    ]
+    for use in uses:
+        use(await consumer.get_many(1, timeout=WAIT_S))
+    await consumer.get_many(1, timeout=WAIT_S)
+    assert LEFT not in caplog.text

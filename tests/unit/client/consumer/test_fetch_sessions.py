@@ -63,7 +63,7 @@ async def test_what_an_answer_makes_partitions_ask_for_needs_no_turn_of_its_own(
     calls: list[Any] = []
     loop = asyncio.get_running_loop()
     session._loop = SimpleNamespace(  # type: ignore[assignment]
-        call_soon=lambda *call: calls.append(call), call_later=loop.call_later
+        call_soon=lambda *call: calls.append(call), call_later=loop.call_later, time=loop.time
     )
     world.here.answer(FetchResult(handle=1))
     assert handles(world.here.last) == [1]

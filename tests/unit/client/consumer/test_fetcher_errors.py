@@ -49,6 +49,29 @@ async def test_what_passes_is_told_to_nobody(error: VqError) -> None:
     reader.fetcher.stop()
 
 
+async def test_what_passes_and_lasts_is_told_until_an_answer_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time counts from the last answer of the broker, for whatever partition."""
+    monkeypatch.setattr(fetchers, "DELAY_TOLD_S", 0.02)
+    reader = Reader()
+    fetcher = reader.fetcher
+    fetcher.delayed(Busy("many reads"))
+    await asyncio.sleep(0.03)
+    fetcher.delayed(Busy("many reads"), asyncio.get_running_loop().time() - 0.01)
+    assert not reader.errors
+    await asyncio.sleep(0.03)
+    fetcher.delayed(Busy("many reads"))
+    (error,) = reader.errors
+    assert isinstance(error, Busy)
+    assert fetcher.at_once
+    reader.answer(b"1")
+    assert reader.errors[1:] == [None]
+    fetcher.delayed(Busy("many reads"))
+    assert len(reader.errors) == 2
+    fetcher.stop()
+
+
 async def test_a_final_error_is_told_and_tried_again_slowly() -> None:
     reader = Reader()
     reader.refuse(OffsetOutOfRange("too old", details={"earliest": 500, "latest": 900}))

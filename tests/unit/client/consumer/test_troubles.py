@@ -9,7 +9,7 @@ from support.waiting import until
 from vq.client.consumer import troubles as module
 from vq.client.consumer.troubles import Troubles
 from vq.clock import ManualClock
-from vq.errors import ConnectionCut, CoordinationError, CorruptData, ListenerFailed
+from vq.errors import Busy, ConnectionCut, CoordinationError, CorruptData, ListenerFailed
 from vq.model import PartitionTrouble, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -37,6 +37,51 @@ def test_a_cause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.records) == 4, "the delivery says each try"
     assert troubles.present() == {}
     assert isinstance(troubles.last_error, ListenerFailed)
+
+
+def test_what_passes_is_said_once_for_all_partitions(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that is away concerns thousands; the first one and the last one are logged."""
+    troubles = Troubles("g", "m", ManualClock(wall_ms=20_000))
+    for error in (Busy("5 reads wait"), ConnectionCut("gone"), Busy("6 reads wait")):
+        for partition in (P0, P1):
+            troubles.failed(partition, 10, error, delayed_s=10.0)
+    assert set(troubles.present()) == {P0, P1}
+    assert troubles.present()[P0] == PartitionTrouble(error, 10, 10_000, 3)
+    (record,) = caplog.records
+    assert "partitions do not go on, trying again" in record.getMessage()
+    troubles.over(P0)
+    assert len(caplog.records) == 1
+    troubles.over(P1)
+    assert len(caplog.records) == 2
+    assert troubles.present() == {}
+    troubles.failed(P0, 10, CorruptData("bad"))
+    troubles.failed(P0, 10, ConnectionCut("gone"), delayed_s=10.0)
+    assert isinstance(troubles.present()[P0].error, ConnectionCut)
+
+
+async def test_what_passes_is_not_published_and_ends_what_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PUBLISH_S", 0.005)
+    told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
+
+    async def tell(where: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        told.append((where, trouble))
+
+    troubles = Troubles("g", "m", ManualClock(wall_ms=20_000))
+    task = asyncio.create_task(troubles.publish(tell))
+    troubles.failed(P1, 5, Busy("many reads"), delayed_s=10.0)
+    troubles.failed(P0, 10, CorruptData("bad"))
+    await until(lambda: told)
+    troubles.failed(P0, 10, Busy("many reads"), delayed_s=10.0)
+    await until(lambda: len(told) == 2)
+    assert [(where, trouble and trouble.offset) for where, trouble in told] == [
+        (P0, 10),
+        (P0, None),
+    ]
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def test_what_is_noted_at_the_end_stays(caplog: pytest.LogCaptureFixture) -> None:
