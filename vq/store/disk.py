@@ -569,12 +569,14 @@ class RealDisk:
 
         Number and time of birth tell it from a copy of the file; machine and directory from that
         in a copy of a whole file system. Only a clone of a machine that knows nothing of it has
-        all four.
+        all four. A machine without an id, as many containers are, is another one after each boot.
         """
         try:
             machine = MACHINE_ID_PATH.read_text("ascii").strip()
-        except OSError:  # a container has none, perhaps
+        except OSError:
             machine = ""
+        if machine in {"", "uninitialized"}:  # systemd writes the word into images
+            machine = self.boot_id()
         number, time_ns = birth(path)
         facts = f"{machine} {path.parent.resolve()} {number} {time_ns}"
         return hashlib.sha256(facts.encode()).hexdigest()[:32]

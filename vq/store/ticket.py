@@ -19,11 +19,9 @@ from vq.store.file_system import FileSystem
 from vq.store.format import (
     ARCHIVE_SUFFIX,
     CHECKPOINT_NAME,
-    CUT_MARK,
     DROPPED_SUFFIX,
     INDEX_SUFFIX,
     KEYS_SUFFIX,
-    OFFSET_DIGITS,
 )
 from vq.store.log_config import partition_of
 
@@ -165,7 +163,7 @@ class SyncTicket:
             self._empty_dropped()
             if not self._written(checkpoint):
                 return
-        self._delete(checkpoint.start_offset)
+        self._delete()
 
     def _written(self, checkpoint: Checkpoint) -> bool:
         """Write indexes and checkpoint; return whether there was space for them."""
@@ -207,10 +205,10 @@ class SyncTicket:
                 error=error,
             )
 
-    def _delete(self, start_offset: int) -> None:
+    def _delete(self) -> None:
         """Delete what retention dropped. What stays costs space only, and is tried again."""
         try:
-            self._delete_dropped(start_offset)
+            self._delete_dropped()
         except OSError as error:
             logger.warning(
                 "dropped blocks cannot be deleted yet",
@@ -218,10 +216,11 @@ class SyncTicket:
                 error=error,
             )
 
-    def _delete_dropped(self, start_offset: int) -> None:
-        """Delete the dropped blocks in rising order, their indexes, and what was cut from them.
+    def _delete_dropped(self) -> None:
+        """Delete the dropped blocks in rising order, and their indexes.
 
-        What holds the bytes of a block no longer goes as well.
+        What holds the bytes of a block no longer goes as well. What a start cut from a block stays:
+        an operator, or a copy that has it, decides on that.
         """
         for path in self.superseded:
             self._delete_file(path)
@@ -234,11 +233,6 @@ class SyncTicket:
                 self._delete_file(path.with_suffix(suffix))
             # Of a block file, too: one that a start has not used, or that could not be removed.
             self._drop_archive(path)
-        for name in self.disk.listdir(self.directory):
-            digits, mark, _ = name.partition(CUT_MARK)
-            is_cut = mark and len(digits) == OFFSET_DIGITS and digits.isdigit()
-            if is_cut and int(digits) < start_offset:
-                self.disk.unlink(self.directory / name)
         self.doomed = []
 
     def _delete_file(self, path: Path) -> None:

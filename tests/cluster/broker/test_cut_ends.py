@@ -214,3 +214,22 @@ async def test_the_messages_before_the_damaged_one_can_be_read(group: Group) -> 
         assert part.position is not None
         with pytest.raises(CorruptData):
             await admin.read_part(operator, file, part.position)
+
+
+async def test_retention_keeps_what_a_start_cut_until_somebody_has_seen_it(group: Group) -> None:
+    """The bytes are kept, and told, until an operator has the file deleted."""
+    await group.begin("b1")
+    flip(await group.kill("b1"), SENT[-1])
+    node = await group.start("b1")
+    await group.put("b1", b"new")
+    disk = group.cluster.disks["b1"]
+    assert len(cut_files(disk)) == 1
+    channel, logs = node._partitions.channels["t", 0], node._partitions.logs
+    assert channel.log is not None
+    assert channel.log.open_block is not None
+    await logs.roll(channel, channel.log.open_block)
+    await group.put("b1", b"newer")
+    await logs.drop_before(channel, channel.log.closed_blocks[-1].end_offset)  # as retention does
+    await until(lambda: channel.log is not None and not channel.log.flushing.deletes)
+    assert len(group.problems("b1")) == 1
+    assert len(cut_files(disk)) == 1

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vq.errors import DirectoryRefused
+from vq.store import disk as disk_module
 from vq.store.disk import Disk, RealDisk
 from vq.store.memory_disk import MemoryDisk
 
@@ -56,6 +57,28 @@ def test_a_file_is_told_from_its_copies_and_keeps_that_with_its_name(
     assert len({born, disk.born(path / "copied" / "g"), disk.born(path / "h")}) == 3
     with pytest.raises(FileNotFoundError):
         disk.born(path / "f")
+
+
+@pytest.mark.parametrize("text", [None, "", "uninitialized\n"])
+def test_a_machine_without_an_id_is_another_one_after_a_boot(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of a volume at the same path in another container is no original."""
+    machine, boot = tmp_path / "machine-id", tmp_path / "boot_id"
+    monkeypatch.setattr(disk_module, "MACHINE_ID_PATH", machine)
+    monkeypatch.setattr(disk_module, "BOOT_ID_PATH", boot)
+    (tmp_path / "f").touch()
+    if text is not None:
+        machine.write_text(text)
+    born = set()
+    for name in ("one", "one", "another"):
+        boot.write_text(name)
+        born.add(RealDisk().born(tmp_path / "f"))
+    assert len(born) == 2
+    machine.write_text("3d1219c7c4c5404aaa1f6d2a48adfda4")
+    named = RealDisk().born(tmp_path / "f")
+    boot.write_text("a third")
+    assert RealDisk().born(tmp_path / "f") == named
 
 
 def test_on_a_read_only_file_system_files_are_read_and_refuse_writes(

@@ -146,7 +146,7 @@ def test_a_want_of_room_ends_nothing(error: int) -> None:
 
 
 def test_dropped_blocks_go_after_the_checkpoint_with_all_that_is_theirs() -> None:
-    """Index and cut tails too; what belongs to kept blocks stays."""
+    """Indexes too; what a start cut from a block stays until somebody has seen it."""
     disk = memory_disk()
     log = open_log(disk)
     for _ in range(5):
@@ -161,6 +161,7 @@ def test_dropped_blocks_go_after_the_checkpoint_with_all_that_is_theirs() -> Non
     done = kinds(disk, since)
     assert done.index("rename checkpoint.tmp") < done.index(f"unlink {0:016d}.block")
     assert disk.listdir(DIRECTORY) == [
+        f"{0:016d}.cut-5",
         f"{last:016d}.block",
         f"{last:016d}.cut-{last + 5}",
         "checkpoint",

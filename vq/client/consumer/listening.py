@@ -2,11 +2,13 @@
 
 Loop-bound. A partition with messages has one task, which takes them from its ``InboxDelivery`` and
 awaits the listener for each, in order. A message counts as consumed when the listener returns.
+A library may cancel that task: it ends, and after a pause another one goes on with the partition.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -44,6 +46,23 @@ class _Listener:
     slots: asyncio.Semaphore
 
 
+@dataclass(slots=True)
+class _Turn:
+    """A partition that has messages for its listener.
+
+    Attributes:
+        delivery: Of its messages.
+        listener: For them.
+        failures: So far.
+        pause_s: Before the message at hand is tried again.
+    """
+
+    delivery: InboxDelivery
+    listener: _Listener
+    failures: Failures
+    pause_s: float = 0.0
+
+
 class Listening:
     """The listeners of one consumer; the place of an ``Inbox`` for their deliveries.
 
@@ -62,6 +81,7 @@ class Listening:
         self._listeners: dict[str, _Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_hand: set[InboxDelivery] = set()  # a listener is at a message of it
+        self._is_closing = False
 
     def __contains__(self, topic: object) -> bool:
         """Whether a topic has a listener."""
@@ -78,9 +98,24 @@ class Listening:
     def put(self, delivery: InboxDelivery) -> None:
         """A partition has something to deliver, and no task."""
         listener = self._listeners[delivery.partition.topic]
-        task = begin_task(self._serve(delivery, listener), self._context)
+        self._begin(_Turn(delivery, listener, Failures(delivery.partition, self._config)))
+
+    def _begin(self, turn: _Turn) -> None:
+        if self._is_closing:
+            return
+        task = begin_task(self._serve(turn), self._context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(functools.partial(self._ended, turn))
+
+    def _ended(self, turn: _Turn, task: asyncio.Task[None]) -> None:
+        """Have another task go on after one that somebody else cancelled.
+
+        It begins by a timer: a loop that ends cancels all tasks, and runs no timer any more.
+        """
+        self._tasks.discard(task)
+        if task.cancelled() and not self._is_closing:
+            pause_s = max(turn.pause_s, RECHECK_S)
+            task.get_loop().call_later(pause_s, self._begin, turn)
 
     def keeps(self, delivery: InboxDelivery) -> bool:
         """Whether a listener is at a message of ``delivery``, which is to stop."""
@@ -88,6 +123,7 @@ class Listening:
 
     async def close(self) -> None:
         """Cancel what still runs, after the consumer has waited for it and left the group."""
+        self._is_closing = True
         for delivery in self._in_hand:
             logger.warning(
                 "listener is cancelled, its message will be delivered again",
@@ -107,67 +143,67 @@ class Listening:
                 "another task"
             )
 
-    async def _serve(self, delivery: InboxDelivery, listener: _Listener) -> None:
+    async def _serve(self, turn: _Turn) -> None:
         """Deliver what has come for a partition, a chunk at a time; others go on between them."""
-        failures = Failures(delivery.partition, self._config)
         while True:
             pause: float | None = 0.0
-            async with listener.slots:
+            async with turn.listener.slots:
                 try:
-                    pause = await self._deliver(delivery, listener.call, failures)
+                    pause = await self._deliver(turn)
                 except Exception:  # of the application's logging, or of vq
                     with contextlib.suppress(Exception):
                         logger.exception("delivery failed, trying again")
                     pause = RECHECK_S
-            if pause is None and not delivery.has_more:
+            if pause is None and not turn.delivery.has_more:
                 return
             await asyncio.sleep(pause or 0.0)
 
-    async def _deliver(
-        self, delivery: InboxDelivery, listener: AsyncListener, failures: Failures
-    ) -> float | None:
+    async def _deliver(self, turn: _Turn) -> float | None:
         """Handle the chunk at hand; return a pause before going on, None: it is done."""
         while True:
             if not self._permit.holds:  # another member may own these messages by now
                 return RECHECK_S
-            message = delivery.take()
+            message = turn.delivery.take()
             if message is None:
                 return None
-            pause = await self._handle(delivery, message, listener, failures)
+            pause = await self._handle(turn, message)
             if pause is not None:
                 return pause
 
-    async def _handle(
-        self,
-        delivery: InboxDelivery,
-        message: Message,
-        listener: AsyncListener,
-        failures: Failures,
-    ) -> float | None:
-        """Await the listener for a message; return the pause before it is tried again, or None."""
+    async def _handle(self, turn: _Turn, message: Message) -> float | None:
+        """Await the listener for a message; return the pause before it is tried again, or None.
+
+        A cancellation by others than ``close`` is a failed try, and ends the task.
+        """
+        delivery, failures = turn.delivery, turn.failures
         self._in_hand.add(delivery)
-        settled = False
+        settled, cancelled = False, None
         try:
             try:
-                await listener(message)
+                await turn.listener.call(message)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                    raise
+                    if self._is_closing:
+                        raise
+                    cancelled = error
                 failed, pause = failures.failed(message.offset, error, delivery.error)
             else:
                 failures.over()
                 pause = None
+            turn.pause_s = pause or 0.0
             settled = True
             self._in_hand.discard(delivery)
             if pause is None:
                 delivery.finished(message)
             else:
                 delivery.failed(message, failed)
-            return pause
         finally:
             if not settled:
                 self._in_hand.discard(delivery)
                 delivery.put_back([message])
+        if cancelled is not None:
+            raise cancelled
+        return pause
 
 
 _CANCEL_S: Final = 5.0

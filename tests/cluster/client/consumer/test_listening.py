@@ -311,3 +311,31 @@ async def test_what_goes_together_with_a_listener_and_what_does_not(
         aiter(consumer)
     with pytest.raises(InvalidState, match="have listeners"):
         await consumer.get_many(1)
+
+
+@pytest.mark.parametrize("how", ["by a timer", "in its pause"])
+async def test_a_listener_that_a_library_cancels_gets_its_message_again(
+    factory: aio.MessageFactory, how: str
+) -> None:
+    """Whatever a listener raises, the cancellations of any library too, is a failed try."""
+    await send(factory, *texts(0, 1, 2))
+    got: list[bytes] = []
+    tries = 0
+
+    async def listener(message: Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_later(0.1, task.cancel)  # a time-out of a library
+            if how == "in its pause":
+                raise ZeroDivisionError
+            await asyncio.sleep(60.0)
+        got.append(message.content)
+
+    settings = {"listener_backoff_s": 1.0}
+    async with await listening(factory, listener, **settings) as consumer:
+        await until(lambda: tries == 1)
+        await asyncio.sleep(600.0)
+        assert (got, consumer.troubles()) == ([b"0", b"1", b"2"], {})
