@@ -210,6 +210,11 @@ class Partitions:
             yield channel
             yield from channel.older
 
+    def log_end_bytes(self) -> int:
+        """Return where the logs end, added up."""
+        logs = [each.log for each in self.channels.values() if each.log is not None]
+        return sum(log.end_offset for log in logs)
+
     def knows_all(self) -> bool:
         """Whether there is a channel for each partition of which this group holds a part.
 
