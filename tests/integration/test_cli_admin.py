@@ -254,6 +254,7 @@ def test_other_documents_are_what_their_schemas_say(cluster: ProcessCluster) -> 
     ):
         cluster.vq_json(*command)
     cluster.vq_json("topic", "move", "looked-at", "--partition", "0", "--to", "b1")
+    cluster.vq_json("topic", "heal-clock", "looked-at")
     cluster.vq_json("cluster", "switch", "b1", "--to", "n1")
     (line,) = cluster.vq("message", "get", "looked-at", "0", "0", "--json").stdout.splitlines()
     assert not list(wrong(json.loads(line), schema_of(["message", "get"])))

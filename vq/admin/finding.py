@@ -102,14 +102,12 @@ async def find_messages(
     for name, time_ms in (("since_ms", since_ms), ("until_ms", until_ms)):
         if time_ms is not None:
             check_time(name, time_ms)
-    ahead_ms: int | None = None
     if since_ms is None and until_ms is None:
         if id is None and key is None and tag is None and not offsets:
             raise InvalidArgument("give at least one of id, key, tag, since_ms and until_ms")
         if id is not None:
             sent_ms = time_ms_of(id)
             since_ms, until_ms = max(0, sent_ms - AROUND_MS), sent_ms + AROUND_MS
-            ahead_ms = cluster.clock.wall_ms() + AROUND_MS
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InvalidArgument(f"since_ms = {since_ms} is not before until_ms = {until_ms}")
     check_whole("limit", limit)
@@ -121,7 +119,7 @@ async def find_messages(
             raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     budget = Budget(limit, max_bytes)
-    finder = _Finder(cluster, question, since_ms, until_ms, ahead_ms, budget, deadline)
+    finder = _Finder(cluster, question, since_ms, until_ms, budget, deadline)
     placements = await _placements(cluster, topic, partitions, offsets or {})
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -191,7 +189,6 @@ class _Finder:
         question: FindRequest,
         since_ms: int | None,
         until_ms: int | None,
-        ahead_ms: int | None,
         budget: Budget,
         deadline: float,
     ) -> None:
@@ -200,7 +197,8 @@ class _Finder:
         self._question = question
         self._since_ms = since_ms
         self._until_ms = until_ms
-        self._ahead_ms = ahead_ms  # batches behind it have the time of a clock that was wrong
+        # Batches behind it have the time of a clock that was wrong.
+        self._ahead_ms = cluster.clock.wall_ms() + AROUND_MS
         self._budget = budget
         self._deadline = deadline
         self._reader = Reader(cluster, Troubles("", "", cluster.clock))
@@ -375,9 +373,7 @@ class _Finder:
         return end
 
     async def _has_ahead(self, work: Work, span: Span, end: int) -> bool:
-        """Whether messages of a range are searched whose append times lie ahead of the clock."""
-        if self._ahead_ms is None:
-            return False
+        """Whether a range has messages whose append times lie ahead of the clock."""
         return (await self._ask(work, span, _at_time(self._ahead_ms))).offset < end
 
     async def _ask(self, work: Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
@@ -456,17 +452,23 @@ class _Finder:
             found += [
                 each._replace(append_time_ms=append_ms)
                 for each in messages
-                if self._is_in_time(append_ms)
+                if self._is_in_time(append_ms, each.id)
             ]
         return found, answer.next_offset
 
-    def _is_in_time(self, append_ms: int) -> bool:
-        """Whether a batch is in the range of times: a broker may not know where that begins."""
-        since_ms, until_ms = self._since_ms, self._until_ms
-        if self._ahead_ms is not None and append_ms >= self._ahead_ms:
+    def _is_in_time(self, append_ms: int, message_id: int) -> bool:
+        """Whether a message is in the range of times: a broker may not know where that begins.
+
+        An append time ahead of the clock says little; then the time in the id counts, too, roughly.
+        """
+        if self._is_between(append_ms, 0):
             return True
-        return (since_ms is None or since_ms <= append_ms) and (
-            until_ms is None or append_ms < until_ms
+        return append_ms >= self._ahead_ms and self._is_between(time_ms_of(message_id), AROUND_MS)
+
+    def _is_between(self, time_ms: int, around_ms: int) -> bool:
+        since_ms, until_ms = self._since_ms, self._until_ms
+        return (since_ms is None or since_ms - around_ms <= time_ms) and (
+            until_ms is None or time_ms < until_ms + around_ms
         )
 
 

@@ -7,6 +7,9 @@ new one starts at that offset::
     ADOPT at the new master    makes an empty log that starts there and knows the producers
     compare-and-set            the partition's znode gets [old: start…end) [new: end…)
 
+A group that moves a partition to itself (``clocks``) ends its span as well and goes on with a new
+log; it needs no ADOPT.
+
 Before the first step the new master must answer. If a later one fails, the mover raises the version
 of the partition's znode: no step of this move can succeed any more, so the old master takes appends
 again. A mover that dies leaves a seal that the old master takes back after its ``seal_timeout_s``.
@@ -22,7 +25,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
 from vq.coordination.allocation import pool_text, too_few_nodes
 from vq.coordination.coordinator import BadVersion
-from vq.coordination.placement import move
+from vq.coordination.placement import begin_range, move
 from vq.coordination.reading import TopicView
 from vq.errors import (
     CoordinationError,
@@ -63,7 +66,7 @@ class Move:
         view: The topic.
         placement: Of the partition.
         source: The master of the group that takes its appends.
-        target: The master of the group that shall take them.
+        target: The master of the group that shall take them; or the same one, with a new log.
         epochs: In which these two lead their groups. The move is refused in another epoch: a master
             knows nothing of what another one was asked to seal or to prepare.
     """
@@ -73,6 +76,11 @@ class Move:
     source: NodeInfo
     target: NodeInfo
     epochs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_new_log(self) -> bool:
+        """Whether the group stays, and begins a new log."""
+        return self.source.group == self.target.group
 
     @property
     def version(self) -> int:
@@ -105,7 +113,7 @@ async def plan_moves(
     """
     view = await topics.describe_topic(cluster.coordinator, topic)
     await _check_target(cluster, view, group)
-    target, target_epoch = await _need_master(cluster, group, "the new")
+    target, target_epoch = await need_master(cluster, group, "the new")
     moves = []
     for number in sorted(set(partitions)):
         if not 0 <= number < len(view.partitions):
@@ -118,7 +126,7 @@ async def plan_moves(
                 f"{topic}-{number} is open on no group (state {placement.state}); nothing to move"
             )
         if placement.writer_group != group:
-            source, epoch = await _need_master(cluster, placement.writer_group, "the old")
+            source, epoch = await need_master(cluster, placement.writer_group, "the old")
             epochs = {source.group: epoch, target.group: target_epoch}
             moves.append(Move(view, placement, source, target, epochs))
     return moves
@@ -154,7 +162,12 @@ async def check_nodes(cluster: ClusterClient, topic: str, group: str, min_insync
         )
 
 
-async def _need_master(cluster: ClusterClient, group: str, which: str) -> tuple[NodeInfo, int]:
+async def need_master(cluster: ClusterClient, group: str, which: str) -> tuple[NodeInfo, int]:
+    """Return the master of a group and its epoch.
+
+    Raises:
+        NotMaster: It has none.
+    """
     master = await master_and_epoch(cluster, group)
     if master is None:
         raise NotMaster(f"{which} group {group!r} has no running master; start its broker first")
@@ -198,10 +211,12 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
 
 
 async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
-    await cluster.request(planned.target.address, Command.PING, PingRequest())
+    if not planned.is_new_log:
+        await cluster.request(planned.target.address, Command.PING, PingRequest())
     try:
         sealed = await seal(cluster, planned)
-        await adopt(cluster, planned, sealed)
+        if not planned.is_new_log:
+            await adopt(cluster, planned, sealed)
         await place(cluster, planned, sealed)
     except BaseException:
         await asyncio.shield(_undo(cluster, planned))
@@ -250,7 +265,10 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
 
 async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
     """Last step of a move, and the one that counts: the tree names the new group."""
-    moved = move(planned.placement, sealed.end_offset, planned.target.group)
+    if planned.is_new_log:
+        moved = begin_range(planned.placement, sealed.end_offset)
+    else:
+        moved = move(planned.placement, sealed.end_offset, planned.target.group)
     try:
         await topics.change_placement(
             cluster.coordinator, planned.view, moved, epochs=planned.epochs

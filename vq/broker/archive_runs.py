@@ -394,6 +394,8 @@ class Archiver:
                 if block.facts is None:
                     unknown.add(block)
             last_ms = kept_of(log, block, self._clock).last_ms
+            if block.ahead_since is not None:  # the next one may tell how old it is at least
+                continue
             if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
                 return
 

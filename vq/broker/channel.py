@@ -295,13 +295,17 @@ class Channel:
 
     @property
     def unprepared(self) -> bool:
-        """Whether the log ends before the span begins in which this group takes the appends."""
+        """Whether the log is of a range before the one in which this group takes the appends.
+
+        It ends before that begins; or where it begins, and has stored something: the partition was
+        given a new log on the same group (``admin.clocks``).
+        """
         log, span = self.log, self.span
-        return (
-            log is not None
-            and span is not None
-            and span.end is None
-            and log.end_offset < span.start
+        if log is None or span is None or span.end is not None:
+            return False
+        has_times = log.last_append_time_ms > 0
+        return log.end_offset < span.start or (
+            has_times and log.end_offset == span.start and self.holds(span.start - 1)
         )
 
     def apply(

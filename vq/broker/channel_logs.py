@@ -211,7 +211,8 @@ class ChannelLogs:
             log = channel.log
             if log is None:
                 return
-            if log.end_offset == start_offset and log.state is not LogState.QUARANTINED:
+            is_whole = log.state is not LogState.QUARANTINED and not channel.unprepared
+            if log.end_offset == start_offset and is_whole:
                 return  # it comes back to where it left, or this is the same ADOPT again
             await self.settle(channel)
             self._check_current(channel, version)

@@ -16,6 +16,7 @@ from vq.broker.reading import check_boundary
 from vq.errors import OffsetOutOfRange, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.store.archived_file import NotInMemory
+from vq.store.log import Log
 
 __all__ = ["FetchedPartition", "Fetching"]
 
@@ -56,6 +57,7 @@ class FetchedPartition:
     """
 
     __slots__ = (
+        "_log",
         "_parked_in",
         "at_once",
         "channel",
@@ -84,6 +86,7 @@ class FetchedPartition:
         self.told_deleted = 0
         self.channel: Channel | None = None
         self.failure: VqError | None = None
+        self._log: Log | None = None  # that was read last
         self._parked_in: tuple[Parked, ...] = ()
 
     def ask(self, item: wire.FetchPartition) -> None:
@@ -177,6 +180,10 @@ class FetchedPartition:
         except OffsetOutOfRange:
             check_epoch(channel, self.position, self.last_epoch)  # this tells more
             raise
+        if channel.log is not self._log:
+            if self._log is not None:
+                reach.check_next_log(channel, self.position)
+            self._log = channel.log
         return channel
 
     def wake(self) -> None:

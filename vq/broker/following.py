@@ -414,7 +414,10 @@ class Follower:
         if channel.log is None:
             if channel.older:  # the next range could not be begun when the last one was put aside
                 answer = await ask(end=channel.older[-1].end_of_range)
-                answer = await ask(end=answer.next_start or answer.end_offset)
+                if answer.next_start:
+                    answer = await ask(end=_inside(answer.next_start))
+                else:
+                    answer = await ask(end=answer.end_offset)
             else:
                 answer = await ask(new=True)
             await self._logs.begin_log(channel, answer.log_start_offset, answer.producers)
@@ -429,8 +432,8 @@ class Follower:
             # Retention works block by block, so each log may begin before the other one does.
             if common.end < log.end_offset:
                 await self._logs.cut_log(channel, common.end)
-            elif answer.next_start and common.has_all:  # of an earlier range
-                answer = await ask(end=answer.next_start)
+            elif common.has_all and _goes_on(log, answer.next_start):  # of an earlier range
+                answer = await ask(end=_inside(answer.next_start))
                 begin = answer.log_start_offset
                 await self._logs.renew_log(channel, begin, answer.producers)
         elif log.end_offset <= begin:  # the master keeps nothing of what is here
@@ -514,6 +517,17 @@ class _Common(NamedTuple):
     end: int
     shared: bool
     has_all: bool
+
+
+def _inside(next_start: int) -> int:
+    """Return an offset of the range that begins there; the one before may end at that offset."""
+    return next_start + 1
+
+
+def _goes_on(log: Log, next_start: int) -> bool:
+    """Whether another range follows the one that a log is of; 0: none does."""
+    is_next = log.start_offset == next_start and not log.last_append_time_ms
+    return next_start > 0 and not is_next
 
 
 def _check_answer(answer: Any, of_epoch: int | None) -> None:

@@ -421,6 +421,7 @@ class BrokerNode:
             role=role,
             soundness=self._soundness,
             doubt=self._doubt,
+            log_end_bytes=self._partitions.log_end_bytes,
             on_change=self._mastership.stands,
         )
         self._upkeep = upkeep = Upkeep(

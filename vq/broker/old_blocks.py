@@ -18,7 +18,15 @@ from vq.store.log import Log
 from vq.store.retention import Kept
 from vq.store.scrub import Piece
 
-__all__ = ["closed_blocks", "first_ms_of", "is_ahead", "is_whole", "kept_of", "read_block"]
+__all__ = [
+    "ahead_ms_of",
+    "closed_blocks",
+    "first_ms_of",
+    "is_ahead",
+    "is_whole",
+    "kept_of",
+    "read_block",
+]
 
 #: An append time so far ahead of the clock is not believed. A clock that goes back by less makes
 #: blocks look younger for as long as that.
@@ -75,6 +83,12 @@ async def first_ms_of(disk: Disk, runner: Runner, block: Block, clock: Clock) ->
 def is_ahead(time_ms: int, clock: Clock) -> bool:
     """Whether an append time lies so far ahead that a clock must have been wrong."""
     return time_ms > clock.wall_ms() + AHEAD_MS
+
+
+def ahead_ms_of(channel: Channel, clock: Clock) -> int:
+    """Return how far what is stored now gets a time ahead of the clock; 0: an hour at most."""
+    time_ms = 0 if channel.log is None else channel.log.last_append_time_ms
+    return time_ms - clock.wall_ms() if is_ahead(time_ms, clock) else 0
 
 
 def _aging(block: Block, time_ms: int | None, clock: Clock, *, closed: bool) -> int | None:

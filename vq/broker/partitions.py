@@ -19,7 +19,7 @@ from vq.broker.channel import Channel, check_placement_version
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.context import Context
 from vq.broker.logs import Logs
-from vq.broker.old_blocks import is_ahead
+from vq.broker.old_blocks import ahead_ms_of
 from vq.broker.partition_state import State
 from vq.broker.places import lost_at_start
 from vq.broker.runner import Lane, Runner
@@ -147,20 +147,18 @@ class Partitions:
 
     def _told_ahead(self) -> list[str]:
         """Return which logs have append times ahead of the clock: it was wrong, or is."""
-        clock, found = self._context.clock, []
-        for channel in self.channels.values():
-            time_ms = 0 if channel.log is None else channel.log.last_append_time_ms
-            if is_ahead(time_ms, clock):
-                found.append((time_ms, str(channel)))
+        clock = self._context.clock
+        all_ms = ((ahead_ms_of(each, clock), each) for each in self.channels.values())
+        found = [(ahead_ms, str(each)) for ahead_ms, each in all_ms if ahead_ms]
         if not found:
             return []
-        time_ms, name = max(found)
-        hours = (time_ms - clock.wall_ms()) // 3_600_000
+        ahead_ms, name = max(found)
+        hours = ahead_ms // 3_600_000
         return [
             f"append times of {len(found)} partition(s) lie ahead of the clock, those of {name} by "
             f"{hours} h: a clock was wrong. Their messages get no earlier times, and count as old "
-            "as the time since this broker has seen that. Check the clocks; to have true times "
-            "again, move the partition to another broker group (`vq topic move`)"
+            "as the time since this broker has seen that. Check the clocks; then have them begin "
+            "new logs with true times: `vq topic heal-clock NAME`"
         ]
 
     def _told_losses(self) -> list[str]:
@@ -209,6 +207,11 @@ class Partitions:
         for channel in self.channels.values():
             yield channel
             yield from channel.older
+
+    def log_end_bytes(self) -> int:
+        """Return where the logs end, added up."""
+        logs = [each.log for each in self.channels.values() if each.log is not None]
+        return sum(log.end_offset for log in logs)
 
     def knows_all(self) -> bool:
         """Whether there is a channel for each partition of which this group holds a part.
@@ -405,12 +408,18 @@ class Partitions:
         if span is None or log is None or channel.failed or not self._context.role.epoch:
             return
         if channel.unprepared:
-            logger.warning(
-                "partition has no producer table from before the move, resends may repeat",
-                partition=channel,
-                start_offset=span.start,
+            producers = b""
+            if log.end_offset == span.start:
+                producers = log.producers.to_bytes()
+            else:
+                logger.warning(
+                    "partition has no producer table from before the move, resends may repeat",
+                    partition=channel,
+                    start_offset=span.start,
+                )
+            await self.logs.adopt_log(
+                channel, span.start, producers, version=channel.placement_version
             )
-            await self.logs.adopt_log(channel, span.start, b"", version=channel.placement_version)
         if span.end is not None and log.end_offset < span.end:
             logger.error(
                 "messages are missing, ZooKeeper says that the log is longer",

@@ -38,6 +38,7 @@ class Presence:
         role: What the node is in the group.
         soundness: Whether it has damage; tells this object of changes.
         doubt: What a loss of power may have taken.
+        log_end_bytes: Returns where the logs of the node end, added up.
         on_change: See ``Leadership``.
 
     Attributes:
@@ -55,6 +56,7 @@ class Presence:
         role: Role,
         soundness: Soundness,
         doubt: Doubt,
+        log_end_bytes: Callable[[], int],
         on_change: Callable[[Standing], None],
     ) -> None:
         self._config = config
@@ -65,6 +67,7 @@ class Presence:
         self._role = role
         self._soundness = soundness
         self._doubt = doubt
+        self._log_end_bytes = log_end_bytes
         self._leadership = Leadership(
             coordinator,
             group=config.group,
@@ -111,6 +114,7 @@ class Presence:
             lost_power=lambda: self._doubt.lost,
             damaged=lambda: self._soundness.damaged,
             full=lambda: self._soundness.disk_full,
+            log_end_bytes=self._log_end_bytes,
             rng=self._rng,
             on_change=self._registration_changed,
         )

@@ -34,6 +34,14 @@ class Reach(Protocol):
         """
         ...
 
+    def check_next_log(self, part: Channel, offset: int) -> None:
+        """Return if whoever has read another log up to ``offset`` may go on with that of ``part``.
+
+        Raises:
+            OffsetOutOfRange: It may not.
+        """
+        ...
+
     def limit(self, part: Channel) -> int:
         """Return where reading stops for now."""
         ...
@@ -70,6 +78,9 @@ class _Readers:
 
     def check_range(self, part: Channel, offset: int) -> None:
         check_range(part, offset)
+
+    def check_next_log(self, part: Channel, offset: int) -> None:
+        pass
 
     def limit(self, part: Channel) -> int:
         return part.read_limit
@@ -134,6 +145,13 @@ class CopyReach:
                 f"offset {offset} of {part} is outside its log [{part.start_offset}, {end}]",
                 details={"earliest": part.start_offset, "latest": end},
             )
+
+    def check_next_log(self, part: Channel, offset: int) -> None:
+        """See ``Reach.check_next_log``: a copy has a log for each range, and compares it first."""
+        raise OffsetOutOfRange(
+            f"another log of {part} begins at {part.start_offset}; the copy at {offset} begins one",
+            details={"earliest": part.start_offset, "latest": self.limit(part)},
+        )
 
     def limit(self, part: Channel) -> int:
         """See ``Reach.limit``."""

@@ -406,6 +406,8 @@ class Retainer:
             if limits is None or block.facts is None:
                 continue
             last_ms = kept_of(log, block, self._clock).last_ms
+            if block.ahead_since is not None:  # the next one may tell how old it is at least
+                continue
             if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
 

@@ -11,6 +11,7 @@ from vq.broker.context import Context
 from vq.broker.data_disk import DataDisk
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.lag import Lag
+from vq.broker.old_blocks import ahead_ms_of
 from vq.broker.partitions import Partitions
 from vq.broker.retaining import Held
 from vq.broker.scrubbing import Position
@@ -145,6 +146,7 @@ class StatusReport:
             channel = channels[key]
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
+            told.ahead_ms = ahead_ms_of(channel, self._context.clock)
             told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
             held = self.held().get(channel)
             if held is not None:

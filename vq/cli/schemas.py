@@ -308,6 +308,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "topic move": record(done=TRUTH, moves=_MOVES),
+    "topic heal-clock": record(done=TRUTH, moves=_MOVES),
     "topic close": _CLOSED_TOPIC,
     "topic open": record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH),
     "topic drain": having(

@@ -8,6 +8,7 @@ import click
 
 from vq import limits
 from vq.admin import placements, topics
+from vq.admin.clocks import plan_new_logs
 from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
 from vq.admin.settings import read_settings
@@ -389,6 +390,40 @@ def move(
     planned, done = invocation.run(work())
     if not planned:
         invocation.output.remark(f"every named partition is on {group} already")
+    show_moves(invocation, planned, done if yes else None)
+
+
+# heal-clock -----------------------------------------------------------------------------------
+@topic.command(name="heal-clock")
+@click.argument("name", shell_complete=topic_names)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Look at this one only; may be given several times.",
+)
+@yes_option
+@command_options
+def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes: bool) -> None:
+    """Give partitions true append times again after a clock was ahead; copies nothing.
+
+    Append times never fall along a log. So messages that are stored after a clock was set right get
+    the time of what was stored before, until it has come. This has the broker group of each such
+    partition begin a new log, as in a move. What is there stays readable, with its times, and
+    counts at most as old as what follows it. Set the clocks right first: a partition counts whose
+    times lie more than an hour ahead of the clock of its broker.
+    """
+
+    async def work() -> tuple[list[Move], list[Moved]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            moves = await plan_new_logs(cluster, name, partitions)
+            return moves, await placements.move_all(cluster, moves) if yes else []
+
+    planned, done = invocation.run(work())
+    if not planned:
+        invocation.output.remark("no append times lie ahead of the clocks of the brokers")
     show_moves(invocation, planned, done if yes else None)
 
 

@@ -13,8 +13,8 @@ returns the one to write. The caller writes it by compare-and-set on the version
 - A master hands over by naming its successor, one of the set. The successor claims the group as
   any other node does, and may do so while the master lives. Until then the offer can be withdrawn.
 - A node that lost power leads again when the record names its present registration: then it has
-  caught up after that start. A node that is in sync alone leads at once; nobody has more. So does
-  one if all others in sync are there and lost power, too.
+  caught up after that start. A node that is in sync alone leads at once; nobody has more. If all
+  others in sync are there and lost power, too, the one with the longest logs leads.
 - A node that refuses messages for a full disk leads only if no other one can, as one that an
   operator drained. A master whose disk is full hands over.
 - A node with damage in its logs does not claim the group either, as long as it has it. The master
@@ -41,6 +41,7 @@ __all__ = [
     "keeps_leading",
     "lacks_messages",
     "left",
+    "longest",
     "named_uncleanly",
     "offered",
     "successor",
@@ -92,6 +93,7 @@ def elected(
     *,
     master_is_alive: bool,
     others_lack: bool = False,
+    longer: str = "",
     accept_data_loss: bool = False,
 ) -> GroupState:
     """Return the record with ``candidate`` as master in a new epoch.
@@ -105,6 +107,7 @@ def elected(
             (``keeps_leading``). It does not matter if that is the candidate's own name.
         others_lack: All other nodes in sync are registered and may lack something, too
             (``lacks_messages``).
+        longer: Of these, the one with longer logs than the candidate; see ``longest``.
         accept_data_loss: Lead with another data directory than the one that was in sync, or after
             a loss of power or with damage that others in sync did not have.
 
@@ -123,7 +126,7 @@ def elected(
         )
     if not accept_data_loss:
         check_directory(state, candidate)
-        _check_has_all(state, candidate, others_lack=others_lack)
+        _check_has_all(state, candidate, others_lack=others_lack, longer=longer)
     takes_over = state.successor == node
     if state.master != node and master_is_alive and not takes_over:
         raise MastershipRefused(
@@ -156,6 +159,20 @@ def lacks_messages(
         damaged: What it says there now.
     """
     return damaged or (lost_power and state.incarnations.get(node) != incarnation)
+
+
+def longest(ends: Mapping[str, int], node: str) -> str:
+    """Return the node with the longest logs, if its logs are longer than those of ``node``; or "".
+
+    Args:
+        ends: Where the logs ended, added up, when nodes registered that lost power and have not
+            caught up since.
+        node: One of these; if it is not, nothing is known of it.
+    """
+    if node not in ends:
+        return ""
+    most = max(ends, key=lambda each: (ends[each], each == node, each))
+    return "" if most == node else most
 
 
 def keeps_leading(
@@ -293,14 +310,16 @@ def check_directory(
     )
 
 
-def _check_has_all(state: GroupState, candidate: Candidate, *, others_lack: bool) -> None:
+def _check_has_all(
+    state: GroupState, candidate: Candidate, *, others_lack: bool, longer: str
+) -> None:
     node, damaged = candidate.node, candidate.damaged
     lacks = lacks_messages(
         state, node, candidate.incarnation, lost_power=candidate.lost_power, damaged=damaged
     )
-    if not lacks or len(state.insync) == 1 or others_lack:
+    if not lacks or len(state.insync) == 1 or (others_lack and not longer):
         return
-    others = ", ".join(each for each in state.insync if each != node)
+    others = longer if others_lack else ", ".join(each for each in state.insync if each != node)
     why = (
         "has damage in its logs that it has not repaired"
         if damaged

@@ -35,6 +35,7 @@ from vq.coordination.insync import (
     goes_first,
     keeps_leading,
     lacks_messages,
+    longest,
 )
 from vq.coordination.keeper import Keeper
 from vq.coordination.reading import children_or_none
@@ -401,13 +402,14 @@ class Leadership:
                 # Only this incarnation writes itself as master, so this state shows that our claim
                 # was applied and its answer lost.
                 return Plan((), state)
-            leads, others_lack = await self._look_at_others(state)
+            leads, others_lack, longer = await self._look_at_others(state)
             unclean = state.unclean
             tried = elected(
                 state,
                 candidate,
                 master_is_alive=leads,
                 others_lack=others_lack,
+                longer=longer,
                 accept_data_loss=self._accept_data_loss,
             )
             return Plan([own, Set(path, tried.encode(), node.stat.version)], tried)
@@ -438,9 +440,10 @@ class Leadership:
                     topics=", ".join(last.topics),
                 )
 
-    async def _look_at_others(self, state: GroupState) -> tuple[bool, bool]:
-        """Return ``master_is_alive`` and ``others_lack`` of ``elected``."""
+    async def _look_at_others(self, state: GroupState) -> tuple[bool, bool, str]:
+        """Return ``master_is_alive``, ``others_lack`` and ``longer`` of ``elected``."""
         leads, others_lack = False, True
+        ends: dict[str, int] = {}
         for name in sorted({*state.insync, state.master} - {self.node}):
             path = BrokerNode.path(self.group, name)
             try:
@@ -451,12 +454,16 @@ class Leadership:
                 others_lack = False
                 continue
             others_lack = others_lack and _lacks(state, name, node)
+            if name in state.insync:
+                ends |= _ends(state, name, node)
             if name == state.master:
                 value = BrokerNode.decode(path, node.data)
                 leads = keeps_leading(
                     state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
                 )
-        return leads, others_lack
+        if others_lack and ends:
+            ends |= _ends(state, self.node, await self._coordinator.get(self._path))
+        return leads, others_lack, longest(ends, self.node)
 
     def _candidate(self, incarnation: int) -> Candidate:
         return Candidate(
@@ -475,3 +482,10 @@ def _lacks(state: GroupState, name: str, node: Node) -> bool:
     return lacks_messages(
         state, name, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
     )
+
+
+def _ends(state: GroupState, name: str, node: Node) -> dict[str, int]:
+    """Return where the logs of a node ended when it registered, unless it has caught up since."""
+    value = BrokerNode.decode(f"nodes/{name}", node.data)
+    has_caught_up = state.incarnations.get(name) == node.stat.czxid
+    return {} if has_caught_up or not value.log_end_bytes else {name: value.log_end_bytes}

@@ -67,6 +67,22 @@ def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
     return replace(placement, spans=(*spans, Span(group, start)), state=PartitionState.RW)
 
 
+def begin_range(placement: PartitionPlacement, end: int) -> PartitionPlacement:
+    """Close the open span at ``end`` and open another one there on the same group.
+
+    Raises:
+        InvalidArgument: ``end`` is not behind the span's start.
+        InvalidState: No span is open.
+    """
+    closed = close_span(placement, end)
+    last = closed.spans[-1]
+    if last.start == end:
+        raise InvalidArgument(
+            f"the span of {placement.topic}-{placement.partition} that begins at {end} has nothing"
+        )
+    return replace(placement, spans=(*closed.spans, Span(last.group, end)))
+
+
 def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacement:
     """Close the open span at ``end`` and open one on ``group``, which must be another group.
 

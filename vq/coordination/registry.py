@@ -96,6 +96,7 @@ class BrokerRegistration:
         lost_power: Returns what the next registration says of a loss of power.
         damaged: Returns what the registration says of damage; after a change, call ``look``.
         full: Returns likewise what it says of a full disk.
+        log_end_bytes: Returns where the logs end, added up; told after a loss of power.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -118,6 +119,7 @@ class BrokerRegistration:
         lost_power: Callable[[], bool] = lambda: False,
         damaged: Callable[[], bool] = lambda: False,
         full: Callable[[], bool] = lambda: False,
+        log_end_bytes: Callable[[], int] = lambda: 0,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -142,6 +144,7 @@ class BrokerRegistration:
         self._lost_power = lost_power
         self._damaged = damaged
         self._full = full
+        self._log_end_bytes = log_end_bytes
         self._on_change = on_change
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
@@ -306,11 +309,13 @@ class BrokerRegistration:
         One that is created again has version 0 again. The parent's version tells each registration,
         so that a change of the in-sync set can be refused after one.
         """
+        lost_power = self._lost_power()
         value = replace(
             self._value,
-            lost_power=self._lost_power(),
+            lost_power=lost_power,
             damaged=self._damaged(),
             full=self._full(),
+            log_end_bytes=self._log_end_bytes() if lost_power else 0,
         )
         return [
             Set(BrokerNode.parent(self.group), b""),

@@ -121,11 +121,16 @@ def decide(
 
 
 def times_of(blocks: Sequence[Kept]) -> list[int | None]:
-    """Return how old blocks count as: one without a time is as old as the next one that has one."""
+    """Return how old blocks count as: at least as old as each one that follows.
+
+    So one without a time is as old as the next one that has one. One with a later time than the
+    next one was stored under a clock that was ahead, and the next one under another clock.
+    """
     times: list[int | None] = []
     time_ms: int | None = None
     for block in reversed(blocks):
-        time_ms = block.last_ms if block.last_ms is not None else time_ms
+        known = [each for each in (block.last_ms, time_ms) if each is not None]
+        time_ms = min(known, default=None)
         times.append(time_ms)
     return times[::-1]
 

@@ -1,21 +1,24 @@
 """Archives at a URL: read through the broker, removed by it, and a place that does not answer."""
 
 import asyncio
+import errno
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from support.archive_places import URL, Failing, stored
 from support.broker import DATA, Client, message
 from support.client import factory_of
-from support.node_pair import settled
+from support.node_pair import settled, whole
 from support.waiting import WAIT_S, until, until_true
 
 from vq import limits
 from vq.broker import archiving, cold_reads, finding, key_indexing, upkeep, verifying
 from vq.broker.channel import Channel
 from vq.broker.runner import Lane, ThreadRunner
-from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic
+from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
@@ -547,3 +550,46 @@ async def test_a_reader_is_not_told_an_archive_that_it_may_not_read(served):
     await served.node._partitions.logs.drop_before(channel, blocks[1].start_offset)
     with pytest.raises(OffsetOutOfRange):
         await served.client.get("t", 0, 0, archives=True)
+
+
+@pytest.mark.parametrize("how", ["medium", "damage"])
+@pytest.mark.parametrize("where", ["n1", "n2"])
+async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
+    node_pair, tmp_path, monkeypatch, how, where
+) -> None:
+    """Each node has a zip of its own in the place, which answers: only these bytes are lost."""
+    await node_pair.put(10)
+    await until(node_pair.same)
+    good = whole(node_pair.log(where), 0)
+    for name, node in node_pair.nodes.items():
+        channel = node_pair.channel(name)
+        channel.copies.told = node_pair.channel("n1").high_watermark
+        channel.show_copied()  # an idle copy may not know the last one
+        node_pair.log(name).roll()
+        await settled(channel)
+        (block,) = node_pair.log(name).closed_blocks
+        await node._partitions.logs.archive(channel, block, f"file://{tmp_path}")
+    lost = str(node_pair.log(where).closed_blocks[0].archive.url).removeprefix("file://")
+    read = LocalFileSystem.cat_file
+
+    def cat_file(self: object, path: str, *args: object, **kwargs: object) -> bytes:
+        if how == "medium" and str(path).endswith(lost):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", cat_file)
+    if how == "damage":
+        data = bytearray(Path(lost).read_bytes())
+        data[len(data) // 4 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 4)
+        Path(lost).write_bytes(data)
+    node = node_pair.nodes[where]
+    client = await Client.connect(node_pair.cluster.network, node.address)
+    with pytest.raises(VqError) as caught:
+        await client.get("t", 0, 0, from_copy=True)
+    assert not isinstance(caught.value, Busy), "the place is not away"
+    await until(lambda: node._dispatcher.repairs.count == 1)
+    await until(lambda: not node._dispatcher.repairs.damaged())
+    assert whole(node_pair.log(where), 0) == good
+    (_, body) = await client.get("t", 0, 0, from_copy=True)
+    assert body
+    client.close()

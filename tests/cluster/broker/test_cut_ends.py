@@ -5,6 +5,7 @@ n1 starts alone  ──▶ waits for n2
 n2 starts, too   ──▶ leads, and n1 copies the batch from it
 """
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,44 @@ async def test_a_node_that_cut_something_waits_for_another_one_and_copies_it(gro
     await group.put("b1-n2", b"new")
     await until(lambda: group.has("b1") == [*SENT, b"new"])
     assert group.has("b1-n2") == [*SENT, b"new"]
+
+
+@pytest.mark.parametrize("first", ["b1", "b1-n2"])
+async def test_of_nodes_that_all_cut_something_the_one_with_more_leads(
+    group: Group, first: str
+) -> None:
+    """Whichever comes first; the other one copies what it lacks."""
+    await group.begin("b1", "b1-n2")
+    flip(await group.kill("b1-n2"), SENT[-1])
+    disk = await group.kill("b1")
+    flip(disk, SENT[-1])
+    flip(disk, SENT[-2])
+    second = "b1-n2" if first == "b1" else "b1"
+    await group.start(first)
+    await asyncio.sleep(30)
+    assert group.nodes[first].epoch == 0
+    await group.start(second)
+    await until(lambda: group.nodes["b1-n2"].epoch > 1)
+    await until(lambda: group.has("b1") == SENT[:-1])
+    assert group.has("b1-n2") == SENT[:-1]
+    await group.cluster.until_in_sync("n1", "n2")
+
+
+async def test_a_node_that_waits_for_one_with_more_goes_on_when_an_operator_says_so(
+    group: Group,
+) -> None:
+    """That one is gone for good."""
+    await group.begin("b1", "b1-n2")
+    flip(await group.kill("b1-n2"), SENT[-1])
+    disk = await group.kill("b1")
+    flip(disk, SENT[-1])
+    flip(disk, SENT[-2])
+    await group.start("b1-n2")
+    await group.kill("b1-n2")
+    node = await group.cluster.start("b1", "n1", scrub_bytes_per_s=0, accept_data_loss=True)
+    group.nodes["b1"] = node
+    assert node.epoch == 2
+    assert group.has("b1") == SENT[:-2]
 
 
 async def test_a_copy_that_cut_something_follows_and_tells_nothing(group: Group) -> None:

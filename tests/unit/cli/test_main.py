@@ -56,6 +56,7 @@ def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]
     "name",
     [
         "topic move",
+        "topic heal-clock",
         "topic delete",
         "topic begin",
         "group reset",

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vq.coordination.insync import (
     Candidate,
@@ -17,6 +19,7 @@ from vq.coordination.insync import (
     keeps_leading,
     lacks_messages,
     left,
+    longest,
     named_uncleanly,
     offered,
     successor,
@@ -118,6 +121,26 @@ def test_nodes_that_all_lost_power_wait_for_nobody() -> None:
     assert (after.master, after.incarnations["n2"]) == ("n2", 20)
     with pytest.raises(MastershipRefused, match="led by node 'n1', which is alive"):
         elected(STATE, started, master_is_alive=True, others_lack=True)
+
+
+def test_of_nodes_that_all_lost_power_the_one_with_the_longest_logs_leads() -> None:
+    started = Candidate("b1", "n2", 20, "d2", lost_power=True)
+    with pytest.raises(MayLackMessages, match="it waits for n1, from which it copies"):
+        elected(STATE, started, master_is_alive=False, others_lack=True, longer="n1")
+    after = elected(
+        STATE, started, master_is_alive=False, others_lack=True, longer="n1", accept_data_loss=True
+    )
+    assert after.master == "n2"
+
+
+@given(st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 3), min_size=1))
+def test_somebody_has_the_longest_logs(ends: dict[str, int]) -> None:
+    """Nobody waits in a circle, and who waits does so for longer logs."""
+    waits = {node: longest(ends, node) for node in ends}
+    assert "" in waits.values()
+    for node, other in waits.items():
+        assert not other or ends[other] == max(ends.values()) > ends[node]
+    assert longest(ends, "n4") == ""
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,8 @@ class BrokerNode(Value):
     and it had not caught up when it registered (``insync.lacks_messages``). While it is
     ``damaged``, it has damage in its logs; while it is ``full``, it refuses messages for a full
     disk. ``rack`` is where its machine is, for readers that want
-    a node near them; "": not told.
+    a node near them; "": not told. ``log_end_bytes`` goes with ``lost_power``: where its logs
+    ended when it registered, added up.
     """
 
     _what = "broker node"
@@ -153,10 +154,11 @@ class BrokerNode(Value):
     rack: str = ""
     damaged: bool = False
     full: bool = False
+    log_end_bytes: int = 0
 
     def _to_json(self) -> dict[str, Any]:
         values = Value._to_json(self)
-        for name in ("rack", "damaged", "full"):
+        for name in ("rack", "damaged", "full", "log_end_bytes"):
             if not values[name]:
                 del values[name]
         return values
