@@ -85,7 +85,9 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
         place = directory / "zookeeper"
         zookeeper = stack.enter_context(EmbeddedZooKeeper(place, servers=row.servers, purge=False))
         network = stack.enter_context(Network()) if row.cuts else None
-        proxies = stack.enter_context(Proxies()) if row.proxies else None
+        proxies = None
+        if row.proxies or row.slow:
+            proxies = stack.enter_context(Proxies(before_nodes=row.proxies))
         if row.disk_bytes:
             for group, size in row.nodes.items():
                 for number in range(size):
