@@ -1,8 +1,8 @@
 """The fault of one link of three nodes that is silent, while the master changes from end to end.
 
-    first leads ── third lags ── the link first–last falls silent ── first is kept from ZooKeeper
-                                                                       │
-        all come back ◀── the next master, too ◀── a third node leads ◀── another node leads
+    first leads, without ZooKeeper ── third lags ── the link first–last falls silent
+                                                       │
+        all come back ◀── its heir, too ◀── the next master is killed ◀── another node leads
 
 Whatever the ends of the link told each other before says nothing of what they have in a later
 epoch: logs are cut meanwhile. Nobody else notices the link: ZooKeeper, clients and the third node
@@ -17,7 +17,7 @@ from typing import Final
 from support.chaos.cuts import ports_of_zookeeper
 from support.chaos.groups import SESSION_TIMEOUT_S
 from support.chaos.nemesis import Field
-from support.chaos.network import Link, Network
+from support.chaos.network import Network
 from support.waiting import block_until
 
 #: A master that ends may have no heir: the only one is behind the silent link, and out of the set.
@@ -27,12 +27,12 @@ _REJOIN_S: Final = 3 * SESSION_TIMEOUT_S
 
 
 def silent_link_first_cut_off(field: Field) -> bool:
-    """The first master does not reach ZooKeeper until another one leads; the second is killed."""
+    """The first master lives on without ZooKeeper until another one leads, which is killed."""
     return _silent_link(field, paused=False)
 
 
 def silent_link_first_paused(field: Field) -> bool:
-    """The first master stands still until another one leads; the second is killed."""
+    """The first master stands still until another one leads, which is killed."""
     return _silent_link(field, paused=True)
 
 
@@ -42,13 +42,18 @@ def _silent_link(field: Field, *, paused: bool) -> bool:
     assert network is not None, "this fault needs network namespaces"
     first, begin = groups.master(group), groups.record(group).epoch
     third, last = rng.sample(groups.slaves(group), 2)
-    link, other = network.link(last), network.link(third)
+    home, link, other = network.link(first), network.link(last), network.link(third)
     try:
-        other.cut(network.link(first).address)  # what comes now is on the other two alone
+        home.cut(Network.hub, ports=ports_of_zookeeper(field))  # so it puts nobody out of the set
+        other.cut(home.address)  # what comes now is on the other two alone
         time.sleep(rng.uniform(0, 1.0))
-        link.cut(network.link(first).address)
+        link.cut(home.address)
+        if paused:
+            groups.nodes[first].signal(signal.SIGSTOP)
+        groups.wait_epoch_after(begin, group)
+        home.heal()
         other.heal()
-        _depose(field, first, network.link(first), paused=paused)
+        groups.nodes[first].signal(signal.SIGCONT)
         # With the third one as master, both ends of the silent link are in sync with it.
         with suppress(AssertionError):
             block_until(lambda: _insync(field, first), "", timeout_s=_REJOIN_S)
@@ -63,20 +68,6 @@ def _silent_link(field: Field, *, paused: bool) -> bool:
         groups.heal()
     groups.wait_epoch_after(begin + 1, group)
     return dropped > 0 and changes > 0
-
-
-def _depose(field: Field, first: str, link: Link, *, paused: bool) -> None:
-    """Have another node lead while the first master lives on, and does not know it for a while."""
-    groups, group = field.groups, field.group()
-    epoch = groups.record(group).epoch
-    if paused:
-        groups.nodes[first].signal(signal.SIGSTOP)
-    else:
-        link.cut(Network.hub, ports=ports_of_zookeeper(field))
-    groups.wait_epoch_after(epoch, group)
-    if paused:
-        groups.nodes[first].signal(signal.SIGCONT)
-    link.heal()
 
 
 def _insync(field: Field, name: str) -> bool:

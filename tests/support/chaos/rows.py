@@ -150,7 +150,7 @@ ROWS: Final = {
         ),
         Row(
             name="T-SLOWZK",
-            about="ZooKeeper answers nodes after 0.06 to 0.9 s; they are killed, stopped, switched",
+            about="ZooKeeper answers nodes after 0.06 to 0.5 s; they are killed, stopped, switched",
             faults=slowness.SHAPES,
             nodes=C3,
             strikes=40,
