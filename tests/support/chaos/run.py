@@ -17,7 +17,7 @@ from support.chaos.network import Network
 from support.chaos.proxies import Proxies
 from support.chaos.rows import Row
 from support.cluster import process_cluster
-from support.faults import client_of
+from support.faults import client_of, sighted
 from support.history import read_histories
 from support.judge import Evidence, Fault, Verdict, judge
 from support.small_disk import small_disk_at
@@ -160,7 +160,12 @@ def _strike(row: Row, strikes: int, target: Field, outcome: Outcome) -> None:
 
 
 def _epochs(groups: Groups) -> int:
-    return sum(groups.record(group).epoch for group in groups.groups)
+    """Return the sum of the epochs of all groups, once ZooKeeper tells them."""
+    # The record is empty while ZooKeeper cannot be asked; no epoch is 0.
+    return sum(
+        sighted(lambda group=group: groups.record(group).epoch or None, f"the epoch of {group}")
+        for group in groups.groups
+    )
 
 
 def _faults(outcome: Outcome) -> list[Fault]:
