@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.chaos import cuts, network
+from support.chaos import cuts, heirs, network, slowness
 from support.chaos.report import spread, summary, table
 from support.chaos.rows import ROWS
 from support.chaos.run import Outcome, Strike
@@ -23,6 +23,7 @@ from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import forbidden
 
 TESTS = Path(__file__).parents[1]
+FULL_HEIRS = {shape.__name__ for shape in heirs.SHAPES}
 
 
 def chaos(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -66,10 +67,12 @@ def test_a_row_has_what_its_faults_need(row) -> None:
     """Cuts need namespaces, an ensemble's leader needs others, a full disk needs one to fill."""
     faults = {fault.__name__ for fault in row.faults}
     assert row.cuts >= bool(faults & {shape.__name__ for shape in cuts.SHAPES})
+    assert row.cuts >= bool(faults & {"silent_link_first_cut_off", "silent_link_first_paused"})
+    assert row.slow == bool(faults & {shape.__name__ for shape in slowness.SHAPES})
     assert row.cuts >= ("reset_zookeeper_connections" in faults)
     ensemble = {"kill_zookeeper_leader", "lose_quorum", "lose_quorum_shortly"}
     assert (row.servers == 3) >= bool(faults & ensemble)
-    assert bool(row.disk_bytes) == ("fill_disk" in faults)
+    assert bool(row.disk_bytes) == bool(faults & {"fill_disk", *FULL_HEIRS})
     assert row.per_run <= row.strikes or row.name == "T-QUORUM"
 
 

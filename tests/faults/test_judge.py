@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import support.judge
-from support.judge import Claim, Commit, Copy, Evidence, Fault, Reign, judge
+from support.judge import Claim, Commit, Copy, Evidence, Fault, Presence, Reign, judge
 
 
 def send(value: str) -> dict[str, Any]:
@@ -48,6 +48,14 @@ def evidence(
     histories = {f"c{number}": each for number, each in enumerate(events)}
     return Evidence(histories=histories, log=LOG if log is None else log, **more)
 
+
+#: Three nodes, of which the second has a full disk.
+HERE = [
+    Presence(1, "b1", "n1", there=True, at=1.0),
+    Presence(2, "b1", "n2", there=True, at=1.0),
+    Presence(3, "b1", "n3", there=True, at=1.0),
+    Presence(4, "b1", "n2", there=True, full=True, at=9.0),
+]
 
 WRONG = {
     "an acknowledged message is not in the log": (
@@ -210,6 +218,25 @@ WRONG = {
         "usurped",
         evidence(THREE, reigns=[Reign(1, "b1", 2, "n1"), Reign(2, "b1", 1, "n1")]),
     ),
+    "a full node is elected beside one with space, and leads on": (
+        "unfit",
+        evidence(
+            THREE,
+            reigns=[Reign(5, "b1", 2, "n2", ("n1", "n2", "n3"), 10.0)],
+            presences=[*HERE, Presence(9, "b1", "n2", there=True, full=False, at=20.0)],
+        ),
+    ),
+    "a full node leads to the end beside one with space": (
+        "unfit",
+        evidence(
+            THREE,
+            reigns=[
+                Reign(5, "b1", 2, "n2", ("n1", "n2", "n3"), 10.0),
+                Reign(6, "b1", 2, "n2", ("n2", "n3"), 30.0),
+            ],
+            presences=HERE,
+        ),
+    ),
     "a send is refused because ZooKeeper is away": (
         "halted",
         evidence(
@@ -276,6 +303,22 @@ CLEAN = {
             Reign(2, "b2", 1, "n2"),
             Reign(3, "b1", 1, "n1"),
             Reign(4, "b1", 2, "n2"),
+        ],
+    ),
+    "a full node hands over at once, or leads because nobody else can take over": evidence(
+        THREE,
+        reigns=[
+            Reign(5, "b1", 2, "n2", ("n1", "n2", "n3"), 10.0),
+            Reign(6, "b1", 3, "n3", ("n1", "n2", "n3"), 12.0),
+            Reign(8, "b1", 4, "n2", ("n2", "n3"), 30.0),
+            Reign(11, "b1", 4, "n2", ("n2",), 60.0),
+            Reign(12, "b2", 1, "n1", ("n1",), 90.0),
+        ],
+        presences=[
+            *HERE,
+            Presence(7, "b1", "n3", there=False, at=29.0),
+            Presence(9, "b1", "n1", there=True, at=50.0),  # not in sync
+            Presence(10, "b1", "n3", there=True, full=True, at=55.0),
         ],
     ),
     "sends are acknowledged while ZooKeeper is away, and others were sent before": evidence(

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
-from support.simulation.archives import ARCHIVE
+from support.simulation.archives import ARCHIVE, HANGING_PLACE
 from support.simulation.copies import (
     ALL_FAULTS,
     COPY_COMBINATIONS,
@@ -126,6 +126,18 @@ def test_archives_are_as_good_as_block_files(first: int) -> None:
         assert not report.violations, explain(report)
         archived += report.effects.get(ARCHIVE, 0)
     assert archived > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_place_of_archives_that_hangs_keeps_nobody_from_sending(seed: int) -> None:
+    """Nothing is refused, nor of unknown outcome; who reads what lies there waits, and goes on."""
+    size = Size(brokers=1, partitions=2, producers=2, members=1, copies=1 + seed)
+    report = run.simulate(seed, kinds=(ARCHIVE, HANGING_PLACE), size=size, seconds=KIND_S * 2)
+    assert not report.violations, explain(report)
+    assert report.effects["at a place"] > 2
+    assert report.effects[HANGING_PLACE] > 0
+    assert [*report.history.of("calm")]
 
 
 @pytest.mark.slow

@@ -6,13 +6,17 @@ chance would hardly ever arrange.
 
 import asyncio
 import random
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from support.simulation import mutants, run, workload
+from support.simulation.heirs import full_heir
 from support.simulation.nemesis import Nemesis
 from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
+from vq.broker.catching_up import Pursuit
 from vq.broker.lease import Lease
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.decode import Decoder
@@ -372,3 +376,92 @@ def test_a_master_that_needs_a_lease_would_be_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Lease, "goes_on", Lease.holds)
     found = play(AwayForAMinute, WITH_COPIES).violations
     assert any(each.startswith("refused_for_nothing") for each in found)
+
+
+class FarApart(run.Simulation):
+    """Nodes are half a second from each other, and an operator has each of them lead."""
+
+    async def strike(self, nemesis: Nemesis) -> None:
+        """See ``Simulation.strike``."""
+        world = self.world
+        names = {each.node_name for each in world.machines}
+        await self.until("all to be in sync", lambda: self._insync() == names)
+        nemesis.note("slow links", "all", 60.0)
+        world.network.slow_down(0.25)
+        for _ in range(4):
+            await asyncio.sleep(4.0)
+            master = world.master("b1")
+            assert master is not None
+            assert master.node is not None
+            assert master.process is not None
+            nemesis.note("hand over", master.name)
+            master.process.spawn(master.node._hand_over.run())
+            for _ in range(120):
+                await asyncio.sleep(0.1)
+                if self._insync() != names:
+                    gone = names - self._insync()
+                    world.history.add("broken", "b1", "put out of the set", *sorted(gone))
+                    return
+        world.network.slow_down(0.0)
+
+    def _insync(self) -> set[str]:
+        record = self.world.record("b1")
+        return set() if record is None else {*record.insync}
+
+
+FAR = Size(brokers=1, partitions=12, producers=1, members=1, copies=2)
+
+
+def test_nodes_stay_in_sync_while_they_compare_their_logs_over_a_long_way() -> None:
+    report = play(FarApart, FAR)
+    assert report.violations == []
+    assert len([*report.history.of("lead")]) >= 5
+
+
+def test_comparison_that_counts_as_lag_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story above finds nodes that are put out of the set."""
+    look = Pursuit.look
+
+    def look_sternly(
+        self: Pursuit[Any],
+        now: float,
+        ends: Mapping[Any, int],
+        compared: int,
+        offset: Callable[[Any], int],
+    ) -> None:
+        look(self, now, ends, compared, lambda log: max(0, offset(log)))
+
+    monkeypatch.setattr(Pursuit, "look", look_sternly)
+    assert any("put out" in each for each in play(FarApart, FAR).violations)
+
+
+class FullHeir(run.Simulation):
+    """Again and again a node in sync is nearly full while its master ends or fills up."""
+
+    rounds = 4
+
+    async def strike(self, nemesis: Nemesis) -> None:
+        """See ``Simulation.strike``."""
+        for number in range(self.rounds):
+            await full_heir(nemesis, ("kill", "full master", "hand over")[number % 3])
+            if [*self.world.history.of("broken")]:
+                return
+            await asyncio.sleep(3.0)
+
+
+TRIO = Size(brokers=1, partitions=1, producers=1, members=1, copies=2)
+
+
+def test_a_full_node_does_not_lead_beside_one_with_space() -> None:
+    """Whether the master is killed, fills up as well, or hands over."""
+    report = play(FullHeir, TRIO)
+    assert report.violations == []
+    assert report.effects["full heir"] == FullHeir.rounds
+    assert len([*report.history.of("lead")]) > FullHeir.rounds
+
+
+def test_a_full_node_that_does_not_tell_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is elected half of the time, and leads on."""
+    monkeypatch.setattr(FullHeir, "rounds", 12)
+    mutants.FULL_NODE_DOES_NOT_TELL.patch(monkeypatch)
+    assert any("with a full disk" in each for each in play(FullHeir, TRIO).violations)

@@ -1,9 +1,10 @@
-"""A TCP proxy that cuts, swallows, forgets and refuses, for one link between two real processes.
+"""A TCP proxy that cuts, swallows, delays, forgets and refuses, for a link of real processes.
 
     client ──▶ proxy.address ──▶ target
                  │ cut(UP, 137)      the connection ends after 137 more bytes towards the target
                  │ cut(DOWN, 20)     … or towards the client; by reset or by a normal end
                  │ swallow(UP)       bytes are taken and go nowhere; connections stay
+                 │ delay(0.2)        bytes come so many seconds later, in order
                  │ forget(2)         the next two connections are taken, and nothing more
                  │ refuse()          every connection ends, new ones are refused
                  └ heal()            connections that lost bytes end; from now on all is well
@@ -25,6 +26,7 @@ from vq.model import Address
 UP, DOWN = "up", "down"
 _WAIT_S = 30.0
 _AGAIN_S = 0.05
+_LATE_MAX = 256  # pieces of one direction that are held back; then the sender waits
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close sends RST
 
 
@@ -45,12 +47,14 @@ class ChaosProxy:
         self.target = target
         self.cuts: list[Cut] = []
         self.swallowed = 0
+        self.delayed = 0
         self.connected = 0
         self.forgotten = 0
         self.address = Address("127.0.0.1", 0)
         self._links: set[_Link] = set()
         self._armed: tuple[str, int, bool] | None = None
         self._swallowing: frozenset[str] = frozenset()  # in these directions
+        self._delay_s = 0.0
         self._refusing = False
         self._to_forget = 0
         self._changed = threading.Condition()
@@ -101,6 +105,10 @@ class ChaosProxy:
         """Drop all bytes in some directions, both unless told; the connections stay open."""
         self._do(lambda: setattr(self, "_swallowing", frozenset(directions or (UP, DOWN))))
 
+    def delay(self, seconds: float) -> None:
+        """Have what comes from now on pass so many seconds later, in either direction."""
+        self._do(lambda: setattr(self, "_delay_s", seconds))
+
     def refuse(self) -> None:
         """End every connection, and every new one at once."""
 
@@ -121,6 +129,7 @@ class ChaosProxy:
             if self._swallowing:
                 self._drop(reset=True)
             self._armed, self._swallowing, self._refusing = None, frozenset(), False
+            self._delay_s = 0.0
 
         self._do(end)
 
@@ -172,8 +181,10 @@ class ChaosProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_LATE_MAX)
+        reading = asyncio.create_task(self._read(reader, pieces))
         try:
-            while data := await reader.read(65536):
+            while data := await self._next(pieces):
                 if direction in self._swallowing:
                     self.swallowed += len(data)
                     continue
@@ -185,6 +196,30 @@ class ChaosProxy:
                     return
         except OSError:
             pass  # one side is gone: so is the link
+        finally:
+            reading.cancel()
+
+    async def _read(
+        self, reader: asyncio.StreamReader, pieces: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
+        """Take what comes, each piece with the time at which it may pass; b"" at the end."""
+        data = b"?"
+        while data:
+            try:
+                data = await reader.read(65536)
+            except OSError:
+                data = b""
+            self.delayed += bool(self._delay_s)
+            await pieces.put((self._loop.time() + self._delay_s, data))
+            if not self._delay_s:
+                await pieces.join()  # a wire holds nothing
+
+    async def _next(self, pieces: asyncio.Queue[tuple[float, bytes]]) -> bytes:
+        due, data = await pieces.get()
+        while (left := due - self._loop.time()) > 0 and self._delay_s:
+            await asyncio.sleep(min(left, _AGAIN_S))
+        pieces.task_done()
+        return data
 
     def _keep(self, direction: str, size: int) -> int:
         """Return how many of ``size`` bytes may pass."""

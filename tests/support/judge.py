@@ -25,6 +25,7 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     diverged      two nodes of a group hold different bytes below the high watermark
     short         a node in sync lacks bytes below the high watermark
     usurped       one epoch of a group had two masters, or an epoch did not rise
+    unfit         a node led on that refused messages for a full disk, beside one that need not
     halted        sent while ZooKeeper alone was away, and refused or unknown in that time
     void          a fault had no effect, or too little was acknowledged for the run to say anything
 
@@ -42,6 +43,8 @@ from typing import Any, NamedTuple
 Event = Mapping[str, Any]
 Place = tuple[int, int]  # partition, offset
 _SHOWN = 12
+#: A node may lead so long with a full disk: it needs some time to hand over.
+FULL_MAX_S = 8.0
 
 
 class Anomaly(NamedTuple):
@@ -69,12 +72,28 @@ class Commit(NamedTuple):
 
 
 class Reign(NamedTuple):
-    """ZooKeeper took: ``master`` leads ``group`` in ``epoch``. ``order`` rises."""
+    """ZooKeeper took: ``master`` leads ``group`` in ``epoch``. ``order`` rises.
+
+    ``insync`` are the nodes in sync, ``at`` is when, in seconds of ZooKeeper's clock.
+    """
 
     order: int
     group: str
     epoch: int
     master: str
+    insync: tuple[str, ...] = ()
+    at: float = 0.0
+
+
+class Presence(NamedTuple):
+    """ZooKeeper took: a node is ``there``, and whether its disk is ``full``. ``order`` rises."""
+
+    order: int
+    group: str
+    node: str
+    there: bool
+    full: bool = False
+    at: float = 0.0
 
 
 class Copy(NamedTuple):
@@ -115,6 +134,7 @@ class Evidence:
         copies: What the nodes hold that were in sync at the end, all of one partition in one group.
         watermarks: Per partition, its high watermark at the end.
         reigns: What ZooKeeper took about who leads.
+        presences: What it took about who is registered, and whose disk is full.
         away: From when to when ZooKeeper was away, and nothing else was wrong, by the clock of the
             histories; the topic has replication = sync.
         drained: The group was given time to receive everything.
@@ -131,6 +151,7 @@ class Evidence:
     copies: Sequence[Copy] = ()
     watermarks: Mapping[int, int] = field(default_factory=dict)
     reigns: Sequence[Reign] = ()
+    presences: Sequence[Presence] = ()
     away: Sequence[tuple[float, float]] = ()
     drained: bool = False
     repeats_allowed: bool = False
@@ -170,6 +191,7 @@ def judge(evidence: Evidence) -> Verdict:
         _check_reads,
         _check_copies,
         _check_reigns,
+        _check_full_masters,
         _check_void,
     ):
         verdict.anomalies += check(evidence, stored)
@@ -337,6 +359,35 @@ def _check_reigns(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
                 f"it in epoch {before.epoch}",
             )
         last[reign.group] = reign
+
+
+def _check_full_masters(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    """Follow who leads, who is in sync and there, and whose disk is full."""
+    lead: dict[str, Reign] = {}
+    there: dict[str, dict[str, bool]] = defaultdict(dict)  # by group and node, whether it is full
+    since: dict[str, float] = {}
+    for item in sorted([*evidence.reigns, *evidence.presences], key=lambda each: each.order):
+        group = item.group
+        if isinstance(item, Reign):
+            lead[group] = item
+        elif item.there:
+            there[group][item.node] = item.full
+        else:
+            there[group].pop(item.node, None)
+        reign = lead.get(group)
+        if reign is None:
+            continue
+        better = [node for node in reign.insync if there[group].get(node) is False]
+        if there[group].get(reign.master) and better:
+            since.setdefault(group, item.at)
+            continue
+        lasted_s = item.at - since.pop(group, item.at)
+        if lasted_s > FULL_MAX_S:
+            yield Anomaly("unfit", f"{group} was led for {lasted_s:.1f} s by a full node")
+    last_at = max((each.at for each in (*evidence.reigns, *evidence.presences)), default=0.0)
+    for group, begun in since.items():
+        if last_at - begun > FULL_MAX_S:
+            yield Anomaly("unfit", f"{group} is led by a full node since {last_at - begun:.1f} s")
 
 
 # Consumers ------------------------------------------------------------------------------------

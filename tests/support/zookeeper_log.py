@@ -2,7 +2,7 @@
 
 Watches and polls miss changes; the log has them all. Format: ZooKeeper 3.4 and later,
 org.apache.zookeeper.server.persistence.FileTxnLog and zookeeper.jute (class TxnHeader and the
-...Txn classes). Only what changes a node is returned.
+...Txn classes). Only what changes a node is returned; an end of a session deletes its nodes.
 """
 
 import json
@@ -11,23 +11,27 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from support.judge import Claim, Commit, Reign
+from support.judge import Claim, Commit, Presence, Reign
 
 _FILE_HEADER = struct.Struct(">4siq")
 _ENTRY = struct.Struct(">qi")  # checksum, length
 _TXN_HEADER = struct.Struct(">qiqqi")  # session, cxid, zxid, time, type
-_CREATE, _DELETE, _SET, _MULTI = 1, 2, 5, 14
+_CREATE, _DELETE, _SET, _MULTI, _CLOSE = 1, 2, 5, 14, -11
 _CREATES = {_CREATE, 15, 19, 21}  # plain, create2, container, ttl
 _END_OF_ENTRY = 0x42
 
 
 class Change(NamedTuple):
-    """One change of one node; ``data`` is None when it was deleted. ``order`` rises."""
+    """One change of one node; ``data`` is None when it was deleted. ``order`` rises.
+
+    ``at`` is when, in seconds of the wall clock of the server that led.
+    """
 
     order: int
     session: int
     path: str
     data: bytes | None
+    at: float = 0.0
 
 
 def read_changes(server: Path) -> list[Change]:
@@ -58,26 +62,30 @@ def _read_file(data: bytes) -> Iterator[Change]:
 
 
 def _read_entry(entry: bytes) -> Iterator[Change]:
-    session, _, zxid, _, kind = _TXN_HEADER.unpack_from(entry)
-    order = zxid << 16
+    session, _, zxid, at_ms, kind = _TXN_HEADER.unpack_from(entry)
+    order, at = zxid << 16, at_ms / 1000
     body = entry[_TXN_HEADER.size :]
-    if kind != _MULTI:
-        yield from _change(order, session, kind, body)
+    if kind not in {_MULTI, _CLOSE}:
+        yield from _change(order, session, kind, body, at)
         return
     count = int.from_bytes(body[:4], "big", signed=True)
     position = 4
     for number in range(count):
-        kind = int.from_bytes(body[position : position + 4], "big", signed=True)
+        if kind == _CLOSE:  # the paths of its ephemeral nodes
+            path, position = _buffer(body, position)
+            yield Change(order + number, session, path.decode(), None, at)
+            continue
+        part_kind = int.from_bytes(body[position : position + 4], "big", signed=True)
         part, position = _buffer(body, position + 4)
-        yield from _change(order + number, session, kind, part)
+        yield from _change(order + number, session, part_kind, part, at)
 
 
-def _change(order: int, session: int, kind: int, body: bytes) -> Iterator[Change]:
+def _change(order: int, session: int, kind: int, body: bytes, at: float) -> Iterator[Change]:
     if kind not in {*_CREATES, _DELETE, _SET}:
         return
     path, position = _buffer(body, 0)
     data = None if kind == _DELETE else _buffer(body, position)[0]
-    yield Change(order, session, path.decode(), data)
+    yield Change(order, session, path.decode(), data, at)
 
 
 def _buffer(data: bytes, position: int) -> tuple[bytes, int]:
@@ -133,5 +141,20 @@ def reigns(changes: Iterable[Change], cluster: str) -> list[Reign]:
         root, _, group = head.rpartition("/")
         if name == "state" and root == f"/vq/{cluster}/brokers" and change.data:
             value = json.loads(change.data)
-            found.append(Reign(change.order, group, value["epoch"], value["master"]))
+            insync = tuple(value["insync"])
+            reign = Reign(change.order, group, value["epoch"], value["master"], insync, change.at)
+            found.append(reign)
+    return found
+
+
+def presences(changes: Iterable[Change], cluster: str) -> list[Presence]:
+    """Return which nodes of broker groups were registered, and said what of their disks."""
+    found: list[Presence] = []
+    for change in changes:
+        head, _, node = change.path.rpartition("/")
+        root, _, group = head.removesuffix("/nodes").rpartition("/")
+        if head.endswith("/nodes") and root == f"/vq/{cluster}/brokers":
+            there = change.data is not None
+            full = bool(change.data) and json.loads(change.data).get("full", False)
+            found.append(Presence(change.order, group, node, there, full, change.at))
     return found

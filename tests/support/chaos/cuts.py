@@ -24,7 +24,7 @@ def _link(field: Field, name: str) -> Link:
     return _network(field).link(name)
 
 
-def _ports(field: Field) -> list[int]:
+def ports_of_zookeeper(field: Field) -> list[int]:
     """Return the ports of ZooKeeper."""
     hosts = field.zookeeper.hosts.split(",")
     return [int(host.rpartition(":")[2]) for host in hosts]
@@ -39,14 +39,14 @@ def _hold(field: Field, link: Link) -> bool:
 def cut_master_from_zookeeper(field: Field) -> bool:
     """The master and ZooKeeper do not hear each other, or one does not hear the other."""
     link = _link(field, field.groups.master(field.group()))
-    link.cut(Network.hub, ways=field.rng.choice(WAYS), ports=_ports(field))
+    link.cut(Network.hub, ways=field.rng.choice(WAYS), ports=ports_of_zookeeper(field))
     return _hold(field, link)
 
 
 def cut_slave_from_zookeeper(field: Field) -> bool:
     """The same with a node that copies."""
     link = _link(field, field.rng.choice(field.groups.slaves(field.group())))
-    link.cut(Network.hub, ways=field.rng.choice(WAYS), ports=_ports(field))
+    link.cut(Network.hub, ways=field.rng.choice(WAYS), ports=ports_of_zookeeper(field))
     return _hold(field, link)
 
 
@@ -75,7 +75,7 @@ def cut_master_from_all_but_clients(field: Field) -> bool:
     epoch = field.groups.record(group).epoch
     link = _link(field, field.groups.master(group))
     ways = field.rng.choice(WAYS)
-    link.cut(Network.hub, ways=ways, ports=_ports(field))
+    link.cut(Network.hub, ways=ways, ports=ports_of_zookeeper(field))
     for slave in field.groups.slaves(group):
         link.cut(_link(field, slave).address, ways=ways)
     outlast(field, epoch, group, lasts_s(field))
@@ -184,7 +184,7 @@ def reset_zookeeper_connections(field: Field) -> bool:
     names = [name for name in sorted(groups.wanted) if field.rng.random() < 0.6]
     links = [_link(field, name) for name in names or sorted(groups.wanted)]
     for link in links:
-        link.reset(Network.hub, _ports(field))
+        link.reset(Network.hub, ports_of_zookeeper(field))
     time.sleep(field.rng.uniform(0.0, 1.3))
     # An idle node sends nothing but a heartbeat, one in a third of its session time-out.
     block_until(lambda: all(sum(link.stopped()) for link in links), "resets", timeout_s=EFFECT_S)

@@ -13,7 +13,7 @@ from support.chaos.load import GROUP
 from support.faults import read_back
 from support.judge import Copy
 from support.waiting import block_until
-from support.zookeeper_log import claims_and_commits, read_all_changes, reigns
+from support.zookeeper_log import claims_and_commits, presences, read_all_changes, reigns
 
 import vq
 
@@ -67,7 +67,12 @@ def _read_copy(name: str, directory: Path) -> Copy:
 
 
 def of_zookeeper(directory: Path, cluster: str) -> dict[str, Sequence[Any]]:
-    """Return claims, commits and reigns, by the names that ``judge.Evidence`` has for them."""
+    """Return what ZooKeeper took, by the names that ``judge.Evidence`` has for it."""
     changes = read_all_changes(directory)
     claims, commits = claims_and_commits(changes, cluster, GROUP, TOPIC)
-    return {"claims": claims, "commits": commits, "reigns": reigns(changes, cluster)}
+    return {
+        "claims": claims,
+        "commits": commits,
+        "reigns": reigns(changes, cluster),
+        "presences": presences(changes, cluster),
+    }

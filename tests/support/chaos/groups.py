@@ -177,6 +177,12 @@ class Groups:
         """Whether a node is registered; perhaps it is a process that has ended."""
         return self._registration(name) is not None
 
+    def full(self, name: str) -> bool:
+        """Whether a registered node tells that it refuses messages for a full disk."""
+        group, _, node = name.partition("/")
+        found = self._read(f"brokers/{group}/nodes/{node}")
+        return found is not None and found.get("full", False)
+
     def _registration(self, name: str) -> tuple[int, int] | None:
         """Return the incarnation of a node, and its process."""
         group, _, node = name.partition("/")

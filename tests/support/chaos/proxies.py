@@ -3,7 +3,8 @@
     clients, other nodes ──▶ proxy ──▶ node ──▶ proxy ──▶ ZooKeeper
 
 A node tells clients and other nodes the address of its proxy. This needs no rights; ``network``
-needs some.
+needs some. Where only ZooKeeper is struck there is none before a node: a connection to a node that
+is dead is refused then, and not taken by its proxy.
 """
 
 from contextlib import ExitStack
@@ -16,9 +17,10 @@ from vq.model import Address
 
 
 class Proxies:
-    """The proxies of all nodes. A context manager."""
+    """The proxies of all nodes. A context manager; ``before_nodes``: one before each, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, before_nodes: bool = True) -> None:
+        self._before_nodes = before_nodes
         self._nodes: dict[str, ChaosProxy] = {}
         self._zookeeper: dict[str, list[ChaosProxy]] = {}
         self._stack = ExitStack()
@@ -36,12 +38,14 @@ class Proxies:
 
     def add(self, name: str, address: Address, zookeeper: str) -> tuple[Address, str]:
         """Put proxies around a node; return what it advertises, and its ZooKeeper servers."""
-        node = self._nodes[name] = self._stack.enter_context(ChaosProxy(address))
+        if self._before_nodes:
+            proxy = self._nodes[name] = self._stack.enter_context(ChaosProxy(address))
+            address = proxy.address
         servers = self._zookeeper[name] = [
             self._stack.enter_context(ChaosProxy(Address.parse(host)))
             for host in zookeeper.split(",")
         ]
-        return node.address, ",".join(str(each.address) for each in servers)
+        return address, ",".join(str(each.address) for each in servers)
 
     def before(self, name: str) -> list[ChaosProxy]:
         """Return the proxy through which others reach a node."""
@@ -51,8 +55,11 @@ class Proxies:
         """Return the proxies through which a node reaches ZooKeeper."""
         return self._zookeeper[name]
 
+    def all_to_zookeeper(self) -> list[ChaosProxy]:
+        """Return the proxies through which all nodes reach ZooKeeper."""
+        return [proxy for servers in self._zookeeper.values() for proxy in servers]
+
     def heal(self) -> None:
-        """Let everything pass."""
-        for name in self._nodes:
-            for proxy in (*self.before(name), *self.to_zookeeper(name)):
-                proxy.heal()
+        """Let everything pass at once."""
+        for proxy in (*self._nodes.values(), *self.all_to_zookeeper()):
+            proxy.heal()

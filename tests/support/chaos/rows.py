@@ -5,7 +5,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from support.chaos import clocks, cuts, hiding, nemesis, network, truncation, wall
+from support.chaos import (
+    clocks,
+    cuts,
+    heirs,
+    hiding,
+    nemesis,
+    network,
+    pairs,
+    slowness,
+    truncation,
+    wall,
+)
 from support.chaos.nemesis import Fault
 
 C2: Final = MappingProxyType({"b1": 2})
@@ -27,6 +38,7 @@ class Row:
         strikes: How many faults the long form has in all, and how many one run has.
         cuts: Needs network namespaces.
         proxies: Each node has proxies around it.
+        slow: Each node has proxies before ZooKeeper, which can be slow.
         clocks: The wall clock of each node can be set; needs libfaketime.
         steady: No fault is a reason for a new master.
         disk_bytes: Each node has a disk of its own of this size; 0: the disk of the machine.
@@ -44,6 +56,7 @@ class Row:
     mixed: bool = False
     cuts: bool = False
     proxies: bool = False
+    slow: bool = False
     clocks: bool = False
     steady: bool = False
     disk_bytes: int = 0
@@ -126,6 +139,30 @@ ROWS: Final = {
             strikes=40,
             per_run=8,
             proxies=True,
+        ),
+        Row(
+            name="T-PAIR",
+            about="a link silent between two of three nodes over two changes of the master",
+            faults=(pairs.silent_link_first_cut_off, pairs.silent_link_first_paused),
+            nodes=C3,
+            strikes=40,
+            cuts=True,
+        ),
+        Row(
+            name="T-SLOWZK",
+            about="ZooKeeper answers nodes after 0.06 to 0.5 s; they are killed, stopped, switched",
+            faults=slowness.SHAPES,
+            nodes=C3,
+            strikes=40,
+            slow=True,
+        ),
+        Row(
+            name="T-HEIR",
+            about="a node in sync is nearly full, and the master is killed, stopped or full, too",
+            faults=heirs.SHAPES,
+            nodes=C3,
+            strikes=40,
+            disk_bytes=256 * _MIB,
         ),
         Row(
             name="T-CLOCK",

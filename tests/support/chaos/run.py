@@ -17,7 +17,7 @@ from support.chaos.network import Network
 from support.chaos.proxies import Proxies
 from support.chaos.rows import Row
 from support.cluster import process_cluster
-from support.faults import client_of
+from support.faults import client_of, sighted
 from support.history import read_histories
 from support.judge import Evidence, Fault, Verdict, judge
 from support.small_disk import small_disk_at
@@ -85,7 +85,9 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
         place = directory / "zookeeper"
         zookeeper = stack.enter_context(EmbeddedZooKeeper(place, servers=row.servers, purge=False))
         network = stack.enter_context(Network()) if row.cuts else None
-        proxies = stack.enter_context(Proxies()) if row.proxies else None
+        proxies = None
+        if row.proxies or row.slow:
+            proxies = stack.enter_context(Proxies(before_nodes=row.proxies))
         if row.disk_bytes:
             for group, size in row.nodes.items():
                 for number in range(size):
@@ -158,7 +160,12 @@ def _strike(row: Row, strikes: int, target: Field, outcome: Outcome) -> None:
 
 
 def _epochs(groups: Groups) -> int:
-    return sum(groups.record(group).epoch for group in groups.groups)
+    """Return the sum of the epochs of all groups, once ZooKeeper tells them."""
+    # The record is empty while ZooKeeper cannot be asked; no epoch is 0.
+    return sum(
+        sighted(lambda group=group: groups.record(group).epoch or None, f"the epoch of {group}")
+        for group in groups.groups
+    )
 
 
 def _faults(outcome: Outcome) -> list[Fault]:

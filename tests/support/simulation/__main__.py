@@ -2,6 +2,8 @@
 
     python -m support.simulation --seeds 2000 --jobs 2           clusters with copies
     python -m support.simulation --seeds 500-600 --plain         without copies
+    python -m support.simulation --having "full heir,slow links" those that draw such faults
+    python -m support.simulation --kinds "slow links,hand over"   one group of three nodes
     python -m support.simulation --trace 517                     one seed, with all that happens
 
 The exit code is 1 if a seed broke a promise. ``--out`` gets ``summary.json``.
@@ -15,10 +17,13 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support.simulation.copies import draw_copy_kinds
 from support.simulation.run import Report, simulate
+from support.simulation.world import Size
 
 #: Seeds that one call of a worker runs.
 _BLOCK = 5
@@ -34,16 +39,18 @@ def main(arguments: list[str]) -> int:
     first, end = options.seeds
     found: list[dict[str, Any]] = []
     begin = time.monotonic()
-    blocks = [range(at, min(at + _BLOCK, end)) for at in range(first, end, _BLOCK)]
+    seeds = [seed for seed in range(first, end) if options.having & {*draw_copy_kinds(seed), ""}]
+    blocks = [seeds[at : at + _BLOCK] for at in range(0, len(seeds), _BLOCK)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        for results in pool.map(_run_plain if options.plain else _run_copied, blocks):
+        work = partial(_run_kinds, options.kinds) if options.kinds else _run_copied
+        for results in pool.map(_run_plain if options.plain else work, blocks):
             found += results
             for result in results:
                 if result["violations"]:
                     print(f"seed {result['seed']}:", *result["violations"][:5], sep="\n  ")
             _write(found, options, time.monotonic() - begin)
             if sys.stdout.isatty():
-                print(f"\r{len(found)} of {end - first} seeds", end="", flush=True)
+                print(f"\r{len(found)} of {len(seeds)} seeds", end="", flush=True)
     broken = [result["seed"] for result in found if result["violations"]]
     print(f"\n{len(found)} seeds, {len(broken)} broke a promise: {broken}")
     return 1 if broken else 0
@@ -52,6 +59,10 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="support.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=_range, default=(0, 2_000), help="how many, or from-to")
+    parser.add_argument(
+        "--having", type=_names, default={""}, help="of those with copies: that draw one of these"
+    )
+    parser.add_argument("--kinds", type=_names, help="strike with these, one group of three nodes")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--plain", action="store_true", help="groups of one node")
     parser.add_argument("--trace", type=int, help="run one seed and show all that happens")
@@ -64,8 +75,18 @@ def _range(text: str) -> tuple[int, int]:
     return (int(first), int(end)) if dash else (0, int(first))
 
 
+def _names(text: str) -> set[str]:
+    return set(text.split(","))
+
+
 def _run_copied(seeds: Iterable[int]) -> list[dict[str, Any]]:
     return [_told(simulate(seed, copied=True)) for seed in seeds]
+
+
+def _run_kinds(kinds: set[str], seeds: Iterable[int]) -> list[dict[str, Any]]:
+    size = Size(brokers=1, partitions=2, producers=2, members=2, copies=2)
+    wanted = tuple(sorted(kinds))
+    return [_told(simulate(seed, kinds=wanted, size=size)) for seed in seeds]
 
 
 def _run_plain(seeds: Iterable[int]) -> list[dict[str, Any]]:

@@ -1,6 +1,10 @@
 """What archiving does meanwhile: blocks become archives, and files again, on any node, any time."""
 
+import asyncio
+
+from fsspec.implementations.memory import MemoryFileSystem
 from support.simulation.nemesis import Nemesis
+from support.simulation.world import PLACE
 
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
@@ -8,6 +12,8 @@ from vq.errors import VqError
 
 #: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.
 ARCHIVE = "archive"
+#: Nor is this one; with it, half of the archives are at a URL.
+HANGING_PLACE = "hanging place"
 
 
 async def archive_blocks(nemesis: Nemesis) -> None:
@@ -17,6 +23,33 @@ async def archive_blocks(nemesis: Nemesis) -> None:
         return
     nemesis.note(ARCHIVE, host.name)
     host.process.spawn(_go_over(nemesis, host.node))
+
+
+async def hang_place(nemesis: Nemesis) -> None:
+    """The place of archives at a URL does not answer for a while; sends go on."""
+    world = nemesis.world
+    if world.place_hangs:
+        return
+    lasts_s = nemesis.seconds(3, 20)
+    nemesis.note(HANGING_PLACE, "all", lasts_s)
+    world.place_hangs = True
+    try:
+        await asyncio.sleep(lasts_s)
+        if {*nemesis.kinds} <= {ARCHIVE, HANGING_PLACE}:  # nothing else is in the way of sends
+            world.history.add("calm", "all", lasts_s)
+    finally:
+        world.place_hangs = False
+        nemesis.effects[HANGING_PLACE] = world.held_calls
+
+
+def _place(nemesis: Nemesis) -> str | None:
+    """Return where the next archive goes: to a URL, or beside its log."""
+    if HANGING_PLACE not in nemesis.kinds or nemesis.rng.random() < 0.5:
+        return None
+    if not nemesis.effects.get("at a place"):
+        MemoryFileSystem.store.clear()  # of an earlier run in this process
+    nemesis.had_effect("at a place")
+    return PLACE
 
 
 async def _go_over(nemesis: Nemesis, node: BrokerNode) -> None:
@@ -48,7 +81,10 @@ async def _archive_some(
         looks = iter(range(patience))
         if not block.is_archived:
             await logs.archive(
-                channel, block, still=lambda looks=looks: next(looks, None) is not None
+                channel,
+                block,
+                _place(nemesis),
+                still=lambda looks=looks: next(looks, None) is not None,
             )
             nemesis.had_effect(ARCHIVE)
         elif rng.random() < 0.3:

@@ -7,7 +7,7 @@ kind without effect proves nothing, and a test says so.
 
 import asyncio
 
-from support.simulation import elections, silence
+from support.simulation import elections, heirs, silence, slow
 from support.simulation.kinds import COMBINATIONS, EVERY_KIND, FAULTS, KINDS_PER_RUN
 from support.simulation.loop import generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Fault, Nemesis
@@ -15,6 +15,9 @@ from support.simulation.world import DATA, SESSION_TIMEOUT_S, BrokerHost
 
 #: So many nodes may be added to the groups of one run, and taken away.
 CHANGES_MAX = 3
+#: By how much wall clocks are wrong; at most by less than messages are kept: a clock that is ahead
+#: deletes early.
+OFFSETS_MS = (-3_600_000, -10_000, 0, 10_000, 3_600_000, 48 * 3_600_000)
 
 
 async def cut_nodes(nemesis: Nemesis) -> None:
@@ -94,7 +97,7 @@ async def run_clocks(nemesis: Nemesis) -> None:
     while world.loop.time() < end:
         for host in world.machines:
             before = host.clock.wall_ms()
-            host.clock.wall_offset_ms = rng.choice((-3_600_000, -10_000, 0, 10_000, 3_600_000))
+            host.clock.wall_offset_ms = rng.choice(OFFSETS_MS)
             nemesis.had_effect("clocks", host.clock.wall_ms() != before)
         await asyncio.sleep(rng.uniform(0.2, 5))
 
@@ -195,6 +198,9 @@ COPY_FAULTS: dict[str, Fault] = {
     "replace disk": replace_disk,
     "cut hand-over": elections.cut_hand_over,
     "silent link": silence.silence_link,
+    "full heir": heirs.full_heir,
+    "slow zookeeper": slow.slow_zookeeper,
+    "slow links": slow.slow_links,
 }
 
 #: Kinds of faults that meet in the same few lines of replication.
@@ -216,6 +222,10 @@ COPY_COMBINATIONS: tuple[tuple[str, ...], ...] = (
     ("cut hand-over", "slow node"),
     ("ensemble away", "cut nodes", "kill broker"),  # nobody can be put out of the set
     ("disconnect", "isolate master", "pause"),  # a master goes on that does not know its end
+    ("slow zookeeper", "hand over", "kill broker"),  # who leads is known late
+    ("slow zookeeper", "cut nodes"),  # so is who is in sync
+    ("slow links", "hand over", "kill broker"),  # logs are compared over a long way
+    ("slow links", "isolate master"),
 )
 
 #: An operator has a node lead that lacks messages; one seed in ``UNCLEAN_EVERY`` has it.

@@ -62,6 +62,7 @@ EVERY_KIND: dict[str, Fault] = {
     **FAULTS,
     REPLICATION: operators.change_replication,
     archives.ARCHIVE: archives.archive_blocks,
+    archives.HANGING_PLACE: archives.hang_place,
 }
 
 

@@ -18,6 +18,7 @@ from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
 from vq.broker.copies import Copies
 from vq.broker.logs import Logs
+from vq.broker.soundness import Soundness
 from vq.broker.storer import Storer
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
@@ -270,6 +271,13 @@ def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Copies, "begin_epoch", lambda _: None)
 
 
+def _full_node_does_not_tell(patch: pytest.MonkeyPatch) -> None:
+    def note_nothing(self: Soundness, *, full: bool) -> None:
+        pass
+
+    patch.setattr(Soundness, "note_disks", note_nothing)
+
+
 #: Three nodes, of which a link can be silent.
 TRIO = Size(brokers=1, partitions=2, producers=3, members=1, copies=2)
 #: With copies, and a topic whose messages the master acknowledges alone; what loses some of them.
@@ -278,6 +286,9 @@ TAKE_OVERS = ("kill broker", "slow disk", "pause")
 #: Named by tests of their own; a healthy cluster never gets there by itself, or hardly ever.
 PERMIT_NEVER_LAPSES = Mutant("the permit never lapses", _permit_never_lapses, ())
 OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
+FULL_NODE_DOES_NOT_TELL = Mutant(
+    "a full node does not tell", _full_node_does_not_tell, ("full heir",), TRIO
+)
 
 MUTANTS = (
     Mutant("acknowledged before fsync", _ack_before_fsync, ("power cut", "slow disk")),
@@ -302,4 +313,5 @@ MUTANTS = (
     Mutant("cut bytes thrown away", _cut_bytes_thrown_away, TAKE_OVERS, FAST),
     Mutant("loss not told", _loss_not_told, TAKE_OVERS, FAST),
     Mutant("positions outlive their epoch", _positions_outlive_their_epoch, ("silent link",), TRIO),
+    FULL_NODE_DOES_NOT_TELL,
 )

@@ -71,6 +71,7 @@ class Nemesis:
         await asyncio.gather(*self._running, return_exceptions=True)
         world = self.world
         world.network.heal()
+        world.place_hangs = False
         if not self._ensemble_is_up:
             self._ensemble_is_up = True
             world.ensemble.start()
@@ -81,6 +82,7 @@ class Nemesis:
             if host.alive and host.coordinator is not None:
                 _give_back(world, host.coordinator)
         for broker in world.machines:
+            broker.fill(None)
             broker.disk.capacity_bytes = None
             broker.disk.forget_faults()
             broker.flush_s = 0.000_5
@@ -110,6 +112,12 @@ class Nemesis:
         """Return one of the hosts that run now, or None."""
         running = [host for host in hosts if host.alive and not host.paused]
         return self.rng.choice(running) if running else None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the fault that asks is the only one that lasts."""
+        me = asyncio.current_task()
+        return all(task.done() or task is me for task in self._running)
 
     @property
     def anybody(self) -> list[Host]:

@@ -10,21 +10,22 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from support.simulation.history import History
 from support.simulation.loop import Process, SimulatedClock, VirtualLoop, generator
 from support.simulation.losses import Loss, Place, messages_on, surely_on
 
 from vq import aio
-from vq.broker.config import BrokerConfig
+from vq.broker.config import ARCHIVE_PLACES, BrokerConfig
 from vq.broker.flusher import Flusher, FlushRunner, OnDone
 from vq.broker.node import BrokerNode
-from vq.broker.runner import InlineRunner
+from vq.broker.runner import HANGS_S, InlineRunner, Lane
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.coordinator import Create, NoNode, Operation, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.values.brokers import BrokerNode as Registration
 from vq.coordination.values.brokers import GroupState
 from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner
 from vq.coordination.values.topics import Topic
@@ -34,11 +35,14 @@ from vq.store.log import LogConfig
 from vq.store.memory_disk import MemoryDisk, RandomChance
 from vq.store.ticket import SyncTicket
 
+T = TypeVar("T")
+
 CLUSTER = "sim"
 TOPIC = "orders"
 FAST = "clicks"  # with ``Size.fast``
 LOOSE = "views"  # with ``Size.loose``
 DATA = Path("/data")
+PLACE = "memory://archives"  # for those at a URL
 SESSION_TIMEOUT_S = 4.0
 #: Shorter than a move may take: safety must not rest on the mover being quick.
 SEAL_TIMEOUT_S = 3.0
@@ -50,6 +54,11 @@ LOG_CONFIG = LogConfig(
     allocate_bytes_min=4096,
     allocate_bytes_max=8192,
 )
+
+
+_LATENCY_S = 0.000_2
+#: Of a disk that another program fills.
+_DISK_BYTES = 1 << 30
 
 
 class RecordingEnsemble(MemoryEnsemble):
@@ -113,8 +122,17 @@ class SimulatedNetwork(MemoryNetwork):
     """A network that now and then hands bytes over in pieces."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__(latency_s=0.000_2, jitter_s=0.000_8, rng=rng)
+        super().__init__(latency_s=_LATENCY_S, jitter_s=0.000_8, rng=rng)
         self._random = rng
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether hosts are far from each other now."""
+        return self.latency_s > _LATENCY_S
+
+    def slow_down(self, seconds: float) -> None:
+        """Have all that hosts send arrive so many seconds later; 0: as it was."""
+        self.latency_s = _LATENCY_S + seconds
 
     def chunk_bytes(self, available: int) -> int:
         """See ``MemoryNetwork.chunk_bytes``."""
@@ -165,6 +183,24 @@ class SimulatedFlusher(Flusher):
     def _finish(self, tickets: Sequence[SyncTicket], outcome: Any) -> None:
         if self._on_done is not None:
             self._on_done(tickets, outcome)
+
+
+class SimulatedRunner(InlineRunner):
+    """Runs calls on the loop; while the place of archives hangs, those that ask it wait."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
+        """See ``Runner.run``."""
+        if lane.by_place and place and self._world.place_hangs:
+            self._world.held_calls += 1
+            end = self._world.loop.time() + HANGS_S
+            while self._world.place_hangs:
+                await asyncio.sleep(0.1)
+                if self._world.loop.time() > end:
+                    raise TimeoutError(f"{place} hangs")
+        return await super().run(call, lane, place)
 
 
 class Host:
@@ -248,6 +284,7 @@ class BrokerHost(Host):
         self.disk = MemoryDisk()
         self.disks = 1  # so far
         self.flush_s = 0.000_5
+        self._filled: float | None = None
         self.node: BrokerNode | None = None
         self.disk_was_hurt = False  # an I/O error struck since the last start
         self.disk_ever_failed = False
@@ -288,6 +325,7 @@ class BrokerHost(Host):
             load_interval_s=3.0,
             refresh_interval_s=10.0,
             seal_timeout_s=SEAL_TIMEOUT_S,
+            archive_places=(*ARCHIVE_PLACES, PLACE),
         )
         runner = FlushRunner(self.clock)
         return BrokerNode(
@@ -298,7 +336,7 @@ class BrokerHost(Host):
             clock=self.clock,
             rng=rng,
             flusher=SimulatedFlusher(runner, rng, lambda: self._flush_takes_s(rng)),
-            runner=InlineRunner(),
+            runner=SimulatedRunner(self.world),
             log_config=LOG_CONFIG,
         )
 
@@ -306,10 +344,39 @@ class BrokerHost(Host):
         self.flushes += 1
         return self.flush_s * rng.uniform(0.5, 2)
 
+    def fill(self, share: float | None) -> None:
+        """Have another program use so much of the disk; None: nothing.
+
+        What the broker writes itself does not count: it is little beside that.
+        """
+        self._filled = share
+        self._fill()
+
+    def _fill(self) -> None:
+        if self._filled is None:
+            vars(self.disk).pop("free_space", None)
+        else:
+            free = round(_DISK_BYTES * (1 - self._filled))
+            vars(self.disk)["free_space"] = lambda _: (free, _DISK_BYTES)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether another program uses much of the disk."""
+        return self._filled is not None
+
+    def tells_full(self) -> bool:
+        """Whether its registration says that it refuses messages."""
+        path = f"vq/{CLUSTER}/{Registration.path(self.group, self.node_name)}"
+        try:
+            return Registration.decode(path, self.world.ensemble.tree.get(path).data).full
+        except NoNode:
+            return False
+
     def empty_disk(self) -> None:
         """Give it a new disk; the process must be dead."""
         assert not self.alive
         self.disk, self.disks = MemoryDisk(), self.disks + 1
+        self._fill()
 
     def start_second(self) -> None:
         """Start a broker on the same directory beside the one that runs: it must be refused."""
@@ -360,6 +427,7 @@ class BrokerHost(Host):
         if power:
             chance = RandomChance(self.world.rng)
             self.disk = self.disk.crash(chance)
+            self._fill()
         self._die()
 
     def _die(self) -> None:
@@ -455,11 +523,14 @@ class World:
         self.history = History(loop.time, tell=tell)
         self._tell = tell
         delays = generator(seed, "zookeeper")
+        self.zookeeper_late_s = 0.0
+        self.place_hangs = False
+        self.held_calls = 0  # so far, by a place that hangs
         self.ensemble = RecordingEnsemble(
             self.history,
             on_unclean=self._note_unclean,
             clock=SimulatedClock(loop),
-            delay=lambda: delays.uniform(0.000_2, 0.001_5),
+            delay=lambda: delays.uniform(0.000_2, 0.001_5) + self.zookeeper_late_s,
             reconnect_delay_s=0.05,
         )
         self.network = SimulatedNetwork(generator(seed, "network"))
