@@ -50,7 +50,7 @@ class Group:
         """Have n2 claim nothing until the list is cleared; the list has what it did not do."""
         claim, refused = Leadership.claim_mastership, ["held"]
 
-        async def claims(self: Leadership, incarnation: int) -> GroupState:
+        async def claims(self: Leadership, incarnation: int, _view: object) -> GroupState:
             while refused and self.node == "n2":
                 await asyncio.sleep(0.01)
             return await claim(self, incarnation)
