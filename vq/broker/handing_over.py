@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 _CALLS: Final = 8
 #: Longest time for which PUTs are held, however slow ZooKeeper is.
 TIMEOUT_MOST_S: Final = 6.0
-#: How often the copies are looked at while PUTs are held.
+#: How often the copies, and the role of this node, are looked at while PUTs are held.
 _LOOK_S: Final = 0.002
 #: Pause before an offer that could not be withdrawn is withdrawn again, and before a drained master
 #: that found nobody to hand over to looks again.
@@ -107,7 +107,6 @@ class HandOver:
         self._node = node
         self._timeout_s = timeout_s
         self._on_hold = on_hold
-        self._changed = asyncio.Event()
         self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
         self._held_in_vain = 0  # times in a row
@@ -115,7 +114,6 @@ class HandOver:
 
     def look(self) -> None:
         """See that the role of this node may have changed."""
-        self._changed.set()
         self._drained.set()
 
     def handle(
@@ -217,7 +215,7 @@ class HandOver:
                         await self._until_stored(heir)
                         leaves = resigns and self._may_leave()
                         await self._offer(epoch, choice, resigns=leaves)
-                        await self._until_followed(epoch)
+                        await self._until_followed(epoch, heir)
                 except TimeoutError:
                     why = HandOverFailed(
                         f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
@@ -310,8 +308,8 @@ class HandOver:
         node cannot tell what comes of them.
         """
         left = list(self._channels())
-        while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+        while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:
+            await self._pause(heir)
 
     async def _offer(self, epoch: int, choice: _Choice, *, resigns: bool) -> None:
         """Name the successor in the record; return also if it leads already."""
@@ -346,11 +344,21 @@ class HandOver:
 
         await apply_plan(self._coordinator, plan, what=f"the successor of group {group!r}")
 
-    async def _until_followed(self, epoch: int) -> None:
-        """Return when this node knows that it does not lead any more."""
+    async def _until_followed(self, epoch: int, heir: str = "") -> None:
+        """Return when this node knows that it does not lead any more; see ``_pause``."""
         while self._role.epoch == epoch:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._pause(heir)
+
+    async def _pause(self, heir: str) -> None:
+        """Pause until the next look at what the hand-over waits for.
+
+        Raises:
+            ChangeRefused: The successor, "": any, has left the in-sync set. It stops or is dead,
+                and takes over no more.
+        """
+        if heir and heir not in self._role.insync:
+            raise ChangeRefused(f"node {heir!r} is not in sync any more")
+        await asyncio.sleep(_LOOK_S)
 
     async def _has_ended(self, epoch: int) -> bool:
         """Withdraw the offer, if there is one; return whether the successor leads nevertheless."""
