@@ -27,6 +27,7 @@ from vq.coordination.allocation import pool_text, too_few_nodes
 from vq.coordination.coordinator import BadVersion
 from vq.coordination.placement import begin_range, move
 from vq.coordination.reading import TopicView
+from vq.coordination.round_trip import bound_s
 from vq.errors import (
     CoordinationError,
     InvalidArgument,
@@ -42,8 +43,10 @@ from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest, SealRes
 
 #: Bound of one move from SEAL to the change in ZooKeeper. Well below the brokers' seal time-out.
 MOVE_TIMEOUT_S = 10.0
-#: Bound of undoing one that failed.
+#: Bound of undoing one that failed, and of its calls to ZooKeeper, some to spare; with a slow one
+#: it is longer, up to ``MOVE_TIMEOUT_S``.
 UNDO_TIMEOUT_S = 2.0
+_UNDO_CALLS = 8
 
 logger = get_logger(__name__)
 
@@ -231,7 +234,13 @@ async def _undo(cluster: ClusterClient, planned: Move) -> None:
     """
     name, number = planned.placement.topic, planned.placement.partition
     try:
-        async with asyncio.timeout(UNDO_TIMEOUT_S):
+        bound = bound_s(
+            UNDO_TIMEOUT_S,
+            calls=_UNDO_CALLS,
+            round_trip_s=cluster.coordinator.round_trip_s,
+            most_s=MOVE_TIMEOUT_S,
+        )
+        async with asyncio.timeout(bound):
             await topics.touch_partition(cluster.coordinator, name, number, planned.version)
     except (CoordinationError, UnknownTopic, TimeoutError) as error:
         logger.debug("a seal is left to its broker", topic=name, partition=number, error=error)

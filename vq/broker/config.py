@@ -124,8 +124,9 @@ class BrokerConfig:
         seal_timeout_s: A partition sealed for a move that was not completed takes appends again
             after this time.
         start_timeout_s: How long to wait for ZooKeeper when starting.
-        hand_over_timeout_s: A master that hands over its group holds PUTs for at most this time;
-            then it goes on as master. A stop waits for at most half of ``stop_timeout_s``.
+        hand_over_timeout_s: A master that hands over its group holds PUTs for at most this time,
+            and what ZooKeeper takes; then it goes on as master. A stop waits for at most half of
+            ``stop_timeout_s``.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
         catch_up_bytes_per_s: How fast this node copies what it lacks of a master's logs, at most:
             0: no limit; otherwise at least 1 MiB. A node in sync is not slowed.

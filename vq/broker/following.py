@@ -60,11 +60,12 @@ AUDIT_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
 COMPARED_AT_ONCE: Final = 256
-#: ZooKeeper removes the registration of a dead master within this time; later, the master may live.
-REMOVAL_TIMEOUT_S: Final = 1.0
 #: A connection, or a partition, that was copied for so long is well: its next failure is a first
 #: one.
 WELL_S: Final = 10.0
+#: Connections that were made and broke count as at most so many failures in a row: the master
+#: lives, and a node in sync that pauses for longer than ``LAG_MAX_S`` leaves the set.
+BREAKS_MAX: Final = 3
 #: A failure that usually goes away by itself is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
 
@@ -136,6 +137,7 @@ class Follower:
         self._rng = rng
         self._following: Following | None = None
         self._met: Following | None = None  # whom this node was connected to last
+        self._reached = False  # that one, by the last try
         self._refusals = 0  # of connections to that one, since then
         self._session: CopySession | None = None
         self._changed = asyncio.Event()  # whom to follow
@@ -201,13 +203,15 @@ class Follower:
                 await self._changed.wait()
                 failures = 0
                 continue
-            begun = loop.time()
+            begun, self._reached = loop.time(), False
             try:
                 await self._copy(following)
             except Exception as error:
                 if not isinstance(error, VqError | OSError):
                     logger.exception("copying failed")
                 failures = failures + 1 if loop.time() - begun <= WELL_S else 1
+                if self._reached:
+                    failures = min(failures, BREAKS_MAX)
                 pause_s = BACKOFF.pause_s(failures, self._rng)
                 if await self._is_first_refusal(following, error):
                     pause_s = REFUSED_PAUSE_S
@@ -220,16 +224,10 @@ class Follower:
         self._refusals = self._refusals + 1 if refused else 0
         if self._refusals < REFUSALS or self._following != following:
             return refused
-        why: object = f"ZooKeeper did not answer within {REMOVAL_TIMEOUT_S:g} s"
         try:
-            async with asyncio.timeout(REMOVAL_TIMEOUT_S):  # the next refusal tries again
-                await self._on_dead(following)
-            return False
-        except TimeoutError:
-            pass
-        except CoordinationError as raised:  # its session ends by itself
-            why = raised
-        logger.info("registration of a dead master stays", master=following.master, error=why)
+            await self._on_dead(following)
+        except CoordinationError as why:  # its session ends by itself, or the next refusal counts
+            logger.info("registration of a dead master stays", master=following.master, error=why)
         return False
 
     def _tell(self, following: Following, error: Exception, pause_s: float) -> None:
@@ -278,7 +276,7 @@ class Follower:
             await self._prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
-            self._met = following
+            self._met, self._reached = following, True
             await self._keep(session, following, connection, tasks)
         finally:
             self._session = None

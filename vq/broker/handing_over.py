@@ -12,7 +12,7 @@ was acknowledged to be safe, since the successor is in sync.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.backoff import Backoff
 from vq.broker.channel import Channel
@@ -21,9 +21,10 @@ from vq.broker.replica_rules import may_offer
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.clock import Clock
-from vq.coordination import registry
-from vq.coordination.coordinator import Check, Coordinator, Set, WatchEvent
+from vq.coordination.coordinator import Check, Coordinator, Node, NoNode, Set, WatchEvent
 from vq.coordination.insync import Candidate, ChangeRefused, offered, successor, withdrawn
+from vq.coordination.reading import read_together
+from vq.coordination.round_trip import bound_s
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
@@ -35,7 +36,12 @@ from vq.shown import shown
 
 logger = get_logger(__name__)
 
-#: How often the copies are looked at while PUTs are held.
+#: A hand-over takes this many calls to ZooKeeper, one after the other, of both nodes: read, offer,
+#: tell, read, claim, tell, read; with some to spare.
+_CALLS: Final = 8
+#: Longest time for which PUTs are held, however slow ZooKeeper is.
+TIMEOUT_MOST_S: Final = 6.0
+#: How often the copies, and the role of this node, are looked at while PUTs are held.
 _LOOK_S: Final = 0.002
 #: Pause before an offer that could not be withdrawn is withdrawn again, and before a drained master
 #: that found nobody to hand over to looks again.
@@ -45,6 +51,22 @@ _RETRY_S: Final = 1.0
 _HELD: Final = Backoff(first_s=10.0, most_s=60.0)
 #: How often a master looks whether it is drained, also without a watch.
 _AUDIT_S: Final = 30.0
+
+
+class _Choice(NamedTuple):
+    """Who takes over, and what was read when that was decided.
+
+    Attributes:
+        heir: The successor.
+        incarnation: Its registration.
+        registrations: The version of the node that tells each registration.
+        record: The record of the group.
+    """
+
+    heir: str
+    incarnation: int
+    registrations: int
+    record: Node
 
 
 class HandOver:
@@ -57,7 +79,8 @@ class HandOver:
         clock: For durations in the log.
         tasks: For requests of operators, and offers that could not be withdrawn.
         node: This node.
-        timeout_s: Within this time the successor leads, or this node goes on.
+        timeout_s: Within this time, and what the calls to ZooKeeper take here, the successor leads,
+            or this node goes on.
         on_hold: Called with ``holds`` when that changed.
 
     Attributes:
@@ -84,7 +107,6 @@ class HandOver:
         self._node = node
         self._timeout_s = timeout_s
         self._on_hold = on_hold
-        self._changed = asyncio.Event()
         self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
         self._held_in_vain = 0  # times in a row
@@ -92,7 +114,6 @@ class HandOver:
 
     def look(self) -> None:
         """See that the role of this node may have changed."""
-        self._changed.set()
         self._drained.set()
 
     def handle(
@@ -169,7 +190,7 @@ class HandOver:
             wanted: The successor; "": any.
             resigns: This node stops: it leaves the in-sync set when the other one leads, or as soon
                 as that one has flushed what counts.
-            timeout_s: Instead of the usual one, if it is shorter.
+            timeout_s: At most so long, instead of ``TIMEOUT_MOST_S``.
 
         Raises:
             NotMaster: This node does not lead.
@@ -182,19 +203,23 @@ class HandOver:
                 raise NotMaster(f"node {self._node} does not lead group {role.group}")
             heir = ""
             why: VqError | None = None
+            most_s = self._most_s()
+            if timeout_s is not None:
+                most_s = min(most_s, timeout_s)
             try:
                 try:
-                    async with asyncio.timeout(min(self._timeout_s, timeout_s or self._timeout_s)):
-                        heir, incarnation = await self._choose(epoch, wanted, resigns=resigns)
+                    async with asyncio.timeout(most_s):
+                        choice = await self._choose(epoch, wanted, resigns=resigns)
+                        heir = choice.heir
                         self._hold(True)
                         await self._until_stored(heir)
                         leaves = resigns and self._may_leave()
-                        await self._offer(epoch, heir, incarnation, resigns=leaves)
-                        await self._until_followed(epoch)
+                        await self._offer(epoch, choice, resigns=leaves)
+                        await self._until_followed(epoch, heir)
                 except TimeoutError:
                     why = HandOverFailed(
                         f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
-                        f"within {self._timeout_s:g} s"
+                        f"within {most_s:g} s"
                     )
                 except CoordinationError as error:
                     why = HandOverFailed(f"group {role.group} is not handed over: {error}")
@@ -216,29 +241,50 @@ class HandOver:
             )
             return heir
 
+    def _most_s(self) -> float:
+        """Within which time a hand-over ends, or an offer is withdrawn."""
+        return bound_s(
+            self._timeout_s,
+            calls=_CALLS,
+            round_trip_s=self._coordinator.round_trip_s,
+            most_s=TIMEOUT_MOST_S,
+        )
+
     def _hold(self, holds: bool) -> None:
         self.holds = holds
         self._on_hold(holds)
 
-    async def _choose(self, epoch: int, wanted: str, *, resigns: bool) -> tuple[str, int]:
-        """Return the successor and its registration."""
+    async def _choose(self, epoch: int, wanted: str, *, resigns: bool) -> _Choice:
+        """Return who is to take over."""
         group = self._role.group
-        state = await registry.read_state(self._coordinator, group)
-        if state is None:
+        parent, path = BrokerNode.parent(group), GroupState.path(group)
+        # Whom else the record names cannot be in sync: this node alone has others join.
+        names = sorted({self._node, *self._role.insync} | ({wanted} if wanted else set()))
+        paths = [BrokerNode.path(group, name) for name in names]
+        registrations, record, settings, *found = await read_together(
+            self._coordinator, [parent, path, BrokerGroup.path(group), *paths]
+        )
+        if record is None or registrations is None:
             raise ChangeRefused(f"group {group!r} has no record in ZooKeeper")
-        nodes = await registry.nodes(self._coordinator, group)
-        registered = {each.node: each.incarnation for each in nodes}
+        state = GroupState.decode(path, record.data)
+        nodes: dict[str, BrokerNode] = {}
+        registered: dict[str, int] = {}
+        for name, each in zip(names, found, strict=True):
+            if each is not None:
+                nodes[name] = BrokerNode.decode(BrokerNode.path(group, name), each.data)
+                registered[name] = each.stat.czxid
         # A node that an operator named is in sync with no registration until it leads.
         named = state.incarnations
         able = {node for node in state.insync if registered.get(node, 0) == named.get(node)}
-        value = await registry.read_group(self._coordinator, group)
-        drained = () if value is None else value.drained
-        damaged = {each.node for each in nodes if each.damaged}
-        full = {each.node for each in nodes if each.full}
+        drained: Collection[str] = ()
+        if settings is not None and settings.data:
+            drained = BrokerGroup.decode(BrokerGroup.path(group), settings.data).drained
+        damaged = {name for name, value in nodes.items() if value.damaged}
+        full = {name for name, value in nodes.items() if value.full}
         if not wanted and not resigns:
             able -= {*drained, *damaged, *full}
         heir = successor(state, epoch, wanted, self._behind(able), drained, damaged, full)
-        return heir, registered[heir]
+        return _Choice(heir, registered[heir], registrations.stat.version, record)
 
     def _may_leave(self) -> bool:
         """Whether the successor needs no flush before this node leaves the in-sync set.
@@ -262,46 +308,62 @@ class HandOver:
         node cannot tell what comes of them.
         """
         left = list(self._channels())
-        while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+        while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:
+            await self._pause(heir)
 
-    async def _offer(self, epoch: int, heir: str, incarnation: int, *, resigns: bool) -> None:
+    async def _offer(self, epoch: int, choice: _Choice, *, resigns: bool) -> None:
         """Name the successor in the record; return also if it leads already."""
-        group = self._role.group
+        group, heir = self._role.group, choice.heir
         parent, node = BrokerNode.parent(group), BrokerNode.path(group, heir)
         path = GroupState.path(group)
 
-        async def plan(_: CoordinationError | None) -> Plan[None]:
-            registrations = await self._coordinator.get(parent)
-            stat = await self._coordinator.exists(node)
-            found = await self._coordinator.get(path)
+        async def plan(failed: CoordinationError | None) -> Plan[None]:
+            now: int | None = choice.incarnation
+            version, found = choice.registrations, choice.record
+            if failed is not None:  # something has changed since
+                registrations, record, registered = await read_together(
+                    self._coordinator, [parent, path, node]
+                )
+                if registrations is None or record is None:
+                    raise NoNode(path if record is None else parent)
+                version, found = registrations.stat.version, record
+                now = None if registered is None else registered.stat.czxid
             state = GroupState.decode(path, found.data)
             if state.epoch > epoch and state.master == heir:
                 return Plan((), None)  # the answer of an earlier try was lost
             wanted = offered(
                 state,
                 epoch,
-                Candidate(group, heir, incarnation),
-                incarnation_now=None if stat is None else stat.czxid,
+                Candidate(group, heir, choice.incarnation),
+                incarnation_now=now,
                 resigns=resigns,
             )
-            version = registrations.stat.version
             return Plan(
                 [Check(parent, version), Set(path, wanted.encode(), found.stat.version)], None
             )
 
         await apply_plan(self._coordinator, plan, what=f"the successor of group {group!r}")
 
-    async def _until_followed(self, epoch: int) -> None:
-        """Return when this node knows that it does not lead any more."""
+    async def _until_followed(self, epoch: int, heir: str = "") -> None:
+        """Return when this node knows that it does not lead any more; see ``_pause``."""
         while self._role.epoch == epoch:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._pause(heir)
+
+    async def _pause(self, heir: str) -> None:
+        """Pause until the next look at what the hand-over waits for.
+
+        Raises:
+            ChangeRefused: The successor, "": any, has left the in-sync set. It stops or is dead,
+                and takes over no more.
+        """
+        if heir and heir not in self._role.insync:
+            raise ChangeRefused(f"node {heir!r} is not in sync any more")
+        await asyncio.sleep(_LOOK_S)
 
     async def _has_ended(self, epoch: int) -> bool:
         """Withdraw the offer, if there is one; return whether the successor leads nevertheless."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._most_s()):
                 if not await self._withdraw(epoch):
                     await self._until_followed(epoch)
         except (TimeoutError, CoordinationError) as error:

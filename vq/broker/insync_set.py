@@ -258,15 +258,18 @@ class InSyncSet:
         member = self._members.get(node)
         if member is None:  # the set was changed since the look began
             return True
-        is_silent = member.stays_behind(self._clock.monotonic(), SILENT_S)
+        is_silent = member.stays_behind(self._looked_at, SILENT_S)
         if (node not in copying or is_silent) and await self._is_gone(node, copying):
             return False
         return self._keeps_up(node)
 
     def _keeps_up(self, node: str) -> bool:
-        """Whether a node was at the ends of all logs, as they were at some look, not long ago."""
+        """Whether a node was at the ends of all logs, as they were at some look, not long ago.
+
+        At the last look: what it sent while ZooKeeper was asked is not looked at yet.
+        """
         member = self._members.get(node)  # None: the set was changed since the last look
-        return member is None or not member.stays_behind(self._clock.monotonic(), LAG_MAX_S)
+        return member is None or not member.stays_behind(self._looked_at, LAG_MAX_S)
 
     async def _is_gone(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync is certainly no more what it was."""

@@ -6,7 +6,8 @@
 
 A copy asks its master. A master asks the nodes that copy from it, and a copy without a master the
 other nodes. Bytes come from a node whose log is known to be equal (a copy was compared with its
-master), or whose log goes on behind the damage with the same batch of the same epoch.
+master), or whose log goes on behind the damage with the same batch of the same epoch, or has the
+batch of that epoch with which this log ended when it was closed.
 
 A copy gives up a log only when its group's record does not name it as in sync.
 """
@@ -366,7 +367,7 @@ class Repairer:
         )
         problem: VqError | OSError | None = None
         try:
-            for damage in found:
+            for damage in reversed(found):  # what follows one tells whether both logs are equal
                 await self._replace(channel, damage)
         except (VqError, OSError) as error:
             problem = error

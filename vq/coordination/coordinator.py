@@ -239,6 +239,11 @@ class Coordinator(Protocol):
         """
         ...
 
+    @property
+    def round_trip_s(self) -> float:
+        """The longest that an answered call took lately; a heartbeat is one. See ``round_trip``."""
+        ...
+
     async def start(self, timeout_s: float = 15.0) -> None:
         """Connect, open a session and create the cluster's root.
 

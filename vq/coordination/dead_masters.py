@@ -10,12 +10,15 @@ then. It registers again, with another incarnation, and copies. With ``replicati
 acknowledge alone until it sees the record, as after any election.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from vq.coordination.coordinator import Check, Coordinator, Delete, NoNode, Operation
 from vq.coordination.leadership import Following
+from vq.coordination.reading import read_together
+from vq.coordination.round_trip import bound_s
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError
@@ -27,6 +30,12 @@ logger = get_logger(__name__)
 
 #: Number of processes to remember whose registrations were removed.
 REMOVED_MAX: Final = 16
+#: ZooKeeper removes the registration of a dead master within this time, and what its calls take
+#: here; later, the master may live.
+REMOVAL_TIMEOUT_S: Final = 1.0
+REMOVAL_MOST_S: Final = 5.0
+#: A removal is one read and one write; the rest is to spare.
+_REMOVAL_CALLS: Final = 4
 
 
 class DeadMasters:
@@ -69,9 +78,20 @@ class DeadMasters:
             tried = planned.result
             return planned
 
-        nonce = await apply_plan(
-            self._coordinator, plan, what=f"the registration of {self._group}/{following.master}"
+        most_s = bound_s(
+            REMOVAL_TIMEOUT_S,
+            calls=_REMOVAL_CALLS,
+            round_trip_s=self._coordinator.round_trip_s,
+            most_s=REMOVAL_MOST_S,
         )
+        what = f"the registration of {self._group}/{following.master}"
+        try:
+            async with asyncio.timeout(most_s):
+                nonce = await apply_plan(self._coordinator, plan, what=what)
+        except TimeoutError:
+            raise CoordinationError(
+                f"ZooKeeper did not remove {what} within {most_s:g} s"
+            ) from None
         if nonce:
             self._removed.append(nonce)
             logger.warning(
@@ -90,11 +110,13 @@ class DeadMasters:
         parent = BrokerNode.parent(self._group)
         state_path = GroupState.path(self._group)
         path = BrokerNode.path(self._group, following.master)
-        registrations = await self._coordinator.get(parent)  # first: see ``BrokerRegistration``
-        found = await self._coordinator.get(state_path)
-        try:
-            registered = await self._coordinator.get(path)
-        except NoNode:
+        # The parent comes first: see ``BrokerRegistration``.
+        registrations, found, registered = await read_together(
+            self._coordinator, [parent, state_path, path]
+        )
+        if registrations is None or found is None:
+            raise NoNode(parent if registrations is None else state_path)
+        if registered is None:
             return Plan((), tried)
         state = GroupState.decode(state_path, found.data)
         known = state.incarnations.get(self._node)

@@ -8,9 +8,9 @@ before the broker acts in it.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from vq.coordination.coordinator import (
     BadVersion,
@@ -38,18 +38,17 @@ from vq.coordination.insync import (
     longest,
 )
 from vq.coordination.keeper import Keeper
-from vq.coordination.reading import children_or_none
+from vq.coordination.reading import children_or_none, read_together
 from vq.coordination.registry import (
     AUDIT_INTERVAL_S,
     BACKOFF,
     PAUSE_S,
     REGISTER_TIMEOUT_S,
-    read_group,
     read_state,
     read_unclean,
 )
 from vq.coordination.update import Plan, apply_plan
-from vq.coordination.values.brokers import BrokerNode, GroupState
+from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, check_name
@@ -57,6 +56,9 @@ from vq.model import Address, check_name
 logger = get_logger(__name__)
 
 T = TypeVar("T")
+
+#: Reads of a group whose nodes change meanwhile, before an error is raised.
+VIEW_TRIES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,30 @@ class Following:
 
 
 Standing = Registered | Following
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A group as it was read in one round trip.
+
+    Attributes:
+        state: Its record.
+        version: Of that record's node.
+        drained: The nodes that an operator drained.
+        nodes: The registrations of the other nodes that the record names; None: not registered.
+    """
+
+    state: GroupState
+    version: int
+    drained: tuple[str, ...]
+    nodes: Mapping[str, Node | None]
+
+    def registered(self, group: str, name: str) -> tuple[Node, BrokerNode] | None:
+        """Return the registration of a node that the record names, None: there is none."""
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        return node, BrokerNode.decode(BrokerNode.path(group, name), node.data)
 
 
 class Leadership:
@@ -154,6 +180,7 @@ class Leadership:
         self._on_change = on_change
         self._incarnation: int | None = None
         self._standing: Standing | None = None
+        self._names: tuple[str, ...] = ()  # of the other nodes that the record named when last read
         self._keeper = Keeper(
             coordinator,
             self._look,
@@ -226,18 +253,51 @@ class Leadership:
         """Stop claiming the group."""
         await self._keeper.stop()
 
-    async def _stand(self) -> Standing:
-        """Claim the group for the present registration, or find whom to follow."""
+    async def _read(self) -> _View | None:
+        """Read the group; None: it has no record. Any change of what was read wakes the task.
+
+        This takes one round trip if the record names the nodes that it named before.
+        """
+        path, settings = GroupState.path(self.group), BrokerGroup.path(self.group)
+        for _ in range(VIEW_TRIES_MAX):
+            names = self._names
+            nodes = [BrokerNode.path(self.group, name) for name in names]
+            record, group, *found = await read_together(
+                self._coordinator,
+                [path, settings, *nodes],
+                watched=[path, *nodes],
+                watch=self._wake,
+            )
+            if record is None:
+                return None
+            state = GroupState.decode(path, record.data)
+            self._names = tuple(sorted({*state.insync, state.master} - {self.node}))
+            if self._names == names:
+                drained: tuple[str, ...] = ()
+                if group is not None and group.data:
+                    drained = BrokerGroup.decode(settings, group.data).drained
+                known = dict(zip(names, found, strict=True))
+                return _View(state, record.stat.version, drained, known)
+        raise CoordinationError(
+            f"the nodes of group {self.group!r} changed {VIEW_TRIES_MAX} times while they were read"
+        )
+
+    async def _stand(self, view: _View | None = None) -> Standing:
+        """Claim the group for the present registration, or find whom to follow.
+
+        ``view`` is what was read of the group a moment ago.
+        """
         incarnation = self._incarnation
         if incarnation is None:
             raise CoordinationError(f"node {self.node!r} of group {self.group!r} is not registered")
-        standing: Standing | None = await self._whom_to_follow(incarnation)
+        view = view or await self._read()
+        standing: Standing | None = self._whom_to_follow(incarnation, view)
         if standing is None:
             try:
-                state = await self.claim_mastership(incarnation)
+                state = await self.claim_mastership(incarnation, view)
                 standing = Registered(incarnation, state.epoch, state.insync)
             except MastershipRefused as refused:
-                standing = await self._whom_to_follow(incarnation)
+                standing = self._whom_to_follow(incarnation, await self._read())
                 if standing is None and isinstance(refused, MayLackMessages):
                     standing = await self._wait(incarnation, str(refused))
                 if standing is None:
@@ -279,66 +339,62 @@ class Leadership:
         if self._on_change is not None:
             self._on_change(standing)
 
-    async def _whom_to_follow(self, incarnation: int) -> Following | None:
+    def _whom_to_follow(self, incarnation: int, view: _View | None) -> Following | None:
         """Return the master that leads instead of this node; None: claim the group."""
-        try:
-            path = GroupState.path(self.group)
-            found = await self._coordinator.get(path, watch=self._wake)
-        except NoNode:
+        if view is None or view.state.master == self.node:
             return None
-        state = GroupState.decode(path, found.data)
-        if state.master == self.node:
-            return None
+        state = view.state
         if state.incarnations.get(self.node) == incarnation and self.node in state.insync:
             self._on_in_sync()
         following = Following(incarnation, state.epoch, state.master)
-        node = await self._watch_node(state.master)
-        leads = False
-        if node is not None:
-            value = BrokerNode.decode(BrokerNode.path(self.group, state.master), node.data)
-            leads = keeps_leading(
-                state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
-            )
+        if (registered := view.registered(self.group, state.master)) is not None:
+            node, value = registered
             following = replace(
                 following,
                 master_incarnation=node.stat.czxid,
                 address=Address(value.host, value.port),
             )
-        if follows(state, self.node, master_is_alive=leads):
+        if follows(state, self.node, master_is_alive=self._leads(view)):
             return following
-        first = await self._who_goes_first(state)
+        first = self._who_goes_first(view)
         if first:
             is_so = "has a full disk" if self._full() else "is drained"
             why = f"node {self.node} {is_so}, and node {first} is to lead {self.group}"
             return replace(following, waits=why)
         return None
 
-    async def _who_goes_first(self, state: GroupState) -> str:
+    def _leads(self, view: _View) -> bool:
+        """Whether the master of the record leads, or may lead again."""
+        registered = view.registered(self.group, view.state.master)
+        if registered is None:
+            return False
+        node, value = registered
+        return keeps_leading(
+            view.state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
+        )
+
+    def _lacks(self, view: _View, name: str) -> bool:
+        """Whether a node may lack messages; False: it is not registered."""
+        registered = view.registered(self.group, name)
+        if registered is None:
+            return False
+        node, value = registered
+        return lacks_messages(
+            view.state, name, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
+        )
+
+    def _who_goes_first(self, view: _View) -> str:
         """Return the node that claims the group instead of this one: drained, or full; or ""."""
-        group = await read_group(self._coordinator, self.group)
-        drained = () if group is None else group.drained
+        state = view.state
         full = [self.node] if self._full() else []
-        if self.node not in drained and not full:
-            return ""
         able = []
         for name in sorted({*state.insync} - {self.node}):
-            node = await self._watch_node(name)
-            if node is not None and not _lacks(state, name, node):
+            registered = view.registered(self.group, name)
+            if registered is not None and not self._lacks(view, name):
                 able.append(name)
-                if BrokerNode.decode(f"nodes/{name}", node.data).full:
+                if registered[1].full:
                     full.append(name)
-        return goes_first(state, self.node, drained=drained, full=full, able=able)
-
-    async def _watch_node(self, name: str) -> Node | None:
-        """Return the registration of a node; any change of it wakes the task."""
-        path = BrokerNode.path(self.group, name)
-        try:
-            return await self._coordinator.get(path, watch=self._wake)
-        except NoNode:
-            # It is awaited by a watch of its own: this one told that there is none.
-            if await self._coordinator.exists(path, watch=self._wake) is not None:
-                self._keeper.wake()
-        return None
+        return goes_first(state, self.node, drained=view.drained, full=full, able=able)
 
     async def _wait(self, incarnation: int, why: str) -> Following | None:
         """Return what a node that may lack messages does until one that has all leads.
@@ -348,14 +404,13 @@ class Leadership:
         Raises:
             CoordinationError: There is no other node in sync any more.
         """
-        state = await read_state(self._coordinator, self.group)
-        if state is None:
+        view = await self._read()
+        if view is None:
             return None
+        state = view.state
         others = [each for each in state.insync if each != self.node]
         if not others:
             raise CoordinationError(f"the record of group {self.group!r} was changed meanwhile")
-        for each in others:  # the record, and the master, are watched already
-            await self._watch_node(each)
         master = state.master if state.master != self.node else others[0]
         return Following(incarnation, state.epoch, master, waits=why)
 
@@ -366,23 +421,23 @@ class Leadership:
         """Claim the group for a new registration, or look whom to follow; see ``Keeper``."""
         if self._incarnation is None:
             return
-        standing = self._standing
+        view, standing = await self._read(), self._standing
         if isinstance(standing, Registered) and standing.incarnation == self._incarnation:
-            path = GroupState.path(self.group)
-            try:
-                found = await self._coordinator.get(path, watch=self._wake)
-            except NoNode:
+            if view is None:
                 return  # the tree was lost: the broker goes on, and its topics tell
-            if GroupState.decode(path, found.data).master == self.node:
+            if view.state.master == self.node:
                 return
-        await self._stand()
+        await self._stand(view)
 
-    async def claim_mastership(self, incarnation: int) -> GroupState:
+    async def claim_mastership(self, incarnation: int, view: _View | None = None) -> GroupState:
         """Become master of the group with a new epoch; return the record.
+
+        ``view`` is what was read of the group a moment ago: the first try is made by it.
 
         Raises:
             MastershipRefused: Another live node leads, or this node is not in sync, or it was in
                 sync with another data directory.
+            SessionExpired: This node is not registered any more.
         """
         path = GroupState.path(self.group)
         own = Check(self._path, -1)  # of any version: what it says of damage changes
@@ -390,36 +445,41 @@ class Leadership:
         tried: GroupState | None = None
         unclean = False
 
-        async def plan(_: CoordinationError | None) -> Plan[GroupState]:
+        async def plan(failed: CoordinationError | None) -> Plan[GroupState]:
             nonlocal tried, unclean
-            try:
-                node = await self._coordinator.get(path)
-            except NoNode:
+            seen = view if failed is None and view is not None else await self._read()
+            if seen is None:
                 tried = elected(None, candidate, master_is_alive=False)
                 return Plan([own, Create(path, tried.encode())], tried)
-            state = GroupState.decode(path, node.data)
+            state = seen.state
             if state == tried:
                 # Only this incarnation writes itself as master, so this state shows that our claim
                 # was applied and its answer lost.
                 return Plan((), state)
-            leads, others_lack, longer = await self._look_at_others(state)
             unclean = state.unclean
+            others = {*state.insync} - {self.node}
+            others_lack = all(self._lacks(seen, name) for name in others)
             tried = elected(
                 state,
                 candidate,
-                master_is_alive=leads,
+                master_is_alive=self._leads(seen),
                 others_lack=others_lack,
-                longer=longer,
+                longer=await self._longer(seen) if others_lack else "",
                 accept_data_loss=self._accept_data_loss,
             )
-            return Plan([own, Set(path, tried.encode(), node.stat.version)], tried)
+            return Plan([own, Set(path, tried.encode(), seen.version)], tried)
 
-        state = await apply_plan(
-            self._coordinator,
-            plan,
-            what=f"the state of group {self.group!r}",
-            again=(BadVersion, NodeExists, ConnectionLost),  # NoNode: our own node is gone
-        )
+        try:
+            state = await apply_plan(
+                self._coordinator,
+                plan,
+                what=f"the state of group {self.group!r}",
+                again=(BadVersion, NodeExists, ConnectionLost),
+            )
+        except NoNode as error:  # our own node
+            raise SessionExpired(
+                f"the registration of {self.group}/{self.node} ended before the group was claimed"
+            ) from error
         if unclean:
             await self._tell_unclean(state)
         return state
@@ -440,30 +500,16 @@ class Leadership:
                     topics=", ".join(last.topics),
                 )
 
-    async def _look_at_others(self, state: GroupState) -> tuple[bool, bool, str]:
-        """Return ``master_is_alive``, ``others_lack`` and ``longer`` of ``elected``."""
-        leads, others_lack = False, True
+    async def _longer(self, view: _View) -> str:
+        """Return the node in sync with the longest logs if all may lack messages; "": this one."""
         ends: dict[str, int] = {}
-        for name in sorted({*state.insync, state.master} - {self.node}):
-            path = BrokerNode.path(self.group, name)
-            try:
-                node: Node | None = await self._coordinator.get(path)
-            except NoNode:
-                node = None
-            if node is None:
-                others_lack = False
-                continue
-            others_lack = others_lack and _lacks(state, name, node)
-            if name in state.insync:
-                ends |= _ends(state, name, node)
-            if name == state.master:
-                value = BrokerNode.decode(path, node.data)
-                leads = keeps_leading(
-                    state, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
-                )
-        if others_lack and ends:
-            ends |= _ends(state, self.node, await self._coordinator.get(self._path))
-        return leads, others_lack, longest(ends, self.node)
+        for name in sorted({*view.state.insync} - {self.node}):
+            if (node := view.nodes.get(name)) is not None:
+                ends |= _ends(view.state, name, node)
+        if not ends:
+            return ""
+        ends |= _ends(view.state, self.node, await self._coordinator.get(self._path))
+        return longest(ends, self.node)
 
     def _candidate(self, incarnation: int) -> Candidate:
         return Candidate(
@@ -474,14 +520,6 @@ class Leadership:
             lost_power=self._lost_power(),
             damaged=self._damaged(),
         )
-
-
-def _lacks(state: GroupState, name: str, node: Node) -> bool:
-    """See ``insync.lacks_messages``."""
-    value = BrokerNode.decode(f"nodes/{name}", node.data)
-    return lacks_messages(
-        state, name, node.stat.czxid, lost_power=value.lost_power, damaged=value.damaged
-    )
 
 
 def _ends(state: GroupState, name: str, node: Node) -> dict[str, int]:

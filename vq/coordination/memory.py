@@ -474,9 +474,12 @@ class MemoryCoordinator(SessionBase):
         )
         if self._state is SessionState.CONNECTED:
             sent, session_id = self._clock.monotonic(), self._session_id
-            self._request_pipe.send(
-                lambda: self._reply_pipe.send(lambda: self._answered(sent, session_id))
-            )
+
+            def answered() -> None:
+                self._measured(sent)
+                self._answered(sent, session_id)
+
+            self._request_pipe.send(lambda: self._reply_pipe.send(answered))
 
     async def _make_root(self) -> None:
         path = ""
@@ -609,8 +612,10 @@ class MemoryCoordinator(SessionBase):
                 raise self._relative_error(error) from None
             finally:
                 self._in_flight.pop(future, None)
-                if proved and future.done() and not future.cancelled():
-                    self._answered(sent, session_id)
+                if future.done() and not future.cancelled():
+                    self._measured(sent)
+                    if proved:
+                        self._answered(sent, session_id)
             self._check_same_session(losses, applied=leader)
             return answer
 

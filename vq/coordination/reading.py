@@ -17,6 +17,7 @@ from vq.coordination.coordinator import (
     Coordinator,
     Node,
     NoNode,
+    NotAllowed,
     Read,
     Stat,
     Watch,
@@ -133,6 +134,39 @@ async def read_latest(coordinator: Coordinator, path: str) -> Node:
     if isinstance(found, BaseException):
         raise found
     return found
+
+
+async def read_together(
+    coordinator: Coordinator,
+    paths: Sequence[str],
+    *,
+    watched: Sequence[str] = (),
+    watch: Watch | None = None,
+) -> list[Node | None]:
+    """Read some nodes in one round trip, in this order; None for a missing one.
+
+    With ``watch``, it is set on those ``watched``, also on missing ones, before anything is read.
+
+    Raises:
+        NotAllowed: One of them may not be read.
+        CoordinationError: ZooKeeper cannot be asked.
+    """
+    found: list[Read] = []
+
+    async def read() -> None:
+        found.extend(await coordinator.get_many(paths))
+
+    async def set_watch(path: str) -> None:
+        await coordinator.exists(path, watch=watch)
+
+    # All are under way at once; a server answers the calls of a session one after the other.
+    await gather_all([*(set_watch(each) for each in watched), read()])
+    nodes: list[Node | None] = []
+    for each in found:
+        if isinstance(each, NotAllowed):
+            raise each
+        nodes.append(each)
+    return nodes
 
 
 async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Read]:

@@ -25,6 +25,7 @@ from vq.coordination.coordinator import (
     SessionState,
     Set,
 )
+from vq.coordination.round_trip import RoundTrips
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 
@@ -49,6 +50,7 @@ class SessionBase:
         self._state = SessionState.CLOSED
         self._session_id = 0
         self._last_reply = -math.inf
+        self._round_trips = RoundTrips()
         self._losses = 0
         self._listeners: dict[int, Listener] = {}
         self._next_listener = 0
@@ -81,6 +83,11 @@ class SessionBase:
         """See ``Coordinator.last_reply_monotonic``."""
         return self._last_reply
 
+    @property
+    def round_trip_s(self) -> float:
+        """See ``Coordinator.round_trip_s``."""
+        return self._round_trips.longest_s
+
     def add_listener(self, listener: Listener) -> Callable[[], None]:
         """See ``Coordinator.add_listener``."""
         key = self._next_listener
@@ -106,6 +113,11 @@ class SessionBase:
                 listener(state)
             except Exception:
                 logger.exception("state listener failed", session=hex(self._session_id))
+
+    def _measured(self, sent: float) -> None:
+        """Note that a call was answered that was sent at ``sent``."""
+        now = self._clock.monotonic()
+        self._round_trips.note(now, now - sent)
 
     def _answered(self, sent: float, session_id: int) -> None:
         """Note that the leader answered a call of this session that was sent at ``sent``."""

@@ -650,6 +650,7 @@ class ZooKeeperCoordinator(SessionBase):
     def _proved(self, sent: float, session_id: int, *, leader: bool) -> None:
         self._alive_at = max(self._alive_at, sent)
         self._rebuilds = 0
+        self._measured(sent)
         if leader:
             self._answered(sent, session_id)
 

@@ -47,6 +47,7 @@ from vq.store.format import (
     DROPPED_SUFFIX,
     OFFSET_DIGITS,
     TEMPORARY_SUFFIX,
+    BatchHeader,
     block_name,
     decode_control,
     parse_name,
@@ -177,9 +178,10 @@ def check_intact(
 ) -> int:
     """Return where ``data`` ends, if it may replace the bytes from ``damage.start`` on.
 
-    It may if it is whole intact batches that lie there, and joins what is around them. At the end
-    of the damage, the control record that follows must be the same in both logs: two logs that have
-    the same batch of the same epoch at an offset are equal before it.
+    It may if it is whole intact batches that lie there, and joins what is around them. Two logs
+    that have a batch of the same epoch at an offset are equal up to its end: at most one master
+    leads in an epoch. So at the end of the damage, the control record that follows must be the same
+    in both logs, or the checkpoint of this one ends there, too, with a batch of the same epoch.
 
     Args:
         disk: The disk.
@@ -207,12 +209,28 @@ def check_intact(
         raise CorruptData(
             f"behind offset {end} both copies differ", details={"offset": damage.start}
         )
-    if not trusted and not (ours and ours == following):
+    if not trusted and not (ours and ours == following) and not _is_promised(disk, damage, headers):
         raise CorruptData(
             f"it cannot be told that both copies are equal up to {end}",
             details={"offset": damage.start},
         )
     return end
+
+
+def _is_promised(disk: Disk, damage: Damage, headers: Sequence[BatchHeader]) -> bool:
+    """Whether the checkpoint of the log names the last of these batches as the last one of all."""
+    checkpoint, last = _checkpoint_of(disk, damage.path.parent), headers[-1]
+    if checkpoint is None or not checkpoint.epoch or checkpoint.offset != last.end_offset:
+        return False
+    was = checkpoint.epoch, checkpoint.append_time_ms
+    return was == (last.master_epoch, last.append_time_ms)
+
+
+def _checkpoint_of(disk: Disk, directory: Path) -> Checkpoint | None:
+    try:
+        return Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))
+    except (OSError, CorruptData):
+        return None
 
 
 def put_back(disk: Disk, path: Path, block_start: int, start: int, data: bytes) -> Path | None:
@@ -357,11 +375,8 @@ def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
     starts = {s for pair in found_names for s in pair if s is not None}
     dropped = {start for n in names if (start := parse_name(n, DROPPED_SUFFIX)) is not None}
     needed = 0
-    try:
-        checkpoint = Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))
-    except (OSError, CorruptData):
-        pass
-    else:
+    checkpoint = _checkpoint_of(disk, directory)
+    if checkpoint is not None:
         needed = checkpoint.offset
         named = {entry.start_offset for entry in checkpoint.manifest or ()}
         starts = {s for s in starts if s in named or s >= needed} | (named - dropped)

@@ -6,6 +6,7 @@ n1 lives, and only seems dead ──▶ the same ──▶ n1 registers anew and
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster, message
@@ -13,6 +14,7 @@ from support.node_pair import NodePair
 from support.waiting import until
 
 from vq.broker.following import WELL_S
+from vq.coordination.leadership import Leadership
 from vq.coordination.registry import read_state
 from vq.coordination.values.brokers import GroupState
 
@@ -55,6 +57,19 @@ async def seem_dead(pair: NodePair) -> None:
     master._listener = await master._network.listen(address, master._server.new_session)
 
 
+@pytest.fixture
+def slow_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have n1, which lives, be registered anew and claim its group before n2 does."""
+    claim = Leadership.claim_mastership
+
+    async def claims(self: Leadership, incarnation: int, view: Any) -> GroupState:
+        if self.node == "n2":
+            await asyncio.sleep(0.2)
+        return await claim(self, incarnation, view)
+
+    monkeypatch.setattr(Leadership, "claim_mastership", claims)
+
+
 async def record(cluster: MemoryCluster) -> GroupState:
     async with cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
@@ -80,6 +95,7 @@ async def test_one_refusal_is_not_enough(pair: NodePair, monkeypatch: pytest.Mon
     assert pair.nodes["n2"].epoch == 0
 
 
+@pytest.mark.usefixtures("slow_copy")
 async def test_a_master_that_only_seems_dead_loses_nothing(pair: NodePair) -> None:
     """A firewall may refuse connections in its place. It registers anew and claims the group."""
     old = pair.nodes["n1"]
@@ -95,6 +111,17 @@ async def test_a_master_that_only_seems_dead_loses_nothing(pair: NodePair) -> No
     state = await record(pair.cluster)
     assert (state.master, state.insync, pair.log("n1").messages) == ("n1", ("n1",), 8)
     assert pair.nodes["n2"].epoch == 0
+
+
+async def test_a_copy_that_takes_over_from_a_living_master_loses_nothing(pair: NodePair) -> None:
+    """It is faster than one that registers anew; that one becomes its copy."""
+    await seem_dead(pair)
+    await until(lambda: pair.nodes["n2"].epoch == 2 and not pair.nodes["n1"].epoch)
+    await pair.put(3)
+    await pair.in_sync()
+    await until(pair.same)
+    state = await record(pair.cluster)
+    assert (state.master, {*state.insync}, pair.log("n1").messages) == ("n2", {"n1", "n2"}, 8)
 
 
 async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None:
@@ -138,6 +165,7 @@ async def test_cuts_of_long_ago_delay_nothing(pair: NodePair) -> None:
     assert asyncio.get_running_loop().time() - begin < LONG_BEFORE_S
 
 
+@pytest.mark.usefixtures("slow_copy")
 async def test_failures_with_another_master_delay_nothing(pair: NodePair) -> None:
     await seem_dead(pair)
     await until(lambda: pair.nodes["n1"].epoch == 2)
@@ -148,6 +176,7 @@ async def test_failures_with_another_master_delay_nothing(pair: NodePair) -> Non
     await until(lambda: "n2" in positions, timeout_s=1.0)
 
 
+@pytest.mark.usefixtures("slow_copy")
 async def test_a_master_that_only_seems_dead_is_removed_once(pair: NodePair) -> None:
     """What refuses in its place may do so again and again; each time, sends would be unknown."""
     for _ in range(4):

@@ -50,7 +50,7 @@ class Group:
         """Have n2 claim nothing until the list is cleared; the list has what it did not do."""
         claim, refused = Leadership.claim_mastership, ["held"]
 
-        async def claims(self: Leadership, incarnation: int) -> GroupState:
+        async def claims(self: Leadership, incarnation: int, _view: object) -> GroupState:
             while refused and self.node == "n2":
                 await asyncio.sleep(0.01)
             return await claim(self, incarnation)
@@ -213,16 +213,19 @@ async def test_a_node_that_does_not_claim_changes_nothing(
     assert (state.master, state.epoch, state.successor) == ("n1", 1, "")
 
 
+@pytest.mark.virtual_time
 async def test_a_node_that_dies_half_way_changes_nothing(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Sends are held until it has left the set, not until the hand-over has taken too long."""
     group.no_claim(monkeypatch)
+    monkeypatch.setattr(group.nodes["n1"]._hand_over, "_timeout_s", WAIT_S)
     handing = asyncio.ensure_future(group.hand_over())
     async with asyncio.timeout(WAIT_S):
         while (await group.cluster.group_state()).successor != "n2":
             await asyncio.sleep(0.01)
     await group.nodes["n2"].stop()
-    with pytest.raises(HandOverFailed):
+    with pytest.raises(HandOverFailed, match="node 'n2' is not in sync any more"):
         await handing
     await group.cluster.until_in_sync("n1")
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1

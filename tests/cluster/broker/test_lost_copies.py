@@ -85,8 +85,11 @@ async def test_a_silent_copy_without_a_session_leaves_sooner(three: NodePair) ->
     assert await longest_send(three) < LAG_MAX_S
 
 
-async def test_a_copy_whose_connection_broke_stays(three: NodePair) -> None:
-    """It listens, so it lives; it copies again in a moment."""
+@pytest.mark.parametrize(("breaks", "each_s"), [(3, 2.0), (8, 0.5)])
+async def test_a_copy_whose_connection_broke_stays(
+    three: NodePair, breaks: int, each_s: float
+) -> None:
+    """It listens, so it lives; it copies again in a moment, also if it breaks often."""
     insync, left = three.nodes["n1"]._context.role, list[str]()
     leave = InSyncSet._leave
 
@@ -96,10 +99,10 @@ async def test_a_copy_whose_connection_broke_stays(three: NodePair) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InSyncSet, "_leave", leaves)
-        for _ in range(3):
+        for _ in range(breaks):
             three.cluster.network.reset_connections("b1-n3")
             await three.put(3)
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(each_s)
     assert not left
     assert insync.insync == {"n2", "n3"}
 

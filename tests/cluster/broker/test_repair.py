@@ -446,11 +446,13 @@ def cut(disk: MemoryDisk, how: str, starts: list[int]) -> None:
     if how == "directory":
         disk.rmtree(directory)
         return
-    [block] = [each for each in disk.listdir(directory) if each.endswith(".block")]
-    path = directory / block
-    if how == "block":
-        disk.unlink(path)
+    blocks = [each for each in disk.listdir(directory) if each.endswith(".block")]
+    if how in {"block", "blocks"}:
+        for each in blocks:
+            disk.unlink(directory / each)
         return
+    [block] = blocks
+    path = directory / block
     file = disk.open(path)
     if how == "middle":
         file.pwrite([b"damage"], starts[4] + 120)
@@ -582,6 +584,31 @@ async def test_what_a_clean_stop_promised_is_missed_at_the_start(cluster, how):
     copy = await cluster.start(node="n2")
     await until(lambda: same(master, copy) and not repairer(master).damaged())
     assert whole(copy) == good
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros", "block", "blocks"])
+async def test_a_node_in_sync_alone_gets_what_its_clean_stop_promised(cluster, how):
+    """From a node that has left the set; until then no other one could come in."""
+    master, copy, starts = await pair_with(cluster)
+    if how == "blocks":
+        for _ in range(2):
+            channel(master).log.roll()
+            await put(cluster, master)
+        await until(lambda: same(master, copy))
+    good = whole(master)
+    await copy.stop()
+    await until(lambda: master._context.role.named == 1)
+    await master.stop()
+    cut(cluster.disks["b1"], how, starts)
+    master = await cluster.start()
+    assert master.epoch
+    assert channel(master).state == "quarantined"
+    copy = await cluster.start(node="n2")
+    await until(lambda: same(master, copy) and not repairer(master).damaged())
+    assert whole(master) == good
+    await until(lambda: master._context.role.named == 2)
+    await put(cluster, master)
+    await until(lambda: same(master, copy))
 
 
 async def test_a_damaged_node_that_is_in_sync_alone_leads(cluster):

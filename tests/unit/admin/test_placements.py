@@ -6,11 +6,14 @@ import pytest
 from support.admin import ADDRESS, Brokers, cluster_of, register
 from support.broker import memory_cluster
 from support.client import started
+from support.coordination import client_of
+from support.simulation.loop import clock_of_loop
 
 from vq.admin import draining, placements
 from vq.admin.changes import ChangeUnknown
 from vq.coordination import topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost
+from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.placement import close_span
 from vq.coordination.values.brokers import BrokerGroup
 from vq.errors import (
@@ -72,6 +75,26 @@ async def test_a_group_with_another_master_meanwhile_is_said_so(brokers: Brokers
     assert "repeat the move" in caught.value.hint
     view = await topics.describe_topic(brokers.coordinator, "t")
     assert view.partition_versions[0] > planned.version, "the seal is undone"
+
+
+@pytest.mark.virtual_time
+async def test_a_failed_move_is_undone_with_a_slow_zookeeper() -> None:
+    """Each call takes so long that the usual bound of undoing it would end it."""
+    delay_s = 0.0
+    ensemble = MemoryEnsemble(clock=clock_of_loop(), delay=lambda: delay_s)
+    async with client_of(ensemble) as coordinator:
+        for group in ("b1", "b2"):
+            await register(coordinator, group)
+        await topics.create_topic(coordinator, "t", TopicSettings(partitions=2))
+        brokers = Brokers(coordinator)
+        (planned,) = await placements.plan_moves(cluster_of(brokers), "t", [0], "b2")
+        delay_s = placements.UNDO_TIMEOUT_S / 4
+        brokers.silent = {ADDRESS["b1"]}
+        await coordinator.sync()
+        with pytest.raises(TimedOut):
+            await placements.carry_out(cluster_of(brokers), planned)
+        view = await topics.describe_topic(coordinator, "t")
+        assert view.partition_versions[0] > planned.version
 
 
 async def test_a_group_with_too_few_nodes_gets_no_partition_that_would_take_nothing(

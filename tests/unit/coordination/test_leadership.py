@@ -167,7 +167,7 @@ async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, m
     one = broker(client, on_change=told.append)
     claim, epochs = one.leadership.claim_mastership, []
 
-    async def claim_slowly(incarnation: int) -> int:
+    async def claim_slowly(incarnation: int, _view: object) -> int:
         epochs.append(await claim(incarnation))
         if len(epochs) == 1:
             await expire(ensemble, client)

@@ -142,10 +142,11 @@ def test_a_copy_that_goes_on_with_another_batch_is_refused(trusted: bool) -> Non
 
 
 def test_the_end_of_a_log_is_taken_only_from_a_copy_that_is_known_to_be_equal() -> None:
-    """Nothing that follows tells it."""
+    """Nothing that follows tells it, and no checkpoint."""
     disk, good = memory_disk(), memory_disk()
     starts = fill(disk)
     fill(good, fills=7)
+    disk.unlink(DIRECTORY / CHECKPOINT_NAME)
     damage = Damage(starts[-2], starts[-1], DIRECTORY / block_name(block_of(disk, starts[-2])), "")
     data, following = take(good, damage)
     block_start = int(damage.path.stem)
@@ -153,6 +154,28 @@ def test_the_end_of_a_log_is_taken_only_from_a_copy_that_is_known_to_be_equal() 
         check_intact(disk, damage, block_start, data, following, trusted=False)
     end = check_intact(disk, damage, block_start, data, following, trusted=True)
     assert end == starts[-1]
+
+
+@pytest.mark.parametrize(("epoch", "lost", "taken"), [(1, 2, True), (1, 3, False), (2, 2, False)])
+def test_the_end_that_a_checkpoint_names_is_taken_from_a_log_with_that_batch(
+    epoch: int, lost: int, taken: bool
+) -> None:
+    """Of that epoch, and there: one of a later epoch, or one that lies before, tells nothing."""
+    disk, good = memory_disk(), memory_disk()
+    starts = fill(disk)
+    fill(good, epoch=epoch)
+    begin, end = starts[-lost], starts[-lost + 1]
+    path = DIRECTORY / block_name(block_of(disk, begin))
+    file = disk.open(path)
+    file.truncate(begin - int(path.name.removesuffix(BLOCK_SUFFIX)))
+    file.close()
+    damage = Damage(begin, end, path, "")
+    data, following = take(good, damage)
+    if taken:
+        assert check_intact(disk, damage, int(path.stem), data, following, trusted=False) == end
+        return
+    with pytest.raises(CorruptData, match="cannot be told that both copies are equal"):
+        check_intact(disk, damage, int(path.stem), data, following, trusted=False)
 
 
 def test_damaged_bytes_of_the_other_copy_are_not_read() -> None:
