@@ -121,6 +121,19 @@ class _Again:
     space: "asyncio.Future[None] | None" = None
 
 
+@dataclass(slots=True)
+class _Silence:
+    """Since the last answer.
+
+    Attributes:
+        failures: So often asking failed.
+        since: When the first failure or delay came; None: none did.
+    """
+
+    failures: int = 0
+    since: float | None = None
+
+
 class PartitionFetcher:
     """Fetches from ``offset`` on until stopped; hands chunks to ``on_chunk`` in order.
 
@@ -177,8 +190,7 @@ class PartitionFetcher:
         self._waiting = True  # for ``start``
         self.at_once = False
         self._stopped = False
-        self._failures = 0  # since the last answer
-        self._delayed_at: float | None = None  # the first failure or delay since then
+        self._silence = _Silence()
         self._timer: asyncio.TimerHandle | None = None
         self._again = _Again()
         self._damaged = Damaged(self._cluster, partition, fetches.nodes, pauses=_AGAIN)
@@ -400,7 +412,7 @@ class PartitionFetcher:
             return
         if self.at_once and self._report_error(None):
             self.at_once = False
-        self._failures, self._delayed_at = 0, None
+        self._silence.failures, self._silence.since = 0, None
         self.validate = self._masters.unsure = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
@@ -442,9 +454,9 @@ class PartitionFetcher:
         if stays:
             self.at_once = True
         if self._timer is None:
-            self._failures += 1
+            failures = self._silence.failures = self._silence.failures + 1
             rng = self._cluster.rng
-            pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(self._failures, rng)
+            pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(failures, rng)
             self._timer = self._loop.call_later(pause, self._retry)
         if stays:
             self._report_error(error)
@@ -453,9 +465,9 @@ class PartitionFetcher:
 
     def delayed(self, error: VqError, answered_at: float | None = None) -> None:
         """See ``asker.Asker``: tell of the error if there has been no answer for long."""
-        now, since = self._loop.time(), self._delayed_at
+        now, since = self._loop.time(), self._silence.since
         if since is None or (answered_at is not None and answered_at > since):
-            self._delayed_at = now
+            self._silence.since = now
         elif now - since >= DELAY_TOLD_S:
             self.at_once = True
             self._report_error(error)

@@ -111,7 +111,7 @@ class Pull:
             return
         self._has_warned = True
         logger.warning(
-            "messages of get_many count as handled, and the loop over them was left",
+            "batch was left by the loop over it, all its messages count as handled",
             topic=given[0].topic,
             partition=given[0].partition,
             offset=given[0].offset,

@@ -194,7 +194,7 @@ async def test_ends_are_offsets_of_every_partition(factory: aio.MessageFactory) 
         assert (offset, latest[partition]) == bounds
 
 
-LEFT = "messages of get_many count as handled, and the loop over them was left"
+LEFT = "batch was left by the loop over it, all its messages count as handled"
 
 
 @pytest.mark.parametrize("failing", [0, -1])
