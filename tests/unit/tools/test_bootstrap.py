@@ -241,3 +241,11 @@ def test_a_free_threaded_python_sets_nothing_up(
     assert "without it, a free-threaded build" in said
     assert f"({sys.executable}). Name another: `make ... PYTHON=" in said
     assert not Path(bootstrap.STATE).exists()
+
+
+def test_the_page_on_installing_says_what_ran_on_each_python_of_the_classifiers() -> None:
+    root = Path(__file__).parents[3]
+    named = re.findall(r"Python :: (3\.\d+)", (root / "pyproject.toml").read_text())
+    page = (root / "docs" / "howto" / "install.md").read_text()
+    paragraph = next(each for each in page.split("\n\n") if each.startswith("All tests run on"))
+    assert named == sorted(set(re.findall(r"3\.\d+", paragraph)))
