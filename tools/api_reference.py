@@ -102,7 +102,23 @@ def _shown_alias(subject: Any) -> str:
     named = (
         re.sub(r"<class '(.*?)'>", r"\1", str(subject)).replace("typing.", "").replace("|", "\\|")
     )
-    return _MODULES.sub("", named.replace("\\|", "|"))
+    return _united(_MODULES.sub("", named.replace("\\|", "|")))
+
+
+def _united(text: str) -> str:
+    """Write unions as Python 3.14 does, whichever it is: ``A | B`` for ``Union[A, B]``."""
+    union = re.search(r"(?:typing\.)?\bUnion\[", text)
+    if union is None:
+        return text
+    depth, parts, begin = 0, [], union.end()
+    for at in range(begin, len(text)):
+        if depth == 0 and text[at] in ",]":
+            parts.append(text[begin:at].strip())
+            begin = at + 1
+            if text[at] == "]":
+                break
+        depth += (text[at] == "[") - (text[at] == "]")
+    return _united(text[: union.start()] + " | ".join(parts) + text[begin:])
 
 
 # Text ---------------------------------------------------------------------------------------------
@@ -132,7 +148,7 @@ def signature_of(name: str, subject: Any) -> str:
     """Return ``name(arguments) -> result`` without module names."""
     signature = inspect.signature(subject)
     shown = [each for each in signature.parameters.values() if each.name != "self"]
-    text = f"{name}{signature.replace(parameters=shown)}".replace("'", "").replace("~", "")
+    text = _united(f"{name}{signature.replace(parameters=shown)}".replace("'", "").replace("~", ""))
     return _ENUM.sub(r"\1", _MODULES.sub("", text))
 
 

@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -421,11 +422,21 @@ def set_up(profiles):
         progress.say(f"ready after {time.monotonic() - started:.0f} s")
 
 
+def unfit(version, free_threaded):
+    """Return what is wrong with a Python, to go on with `(its path)`; None: vq runs on it."""
+    this = f"this is {version[0]}.{version[1]}"
+    if tuple(version[:2]) < PYTHON_MIN:
+        return f"vq needs Python >= {PYTHON_MIN[0]}.{PYTHON_MIN[1]}, {this}"
+    if free_threaded:
+        return f"vq needs the global interpreter lock, {this} without it, a free-threaded build"
+    return None
+
+
 def main(arguments):
-    if sys.version_info < PYTHON_MIN:
+    wrong = unfit(sys.version_info, bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+    if wrong is not None:
         print(
-            f"[set-up] vq needs Python >= {PYTHON_MIN[0]}.{PYTHON_MIN[1]}, this is "
-            f"{python_version()} ({sys.executable}). Name another: "
+            f"[set-up] {wrong} ({sys.executable}). Name another: "
             "`make ... PYTHON=/path/to/python3.11`.",
             file=sys.stderr,
         )

@@ -5,10 +5,15 @@ The names below are the public API for blocking code; ``vq.aio`` has the same as
 loaded on first use, so that ``import vq`` costs nothing to programs that need one of them.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vq.interpreter import refusal
 from vq.version import __version__
+
+if refused := refusal(gil_enabled=getattr(sys, "_is_gil_enabled", lambda: True)()):
+    raise ImportError(refused)
 
 if TYPE_CHECKING:
     from vq import admin as admin

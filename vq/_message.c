@@ -77,6 +77,9 @@ static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flag
     PyObject *made = message.type->tp_alloc(message.type, message.fields);
     if (!made)
         return NULL;
+#if PY_VERSION_HEX >= 0x030E0000
+    ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
+#endif
     int atomic = 1;
     for (Py_ssize_t i = 0; i < message.fields; i++) {
         atomic &= is_atomic(values[i]);

@@ -41,6 +41,8 @@ class Interrupter:
 
     def run(self, work: Callable[[], T]) -> T:
         """Do some work in this thread, and interrupt it once."""
+        # Python 3.12 gives instructions only if some frame asked before the trace function was set.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._begin)
         try:
             return work()

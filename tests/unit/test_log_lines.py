@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.forks import UNWARNED
 from support.raising_logs import raising_logs
 from support.threads import spawn
 from support.waiting import WAIT_S, block_until
@@ -285,7 +286,7 @@ atexit.register(late)
 )
 def test_a_process_ends_when_its_lines_are_written(end: str, shown: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS + end],
+        [sys.executable, *UNWARNED, "-c", ENDS + end],
         capture_output=True,
         text=True,
         timeout=WAIT_S,

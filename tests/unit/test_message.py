@@ -79,6 +79,12 @@ def test_messages_are_copied_pickled_and_derived_as_before() -> None:
     assert OtherMessage("t", b"x") == Message("t", b"x")
 
 
+def test_a_message_has_the_hash_of_its_fields() -> None:
+    """However it was made: equal ones are one in a set. From Python 3.14 on, tuples keep theirs."""
+    message = Message("t", b"x", key="k")
+    assert hash(message) == hash(tuple(message)) == hash(message._replace(key="k"))
+
+
 @needs_compiled
 def test_the_collector_looks_at_a_message_only_where_it_could_matter() -> None:
     assert not gc.is_tracked(Message("t", b"x", "tag", "key", id=1 << 70))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.blocking import read_all, stopped
 from support.cluster import ProcessCluster
+from support.forks import UNWARNED
 from support.waiting import PROCESSES_WAIT_S
 
 import vq
@@ -86,7 +87,7 @@ def start(cluster: ProcessCluster, path: Path, topic: str, text: str) -> "subpro
     """Start a script; its standard error goes to a pipe."""
     path.write_text(text.replace("{count}", str(MESSAGES)))
     return subprocess.Popen(
-        [sys.executable, str(path), cluster.zookeeper, cluster.name, topic],
+        [sys.executable, *UNWARNED, str(path), cluster.zookeeper, cluster.name, topic],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},

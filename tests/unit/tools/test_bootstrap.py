@@ -203,3 +203,49 @@ def test_every_module_for_a_compiler_is_looked_for_beside_its_source(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert bootstrap.is_compiled(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "free_threaded", "wrong"),
+    [
+        ((3, 11, 0), False, None),
+        ((3, 14, 2), False, None),
+        ((3, 10, 9), False, "vq needs Python >= 3.11, this is 3.10"),
+        ((2, 7, 18), False, "vq needs Python >= 3.11, this is 2.7"),
+        (
+            (3, 13, 1),
+            True,
+            "vq needs the global interpreter lock, this is 3.13 without it, a free-threaded build",
+        ),
+    ],
+)
+def test_which_pythons_the_set_up_takes(
+    bootstrap: ModuleType, version: tuple[int, ...], free_threaded: bool, wrong: str | None
+) -> None:
+    assert bootstrap.unfit(version, free_threaded) == wrong
+
+
+def test_a_free_threaded_python_sets_nothing_up(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def config(name: str) -> int:
+        asked.append(name)
+        return 1
+
+    monkeypatch.setattr(bootstrap.sysconfig, "get_config_var", config)
+    assert bootstrap.main(["test"]) == 1
+    assert asked == ["Py_GIL_DISABLED"]
+    said = capsys.readouterr().err
+    assert "without it, a free-threaded build" in said
+    assert f"({sys.executable}). Name another: `make ... PYTHON=" in said
+    assert not Path(bootstrap.STATE).exists()
+
+
+def test_the_page_on_installing_says_what_ran_on_each_python_of_the_classifiers() -> None:
+    root = Path(__file__).parents[3]
+    named = re.findall(r"Python :: (3\.\d+)", (root / "pyproject.toml").read_text())
+    page = (root / "docs" / "howto" / "install.md").read_text()
+    paragraph = next(each for each in page.split("\n\n") if each.startswith("All tests run on"))
+    assert named == sorted(set(re.findall(r"3\.\d+", paragraph)))

@@ -314,6 +314,10 @@ class Messages:
         if message is None:
             self._end()
             raise StopAsyncIteration
+        # From Python 3.12 on, an exception that was raised and caught on the way, as of a znode
+        # that is not there yet, may keep this frame. It must not keep the iteration: that ends with
+        # its last reference, and another task may ask then.
+        del self
         return message
 
     async def aclose(self) -> None:

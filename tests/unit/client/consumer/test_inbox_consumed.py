@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import sys
 
 import pytest
 from support.delivery import endless
@@ -62,6 +63,23 @@ async def test_leaving_the_loop_consumes_nothing() -> None:
         return await take_one(messages)
     inbox.close()
     assert partition.delivery.delivered == 3
+
+
+async def test_a_loop_that_was_left_is_seen_although_a_frame_of_it_is_kept() -> None:
+    """As an exception that was met while it began may do, from Python 3.12 on."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(2)
+    frames: list[object] = []
+
+    async def begin() -> None:
+        frames.append(sys._getframe(1))
+
+    async for _ in Messages(inbox, begin):
+        break
+    other = asyncio.create_task(take_one(Messages(inbox, nothing)))
+    assert await other == b"0.1"
+    assert len(frames) == 1
 
 
 async def test_a_cancelled_wait_takes_no_message() -> None:
