@@ -35,15 +35,14 @@ class ConnectionLimits:
             (GET, FETCH) are counted apart, against the same number.
         put_bytes_in_flight_max: Bytes of PUTs of one connection that wait, for a topic to be
             looked up, a log to be opened or a flush, before reading from it pauses.
-        put_bytes_waiting_max: The same of all connections, before reading pauses for each that
-            sends more.
-        requests_waiting_max: Requests of all connections without an answer, reads not counted,
-            before reading pauses.
+        put_bytes_waiting_max: The same of all connections; a PUT for which there is no room waits.
+        requests_waiting_max: Requests of all connections without an answer, reads not counted;
+            one for which there is no room waits.
         reads_waiting_max: Reads of all connections without an answer; one more is refused.
         fetch_state_bytes_max: What is remembered for the fetch sessions of one connection.
         fetch_state_bytes_total_max: The same for all connections.
-        gathered_bytes_max: Bytes of incomplete frames kept for all connections; the connection
-            that would exceed it is closed as ``Busy``.
+        gathered_bytes_max: Bytes of incomplete frames, and of requests that wait for a turn or for
+            room, of all connections; one that keeps most is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
         hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.
         sweep_interval_s: How often deadlines are looked at; each may be late by so much.

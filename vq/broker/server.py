@@ -6,14 +6,26 @@ until the end of the loop iteration and leave with one ``writelines``, and one s
 deadlines of all connections.
 
 Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
-does not read its answers, or its share of what the node has for all is used up (``shares``). TCP
-then stops the peer. So many requests are handled in one turn of the loop; what came beside them
-waits, unread if it can, for the next turns, and connections take turns at that.
+does not read its answers, or it uses much of what is used up for all (``shares``). TCP then stops
+the peer. So many requests are handled in one turn of the loop; what came beside them waits, unread
+if it can, for the next turns, and connections take turns at that.
+
+A request for which the node has no room waits, unhandled, until there is some:
+
+    request                          takes                    beyond the bound of the node
+    GET, FETCH                       a read                   is refused
+    PUT                              a request, its bytes     waits for room
+    others                           a request                waits for room
+    any of a member of the cluster   the same                 is handled
+    HELLO, PROVE                     nothing                  is handled
+
+So what nodes and operators need never waits behind PUTs, which may wait for just that.
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final, cast
 
 from vq.broker.admission import Admission
@@ -27,6 +39,7 @@ from vq.broker.shares import (
     WAITED_PER_TURN,
     Line,
     is_full,
+    is_much,
     shared,
 )
 from vq.broker.silence import Silence
@@ -42,7 +55,7 @@ from vq.remoting.connection import (
     ServerConnection,
     ServerIdentity,
 )
-from vq.remoting.format import READS
+from vq.remoting.format import READS, Command
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import Member, Proving
 from vq.remoting.messages import Header
@@ -63,14 +76,25 @@ LARGE_PART: Final = 4
 
 
 class _Later:
-    """What a peer has sent that waits for a turn: requests, and behind them bytes as they came."""
+    """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
 
-    __slots__ = ("events", "pieces", "size")
+    Requests, and behind them bytes as they came.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("begun", "events", "line", "pieces", "size")
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
         self.events: deque[Opened | Request | Closing] = deque()
         self.pieces: deque[bytes] = deque()
-        self.size = 0  # bytes of all, those of the events' piece included
+        self.size = 0  # bytes of all, those of the events' piece included, but for
+        self.begun = 0  # those of the first event that came before its piece
+
+    def cut(self, events: Sequence[Opened | Request | Closing], size: int) -> None:
+        """Take the requests that a piece of so many bytes has completed."""
+        self.events.extend(events)
+        if events and type(events[0]) is Request:
+            self.begun = max(0, len(events[0].body) - size)
 
 
 class BrokerSession(asyncio.Protocol):
@@ -146,30 +170,37 @@ class BrokerSession(asyncio.Protocol):
         server = self._server
         left = server.requests_left
         if left <= 0 or self._later is not None:
-            self._wait_for_turn((), data)
+            self._wait(server.line, (), data)
             return
         if left == REQUESTS_PER_TURN:
             server.turn.schedule()  # its end begins the next one
         events = self.connection.receive_data(data)
         server.requests_left = left - len(events)
-        if len(events) <= left:
-            self._handle(events)
-        else:
-            self._handle(events[:left])
-            if self._closing_since is None:
-                self._wait_for_turn(events[left:], data)
+        handled = self._handle(events if len(events) <= left else events[:left])
+        if handled < len(events) and self._closing_since is None:
+            line = server.held if handled < left else server.line
+            self._wait(line, events[handled:], data)
 
-    def _handle(self, events: Sequence[Opened | Request | Closing]) -> None:
-        """Have requests handled, then see whether to go on reading."""
+    def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
+        """Have requests handled while the node has room, then see whether to go on reading.
+
+        Returns:
+            How many were handled; there is no room for the next one.
+        """
         server = self._server
         handlers = server.handlers
         connection = self.connection
+        handled = len(events)
         for event in events:
             if type(event) is Request:
                 request_id = event.request_id
                 if request_id.command in READS:
-                    if server.reads_waiting >= server.reads_shared and is_full(
-                        server.reads_waiting, server.limits.reads_waiting_max, self.reads
+                    if (
+                        server.reads_waiting >= server.reads_shared
+                        and connection.member is None
+                        and is_full(
+                            server.reads_waiting, server.limits.reads_waiting_max, self.reads
+                        )
                     ):
                         self.reads += 1
                         server.reads_waiting += 1
@@ -178,6 +209,12 @@ class BrokerSession(asyncio.Protocol):
                     self.reads += 1
                     server.reads_waiting += 1
                 else:
+                    if (
+                        server.requests_waiting >= server.requests_shared
+                        or server.put_bytes >= server.put_bytes_shared
+                    ) and not self._has_room(event):
+                        handled = next(at for at, each in enumerate(events) if each is event)
+                        break
                     self.in_flight += 1
                     server.requests_waiting += 1
                 try:
@@ -187,7 +224,7 @@ class BrokerSession(asyncio.Protocol):
                     self.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
             elif type(event) is Closing:
                 self._close(event)
-                return
+                return len(events)
             elif type(event) is Opened:
                 self._opened(event)
         own = connection.data_to_send()
@@ -197,39 +234,68 @@ class BrokerSession(asyncio.Protocol):
         if (
             self.in_flight >= limits.requests_in_flight_max
             or self.put_bytes >= limits.put_bytes_in_flight_max
-            or (server.requests_waiting >= server.requests_shared and self._node_is_full())
-            or (server.put_bytes >= server.put_bytes_shared and self._node_is_full())
+            or (
+                (
+                    server.requests_waiting >= server.requests_shared
+                    or server.put_bytes >= server.put_bytes_shared
+                )
+                and self._uses_much()
+            )
         ):
             self._pause()
         pending = connection.pending_bytes
         if pending != self._gathered:
             self._count_gathered()
+        return handled
 
-    def _node_is_full(self) -> bool:
-        """Whether this connection may use no more of what the node has for all."""
+    def _has_room(self, request: Request) -> bool:
+        """Whether the node has room for what a request takes; see the module's text."""
         server, limits = self._server, self._server.limits
-        return is_full(
-            server.requests_waiting, limits.requests_waiting_max, self.in_flight
-        ) or is_full(server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes)
+        if self.connection.member is not None:
+            return True
+        if is_full(server.requests_waiting, limits.requests_waiting_max, self.in_flight):
+            return False
+        return request.request_id.command != Command.PUT or not is_full(
+            server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes + len(request.body)
+        )
+
+    def _uses_much(self) -> bool:
+        """Whether this connection uses much of what is used up, and would only bring more."""
+        server, limits = self._server, self._server.limits
+        return self.connection.member is None and (
+            (
+                server.requests_waiting >= server.requests_shared
+                and is_much(self.in_flight, limits.requests_waiting_max)
+            )
+            or (
+                server.put_bytes >= server.put_bytes_shared
+                and is_much(self.put_bytes, limits.put_bytes_waiting_max)
+            )
+        )
 
     def _count_gathered(self) -> None:
-        """Count what is kept of requests that are not whole, or wait for a turn."""
+        """Count what is kept of requests that are not whole, or wait for a turn or for room."""
         server = self._server
         later = self._later
-        kept = self.connection.pending_bytes + (0 if later is None else later.size)
+        kept = self.connection.pending_bytes
+        if later is not None:
+            kept += later.size + later.begun
         server.gathered_bytes += kept - self._gathered
         self._gathered = kept
         while server.gathered_bytes > server.limits.gathered_bytes_max:
             server.end_largest()
 
-    def _wait_for_turn(self, events: Sequence[Opened | Request | Closing], data: bytes) -> None:
-        """Keep requests and the ``data`` they are of, or data alone, for the next turns."""
+    def _wait(self, line: Line, events: Sequence[Opened | Request | Closing], data: bytes) -> None:
+        """Keep requests and the ``data`` they are of, or data alone; the connection joins a line.
+
+        If it is in a line already, it stays there.
+        """
         later = self._later
         if later is None:
-            later = self._later = _Later()
-            self._server.line.add(self)
+            later = self._later = _Later(line)
+            line.add(self)
         if events:
-            later.events.extend(events)
+            later.cut(events, len(data))
         else:
             later.pieces.append(data)
         later.size += len(data)
@@ -247,18 +313,27 @@ class BrokerSession(asyncio.Protocol):
             if len(piece) > PIECE_BYTES:
                 later.pieces.appendleft(piece[PIECE_BYTES:])
                 piece = piece[:PIECE_BYTES]
-            later.events.extend(self.connection.receive_data(piece))
-            cost = len(later.events) // CUT_PER_REQUEST
-        events = [later.events.popleft() for _ in range(min(count, len(later.events)))]
-        self._handle(events)
-        cost += len(events)
-        if self._later is None:  # it was ended
+            later.cut(self.connection.receive_data(piece), len(piece))
+            cost = max(1, len(later.events) // CUT_PER_REQUEST)
+        events = list(islice(later.events, count))
+        handled = self._handle(events)
+        cost += handled
+        if self._later is not later:  # it was ended
             return cost, False
-        if later.events:
-            return cost, True
-        later.size = sum(map(len, later.pieces))  # all of the piece of the events is handled
+        for _ in range(handled):
+            later.events.popleft()
+        if handled:
+            later.begun = 0
+        if not later.events:
+            later.size = sum(map(len, later.pieces))  # all of the piece of the events is handled
         self._count_gathered()
-        if later.pieces:
+        if self._later is not later:
+            return cost, False
+        if handled < len(events) and later.line is not self._server.held:
+            later.line = self._server.held
+            later.line.add(self)
+            return cost, False
+        if later.events or later.pieces:
             return cost, True
         self._later = None
         self.maybe_resume()
@@ -297,7 +372,7 @@ class BrokerSession(asyncio.Protocol):
 
     @property
     def gathered(self) -> int:
-        """Bytes kept for this session of requests that are not whole, or wait for a turn."""
+        """Bytes kept for this session of requests that are not whole, or not handled."""
         return self._gathered
 
     def stalled_s(self, now: float) -> float:
@@ -308,9 +383,10 @@ class BrokerSession(asyncio.Protocol):
         return self._silence.frame_for(pending, now)
 
     def count_put_bytes(self, change: int) -> None:
-        """See ``session.Session``; also counted once the connection has ended."""
-        self.put_bytes += change
-        self._server.put_bytes += change
+        """See ``session.Session``."""
+        if self.open:  # else they count no more
+            self.put_bytes += change
+            self._server.put_bytes += change
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
         """See ``session.Session``."""
@@ -423,8 +499,11 @@ class BrokerSession(asyncio.Protocol):
         server.requests_waiting -= self.in_flight
         server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
-        self.in_flight = self.reads = self._gathered = 0
-        self._later = None
+        server.put_bytes -= self.put_bytes
+        self.in_flight = self.reads = self._gathered = self.put_bytes = 0
+        if self._later is not None:
+            self._later.line.discard(self)
+            self._later = None
         self._outgoing.forget()
         for waiting in list(self.waiting):
             waiting.cancel()
@@ -472,7 +551,7 @@ class BrokerSession(asyncio.Protocol):
             and not transport.is_closing()
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
-            and not self._node_is_full()
+            and not self._uses_much()
         ):
             self._paused = False
             self._server.paused.pop(self, None)
@@ -490,12 +569,12 @@ class Server:
         requests_waiting: Requests of all sessions without an answer, reads not counted.
         reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
             and so never make a connection pause.
-        put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
-            ``session.Session``.
+        put_bytes: Bytes of PUTs of all sessions that wait; see ``session.Session``.
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
-            for a turn of the loop.
+            for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.
         line: The sessions whose requests wait for a turn.
+        held: The sessions whose next request waits until the node has room for it.
         requests_shared, reads_shared, put_bytes_shared: From here on, only sessions with few of
             them get more; see ``shares``.
         lingering: Ended connections whose peers still have time to read the reason.
@@ -527,6 +606,7 @@ class Server:
         self.gathered_bytes = 0
         self.requests_left = REQUESTS_PER_TURN
         self.line = Line()
+        self.held = Line()
         self.requests_shared = shared(limits.requests_waiting_max)
         self.reads_shared = shared(limits.reads_waiting_max)
         self.put_bytes_shared = shared(limits.put_bytes_waiting_max)
@@ -567,7 +647,12 @@ class Server:
     def _begin_turn(self) -> None:
         """Begin the next turn: have requests handled that waited for it."""
         self.requests_left = REQUESTS_PER_TURN
-        if self.line:
+        if self.held.addresses:
+            taken = self.held.take(WAITED_PER_TURN // 2)
+            if taken:  # else the room comes with an answer, which ends a turn, or with a sweep
+                self.requests_left -= taken
+                self.turn.schedule()
+        if self.line.addresses:
             self.requests_left -= WAITED_PER_TURN
             self.turn.schedule()
             self.line.take(WAITED_PER_TURN)
@@ -637,6 +722,8 @@ class Server:
             session.sweep(now)
         for session in list(self.paused):
             session.maybe_resume()
+        if self.held.addresses:
+            self.turn.schedule()
         if self._bad_peers:
             (address, count), *others = self._bad_peers.most_common()
             logger.warning(

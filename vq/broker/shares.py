@@ -6,13 +6,17 @@ may have (``per_address_max``), each with little, fit into that quarter.
 
 Example, with a bound of 65 536 requests that wait:
 
-    requests that wait     a connection with 16 of them or more    with fewer
-    below 49 152           is read                                 is read
-    up to 65 536           is not read                             is read
-    65 536                 is not read                             is not read
+    requests that wait     the next of a connection     of one with fewer
+                           with 16 of them or more
+    below 49 152           is handled                   is handled
+    up to 65 536           waits                        is handled
+    65 536                 waits                        waits
+
+What a request brings counts as its connection's: who has no bytes of sends that wait, and sends
+many at once, does not use little of them.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Final, Protocol
 
 from vq.limits import KIB
@@ -41,9 +45,14 @@ def shared(bound: int) -> int:
     return bound - bound // KEPT_PART
 
 
+def is_much(own: int, bound: int) -> bool:
+    """Whether so much of a bound is not little."""
+    return own >= max(1, bound // LITTLE_PART)
+
+
 def is_full(used: int, bound: int, own: int) -> bool:
-    """Whether a connection that uses ``own`` of what all use may use no more."""
-    return used >= bound or (used >= shared(bound) and own >= max(1, bound // LITTLE_PART))
+    """Whether a connection may use no more; it uses ``own``, of what all use, or comes to it."""
+    return used >= bound or (used >= shared(bound) and is_much(own, bound))
 
 
 class Waiting(Protocol):
@@ -65,26 +74,41 @@ class Line:
 
     Example: A sends thousands of requests over each of two connections, then B sends one. It is
     handled behind one slice of A's first connection.
+
+    Attributes:
+        addresses: The connections of each address that has some, in the order of their turns.
     """
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[str, deque[Waiting]] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._addresses)
+        self.addresses: OrderedDict[str, OrderedDict[Waiting, None]] = OrderedDict()
 
     def add(self, peer: Waiting) -> None:
-        """Append a connection, once until ``take`` has told it that none of its requests waits."""
-        self._addresses.setdefault(peer.address, deque()).append(peer)
+        """Append a connection."""
+        self.addresses.setdefault(peer.address, OrderedDict())[peer] = None
 
-    def take(self, count: int) -> None:
-        """Have some ``count`` requests handled."""
-        while count > 0 and self._addresses:
-            address, line = self._addresses.popitem(last=False)
-            peer = line.popleft()
-            taken, more = peer.take_turn(min(SLICE, count))
-            count -= max(1, taken)
+    def discard(self, peer: Waiting) -> None:
+        """Remove a connection, if it is here."""
+        line = self.addresses.get(peer.address)
+        if line is not None:
+            line.pop(peer, None)
+            if not line:
+                del self.addresses[peer.address]
+
+    def take(self, count: int) -> int:
+        """Have some ``count`` requests handled; return how many turns of a request that took.
+
+        A connection none of whose requests could be handled costs as much as one's slice.
+        """
+        left = count
+        handled = 0
+        while left > 0 and self.addresses:
+            address, line = next(iter(self.addresses.items()))
+            self.addresses.move_to_end(address)
+            peer = next(iter(line))
+            self.discard(peer)
+            taken, more = peer.take_turn(min(SLICE, left))
+            left -= taken or SLICE
+            handled += taken
             if more:
-                line.append(peer)
-            if line:
-                self._addresses[address] = line
+                self.add(peer)
+        return handled

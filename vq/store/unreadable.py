@@ -80,7 +80,7 @@ def first_unreadable(
         if sound > position:
             position = sound
             continue
-        end = position + bytes_needed(data[position:])
+        end = position + bytes_needed(data[position : position + RECORD_HEADER_BYTES])
         why = why_unreadable(data[position:end], begin + position)
         if why and begin + end > offset:
             return begin + position, begin + end, why

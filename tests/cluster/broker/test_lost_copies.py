@@ -14,7 +14,10 @@ from support.waiting import until
 
 from vq.blocking.producer import _SEND_SYNC_S
 from vq.broker.catching_up import LAG_MAX_S
+from vq.broker.config import ConnectionLimits
 from vq.broker.insync_set import InSyncSet
+from vq.broker.node import BrokerNode
+from vq.limits import MIB
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,8 +46,12 @@ async def three(cluster: MemoryCluster) -> NodePair:
 
 async def kill(three: NodePair, name: str) -> None:
     """Kill the process of a node: its machine lives, and answers for it."""
-    cluster, key = three.cluster, f"b1-{name}"
-    await three.nodes.pop(name)._tasks.close()
+    await kill_in(three.cluster, f"b1-{name}", three.nodes.pop(name))
+
+
+async def kill_in(cluster: MemoryCluster, key: str, node: BrokerNode) -> None:
+    """Kill the process of a node of a cluster."""
+    await node._tasks.close()
     cluster.ensemble.crash(cluster.coordinators[key])
     cluster.network.kill(key)
 
@@ -121,3 +128,71 @@ async def test_a_master_that_stood_still_takes_no_copy_for_silent(three: NodePai
     await sent
     client.close()
     assert role.insync == {"n2", "n3"}
+
+
+@pytest.mark.parametrize("min_insync", [1, 2])
+async def test_a_burst_of_sends_keeps_no_copy_from_confirming_them(
+    cluster: MemoryCluster, min_insync: int
+) -> None:
+    """What waits for the copies fills the bytes of sends. The copies are not read any more then."""
+    limits = ConnectionLimits(put_bytes_waiting_max=8 * MIB)
+    master = await cluster.start(connections=limits)
+    await cluster.create_topic("t", partitions=4, min_insync=min_insync)
+    await until(lambda: len(master._partitions.channels) == 4)
+    await cluster.start(node="n2", connections=limits)
+    if min_insync == 1:
+        first = await Client.connect(cluster.network, master.address)
+        await first.put("t", 0, [message(b"first")])
+    await until(lambda: master._context.role.named == 2)
+    clients = [await Client.connect(cluster.network, master.address) for _ in range(24)]
+    sent = [
+        each.send_put("t", number % 4, [message(b"x" * 1_000_000)])
+        for number, each in enumerate(clients)
+    ]
+    done, _ = await asyncio.wait(sent, timeout=60.0)
+    for each in clients:
+        each.close()
+    await asyncio.sleep(600.0)  # all producers have gone
+    for future in sent:
+        assert future.done()
+        future.exception()
+    assert (len(done), master._context.role.named, master._server.put_bytes) == (24, 2, 0)
+
+
+async def test_many_sends_keep_no_copy_from_confirming_them(cluster: MemoryCluster) -> None:
+    """Nor do requests, of which one piece holds many, and a copy that comes again proves itself."""
+    limits = ConnectionLimits(requests_waiting_max=64)
+    master = await cluster.start(connections=limits)
+    await cluster.create_topic("t", min_insync=2)
+    await until(lambda: len(master._partitions.channels) == 1)
+    await cluster.start(node="n2", connections=limits)
+    await until(lambda: master._context.role.named == 2)
+    clients = [await Client.connect(cluster.network, master.address) for _ in range(12)]
+    sent = [each.send_put("t", 0, [message(b"x", n)]) for each in clients for n in range(20)]
+    cluster.network.reset_connections("b1-n2")
+    done, _ = await asyncio.wait(sent, timeout=60.0)
+    assert (len(done), master._context.role.named) == (len(sent), 2)
+
+
+async def test_sends_whose_clients_have_gone_use_no_room(cluster: MemoryCluster) -> None:
+    """They wait for a copy that is gone, too. Those of other topics are taken."""
+    limits = ConnectionLimits(put_bytes_waiting_max=8 * MIB)
+    master = await cluster.start(connections=limits)
+    await cluster.create_topic("t", min_insync=2)
+    await cluster.create_topic("alone", min_insync=1)
+    await until(lambda: len(master._partitions.channels) == 2)
+    copy = await cluster.start(node="n2", connections=limits)
+    await until(lambda: master._context.role.named == 2)
+    await kill_in(cluster, "b1-n2", copy)
+    clients = [await Client.connect(cluster.network, master.address) for _ in range(12)]
+    for each in clients:
+        each.send_put("t", 0, [message(b"x" * 1_000_000)])
+    await until(lambda: bool(master._server.held.addresses))
+    for each in clients:
+        each.close()
+    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master._server.put_bytes == 0)
+    client = await Client.connect(cluster.network, master.address)
+    for _ in range(2):
+        await client.put("alone", 0, [message(b"y" * 1_000_000)])
+    client.close()

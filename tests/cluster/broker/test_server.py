@@ -14,6 +14,7 @@ from vq.broker import server as server_module
 from vq.broker.channel import Channel
 from vq.broker.config import ConnectionLimits
 from vq.errors import Busy, InternalError, UnknownTopic, VqError
+from vq.limits import MIB
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
@@ -286,10 +287,10 @@ async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):
     )
     for raw in raws:
         raw.transport.write(HELLO + pings)
-    await until(lambda: server.line)
+    await until(lambda: server.line.addresses)
     for raw in raws:
         raw.transport.abort()
-    await until(lambda: not server.sessions and not server.line)
+    await until(lambda: not server.sessions and not server.line.addresses)
     assert (server.gathered_bytes, server.requests_waiting) == (0, 0)
 
 
@@ -400,11 +401,102 @@ async def test_bodies_of_all_connections_share_a_budget(cluster):
     for client in clients:
         waiting += await _send_bodies(client, "nowhere", 5)
     await until(lambda: server.paused)
-    assert 10_000 <= server.put_bytes < 10_000 + 8 * 1_100
+    await until(lambda: len(server.paused) == 7)  # the first one sends no more
+    assert 7_500 <= server.put_bytes < 7_500 + 1_100  # one request goes beyond, not one of each
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
     await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert server.put_bytes == 0
     await until(lambda: not server.paused)
+
+
+@pytest.mark.parametrize("ask", ["put", "offsets"])
+async def test_large_bodies_of_many_connections_leave_room_for_those_that_send_little(cluster, ask):
+    """A quarter of the bytes is kept for who uses little of it: one large PUT is not little."""
+    node, server = await _strict(cluster, put_bytes_waiting_max=8 * MIB)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    friend = await Client.connect(cluster.network, node.address)
+    await friend.put("t", 0, [message(b"before")])
+    greedy = [await Client.connect(cluster.network, node.address) for _ in range(12)]
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    waiting = [each.send_put("nowhere", 0, [message(b"x" * 1_000_000)]) for each in greedy]
+    await until(lambda: len(server.paused) >= 6)
+    async with asyncio.timeout(5.0):
+        for _ in range(2):  # the first one finds out that the node is full
+            if ask == "put":
+                await friend.put("t", 0, [message(b"little")])
+            else:
+                await friend.offsets("t", 0)
+    assert not any(each.done() for each in waiting)
+
+
+async def test_requests_that_come_together_do_not_fill_what_is_kept(cluster):
+    """Each piece of what a peer has sent holds many: the bound is looked at before each of them."""
+    node, server = await _strict(cluster, requests_waiting_max=64)
+    await cluster.create_topic("t", partitions=2)
+    await until(lambda: len(node._partitions.channels) == 2)
+    friend = await Client.connect(cluster.network, node.address)
+    await friend.put("t", 1, [message(b"before")])
+    greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
+    cluster.flushers["b1"].held = True
+    waiting = [each.send_put("t", 0, [message(b"x", n)]) for each in greedy for n in range(40)]
+    await until(lambda: server.held.addresses)
+    async with asyncio.timeout(5.0):
+        for _ in range(2):
+            await friend.offsets("t", 1)
+    assert server.requests_waiting <= 48 + 4  # one of each is little
+    cluster.flushers["b1"].release()
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
+        decode_reply(frame)
+    assert (server.requests_waiting, server.gathered_bytes) == (0, 0)
+    await until(lambda: not server.paused and not server.held.addresses)
+
+
+async def test_members_of_the_cluster_need_no_room(cluster):
+    """Nodes and operators' commands prove themselves and are served, whatever waits."""
+    node, server = await _strict(cluster, requests_waiting_max=16)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(16)]
+    await clients[0].put("t", 0, [message(b"before")])
+    cluster.flushers["b1"].held = True
+    waiting = [each.send_put("t", 0, [message(b"x")]) for each in clients]
+    await until(lambda: server.requests_waiting == 16)
+    anyone = await Client.connect(cluster.network, node.address)
+    asked = asyncio.ensure_future(anyone.offsets("t", 0))
+    await until(lambda: server.held.addresses)
+    async with asyncio.timeout(5.0):
+        operator = await cluster.prove(await Client.connect(cluster.network, node.address))
+        for _ in range(2):
+            await operator.status()
+    assert not asked.done()
+    cluster.flushers["b1"].release()
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
+        decode_reply(frame)
+    await asyncio.wait_for(asked, WAIT_S)
+
+
+async def test_requests_that_wait_for_room_share_a_budget(cluster):
+    """They are kept whole, and count like incomplete frames; a large one counts all its bytes."""
+    node, server = await _strict(
+        cluster, put_bytes_waiting_max=840_000, gathered_bytes_max=1_260_000
+    )
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    greedy = [await Client.connect(cluster.network, node.address) for _ in range(12)]
+    for number, each in enumerate(greedy, start=1):
+        each.send_put("nowhere", 0, [message(b"x" * 400_000)])
+        kept = min(number, 5) * 400_000
+        await until(lambda kept=kept: server.put_bytes + server.gathered_bytes >= kept)
+        await until(
+            lambda number=number: sum(each.closed.is_set() for each in greedy) == max(0, number - 5)
+        )
+    assert 800_000 <= server.put_bytes < 840_000
+    assert 1_200_000 <= server.gathered_bytes <= 1_260_000
+    for each in greedy:
+        each.close()
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    await until(lambda: (server.put_bytes, server.gathered_bytes) == (0, 0))
+    assert not server.held.addresses
 
 
 async def test_bodies_that_wait_go_with_their_connection(cluster):

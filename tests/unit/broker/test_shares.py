@@ -60,6 +60,49 @@ def test_addresses_take_turns_and_so_do_the_connections_of_one() -> None:
     line.take(4 * SLICE)
     assert turns[:4] == [(first, SLICE), (single, 1), (second, SLICE), (first, SLICE)]
     assert sum(count for _, count in turns) == 4 * SLICE
-    while line:
+    while line.addresses:
         line.take(100)
     assert first.requests == second.requests == 0
+
+
+def test_who_joins_during_the_turn_of_a_neighbour_has_its_turn() -> None:
+    """Also when both are of one address, and the neighbour was the only one of it."""
+    line = Line()
+    turns: list[Peer] = []
+
+    def join(peer: Peer, _: int) -> None:
+        turns.append(peer)
+        if peer is first and len(turns) == 1:
+            line.add(second)
+
+    first, second = Peer("A", 2 * SLICE, join), Peer("A", 1, join)
+    line.add(first)
+    assert line.take(100) == 2 * SLICE + 1
+    assert turns == [first, second, first]
+    assert not line.addresses
+
+
+def test_who_has_left_has_no_turn() -> None:
+    line = Line()
+    first, second = (Peer("A", 1, lambda *_: None) for _ in range(2))
+    line.add(first)
+    line.add(second)
+    line.discard(first)
+    assert line.take(100) == 1
+    line.discard(second)
+    assert (first.requests, second.requests, bool(line.addresses)) == (1, 0, False)
+
+
+def test_looking_at_those_that_must_go_on_waiting_has_a_bound() -> None:
+    line = Line()
+    looks: list[Peer] = []
+
+    class Stuck(Peer):
+        def take_turn(self, count: int) -> tuple[int, bool]:
+            looks.append(self)
+            return 0, True
+
+    for number in range(1_000):
+        line.add(Stuck(f"A{number}", 1, lambda *_: None))
+    assert line.take(128) == 0
+    assert len(looks) == 128 // SLICE

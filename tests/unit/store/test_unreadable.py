@@ -1,11 +1,15 @@
 """Records that no reader can read, though their batch is what was sent."""
 
+from typing import Any, SupportsIndex
+from unittest.mock import Mock
+
 import pytest
+from support.batches import batch
 
 from vq.store.compression import compress
 from vq.store.format import COMPRESSION_ZLIB
 from vq.store.record import encode_record
-from vq.store.unreadable import why_unreadable
+from vq.store.unreadable import first_unreadable, why_unreadable
 
 GOOD = encode_record(1, b"good")
 
@@ -37,3 +41,27 @@ def test_it_is_told_why_a_record_cannot_be_read(record: bytes) -> None:
 )
 def test_a_record_that_can_be_read_is_passed(record: bytes) -> None:
     assert why_unreadable(record, 100) == ""
+
+
+class Counted(bytes):
+    """Bytes that count how many of them were copied."""
+
+    copied = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
+        part = super().__getitem__(key)
+        if isinstance(part, bytes):
+            self.copied += len(part)
+        return part
+
+
+def test_a_batch_of_bad_records_is_looked_through_once() -> None:
+    """Each costs as much as it is long, however many follow it."""
+    bad = wrong_checksum(encode_record(2, b"x" * 100))
+    data = Counted(batch([bad] * 1_000))
+    last = len(data) - len(bad)
+    file = Mock(pread=lambda at, size: data if at == 0 and size == len(data) else data[at:][:size])
+    found = first_unreadable(file, 0, 0, last)
+    assert found is not None
+    assert found[:2] == (last, len(data))
+    assert data.copied < 3 * len(data)
