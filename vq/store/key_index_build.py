@@ -13,7 +13,7 @@ from vq.store.batches import read_batches
 from vq.store.disk import Disk, File
 from vq.store.format import TEMPORARY_SUFFIX
 from vq.store.key_index import KeyIndexBuilder
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 __all__ = ["KeyIndexBuild", "write_key_index"]
 

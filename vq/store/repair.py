@@ -54,8 +54,9 @@ from vq.store.format import (
 from vq.store.framing import check_frames
 from vq.store.long_file import LongFile
 from vq.store.offset_index import OffsetIndex
+from vq.store.piece import Piece
 from vq.store.scan import LogFacts, verify
-from vq.store.scrub import Damage, Piece, Scrub
+from vq.store.scrub import Damage, Scrub
 
 __all__ = [
     "NewBlock",
