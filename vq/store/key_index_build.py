@@ -10,8 +10,7 @@ from typing import Final
 from vq.errors import CorruptData
 from vq.limits import KIB
 from vq.store.batches import read_batches
-from vq.store.disk import Disk, File
-from vq.store.format import TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk, File
 from vq.store.key_index import KeyIndexBuilder
 from vq.store.piece import Piece
 

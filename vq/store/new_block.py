@@ -5,8 +5,7 @@ Not in here: where its bytes come from (``archive_writer``, the brokers' repair)
 
 from pathlib import Path
 
-from vq.store.disk import Disk
-from vq.store.format import TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.long_file import LongFile
 
 __all__ = ["NewBlock"]

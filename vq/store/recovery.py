@@ -47,7 +47,7 @@ from vq.store.archive import Archive
 from vq.store.block import Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
-from vq.store.disk import Disk
+from vq.store.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.format import (
     ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
@@ -57,7 +57,6 @@ from vq.store.format import (
     INDEX_SUFFIX,
     KEYS_SUFFIX,
     OFFSET_DIGITS,
-    TEMPORARY_SUFFIX,
     block_name,
     parse_block_name,
 )
