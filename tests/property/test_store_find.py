@@ -13,8 +13,8 @@ from vq.store.batches import intact_batches
 from vq.store.format import keys_name
 from vq.store.key_index import KeyIndex, KeyIndexBuilder, Probe
 from vq.store.key_index_build import KeyIndexBuild, write_key_index
+from vq.store.piece import Piece
 from vq.store.record import Properties, encode_properties, encode_record
-from vq.store.scrub import Piece
 from vq.store.search import Search
 from vq.store.wanted import Wanted, matches
 

@@ -17,7 +17,7 @@ from vq.broker.context import Place
 from vq.broker.data_disk import DataDisk
 from vq.broker.disk_looks import SILENT_S
 from vq.broker.disk_watch import DiskLevel
-from vq.broker.load import FlushMeter
+from vq.broker.flush_meter import FlushMeter
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner
 from vq.broker.storer import Storer

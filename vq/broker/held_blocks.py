@@ -25,7 +25,7 @@ from vq.store.block import Block
 from vq.store.block_facts import BlockFacts, read_facts, read_first_ms
 from vq.store.disk import Disk
 from vq.store.log import Log
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 logger = get_logger(__name__)
 

@@ -25,7 +25,7 @@ from vq.store.format import keys_name
 from vq.store.key_index import covers
 from vq.store.key_index_build import KeyIndexBuild, write_key_index
 from vq.store.log import Log
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 logger = get_logger(__name__)
 

@@ -33,6 +33,7 @@ from vq.broker.doubt import Doubt
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.finding import Finder
+from vq.broker.flush_meter import FlushMeter
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
@@ -41,7 +42,7 @@ from vq.broker.histogram import Histogram
 from vq.broker.insync_set import TICK_S, InSyncSet
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
-from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
+from vq.broker.load import LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
 from vq.broker.mastership import Mastership
 from vq.broker.membership import Membership

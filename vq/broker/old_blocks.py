@@ -15,8 +15,8 @@ from vq.store.block import Block
 from vq.store.block_facts import read_first_ms
 from vq.store.disk import Disk
 from vq.store.log import Log
+from vq.store.piece import Piece
 from vq.store.retention import Kept
-from vq.store.scrub import Piece
 
 __all__ = [
     "ahead_ms_of",

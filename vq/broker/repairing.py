@@ -46,14 +46,14 @@ from vq.store.archive import ArchiveFiles, joined
 from vq.store.block import Block
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
+from vq.store.new_block import NewBlock
 from vq.store.repair import (
-    NewBlock,
     batch_before,
     check_intact,
     find_damage,
-    put_back,
     read_intact,
 )
+from vq.store.repair_file import put_back
 from vq.store.scrub import Damage
 
 logger = get_logger(__name__)

@@ -26,7 +26,8 @@ from vq.store.archive import joined, place_of
 from vq.store.archived_file import stored_length
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
-from vq.store.scrub import Damage, Piece, Scrub
+from vq.store.piece import Piece
+from vq.store.scrub import Damage, Scrub
 
 logger = get_logger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from vq.coordination import groups
 from vq.coordination.claims import fence_claims
 from vq.coordination.coordinator import Check, Coordinator, NoNode, Set
-from vq.coordination.removal import remove_below
+from vq.coordination.subtree import remove_below
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Owner
 from vq.errors import CoordinationError, InvalidState

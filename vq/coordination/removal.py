@@ -5,28 +5,22 @@ with the last step. So a client that was suspended meanwhile removes nothing of 
 the same name.
 """
 
-from collections.abc import Sequence
-from typing import Final
-
 from vq.coordination.claims import fence_claims
 from vq.coordination.coordinator import (
     Check,
-    ConnectionLost,
     Coordinator,
     Delete,
     NoNode,
     NotEmpty,
 )
 from vq.coordination.paths import CONSUMERS
-from vq.coordination.reading import children_or_none, gather_all
+from vq.coordination.reading import children_or_none
+from vq.coordination.subtree import check_fence, remove_below
 from vq.coordination.update import Plan, apply_plan
 from vq.coordination.values.consumers import CommittedOffset, Owner
 from vq.coordination.values.partitions import Partition
 from vq.coordination.values.topics import Topic
 from vq.errors import CoordinationError
-
-#: Nodes removed by one ``multi``.
-STEP_NODES: Final = 500
 
 
 async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> None:
@@ -48,44 +42,12 @@ async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> 
             raise
 
 
-async def remove_below(coordinator: Coordinator, path: str, fence: Check) -> None:
-    """Remove a node and all below it; a missing one is no error.
-
-    Raises:
-        NoNode: The fence is gone; another client has removed the topic.
-    """
-    names = await children_or_none(coordinator, path)
-    for start in range(0, len(names), STEP_NODES):
-        await _remove_children(coordinator, path, names[start : start + STEP_NODES], fence)
-
-    async def plan(_: CoordinationError | None) -> Plan[None]:
-        await _check(coordinator, fence)
-        stat = await coordinator.exists(path)
-        return Plan([] if stat is None else [fence, Delete(path)], None)
-
-    try:
-        await apply_plan(coordinator, plan, what=path)
-    except NotEmpty:  # another client created a node below it meanwhile
-        await remove_below(coordinator, path, fence)
-
-
-async def _remove_children(
-    coordinator: Coordinator, path: str, names: Sequence[str], fence: Check
-) -> None:
-    """Remove nodes with one call; each alone if one of them is missing or has nodes below it."""
-    try:
-        await coordinator.multi([fence, *(Delete(f"{path}/{name}") for name in names)])
-    except (NoNode, NotEmpty, ConnectionLost):
-        await _check(coordinator, fence)
-        await gather_all(remove_below(coordinator, f"{path}/{name}", fence) for name in names)
-
-
 async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> None:
     """Remove the topic's node together with the fence."""
     path = Topic.path(name)
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
-        await _check(coordinator, fence)
+        await check_fence(coordinator, fence)
         return Plan([Delete(fence.path), Delete(path)], None)
 
     try:
@@ -95,8 +57,3 @@ async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> Non
             if f"{path}/{each}" != fence.path:
                 await remove_below(coordinator, f"{path}/{each}", fence)
         await apply_plan(coordinator, plan, what=path)
-
-
-async def _check(coordinator: Coordinator, fence: Check) -> None:
-    if await coordinator.exists(fence.path) is None:
-        raise NoNode(fence.path)

@@ -26,8 +26,7 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.log_lines import get_logger
 from vq.store.archive import owner_of
 from vq.store.checked_text import decode_text, encode_text
-from vq.store.disk import Disk
-from vq.store.format import TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk
 
 __all__ = ["ARCHIVES_NAME", "ArchiveOwner"]
 

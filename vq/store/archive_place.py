@@ -19,12 +19,11 @@ from vq.extras import install_command
 from vq.log_lines import get_logger
 from vq.store.archive import STUB_VERSION, ArchiveFiles, Stub, joined, place_of
 from vq.store.checked_text import decode_text, encode_text
-from vq.store.disk import FILE_MODE, Disk
+from vq.store.disk import FILE_MODE, TEMPORARY_SUFFIX, Disk
 from vq.store.format import (
     ARCHIVE_SUFFIX,
     DAMAGED_MARK,
     DISCARD_SUFFIX,
-    TEMPORARY_SUFFIX,
     UPLOAD_SUFFIX,
 )
 from vq.store.long_file import LongFile

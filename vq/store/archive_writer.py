@@ -39,8 +39,8 @@ from vq.store.archive_place import ZipReader, ZipWriter, new_zip, open_zip
 from vq.store.archived_file import inflate, read_stub
 from vq.store.disk import Disk, File
 from vq.store.format import BATCH_ON_DISK_BYTES_MAX, CONTROL_BYTES, BatchHeader, decode_control
+from vq.store.new_block import NewBlock
 from vq.store.offset_index import OffsetIndex
-from vq.store.repair import NewBlock
 from vq.store.scan import LogFacts, verify
 from vq.store.zip_format import Member, directory, header
 

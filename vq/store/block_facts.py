@@ -10,7 +10,7 @@ from vq.errors import CorruptData
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, INDEX_SUFFIX, BatchHeader, decode_control
 from vq.store.offset_index import OffsetIndex
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 __all__ = ["BlockFacts", "read_facts", "read_first_ms"]
 

@@ -39,8 +39,8 @@ from vq.store.begun import BegunLogs
 from vq.store.block import PASSING_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
-from vq.store.disk import Disk, Lock
-from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk, Lock
+from vq.store.format import CHECKPOINT_NAME
 from vq.store.identity import IDENTITY_NAME, LOCK_NAME, Identity, check_identity, check_there
 from vq.store.unflushed import Unflushed
 

@@ -20,12 +20,14 @@ from typing import Final, Protocol
 
 from vq.errors import DirectoryRefused
 from vq.store.file_system import FileSystem, FileSystems, birth
-from vq.store.format import TEMPORARY_SUFFIX
 from vq.store.unlinked import UnlinkedFiles
 
-__all__ = ["Buffer", "Disk", "File", "Lock", "Readable", "RealDisk", "RealFile"]
+__all__ = ["TEMPORARY_SUFFIX", "Buffer", "Disk", "File", "Lock", "Readable", "RealDisk", "RealFile"]
 
 Buffer = bytes | bytearray | memoryview
+
+#: What the name of a file ends in until the file is whole. Whoever finds one at a start removes it.
+TEMPORARY_SUFFIX: Final = ".tmp"
 
 #: Only the broker's user and its group (backup, metrics) may read messages.
 FILE_MODE: Final = 0o640

@@ -184,7 +184,6 @@ ARCHIVE_SUFFIX: Final = ".archive"
 ZIP_SUFFIX: Final = ".zip"
 DISCARD_SUFFIX: Final = ".discard"
 UPLOAD_SUFFIX: Final = ".upload"
-TEMPORARY_SUFFIX: Final = ".tmp"
 CHECKPOINT_NAME: Final = "checkpoint"
 OFFSET_DIGITS: Final = 16
 OFFSET_MAX: Final = 10**OFFSET_DIGITS - 1

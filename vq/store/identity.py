@@ -25,8 +25,8 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.log_lines import get_logger
 from vq.store.block import FULL_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
-from vq.store.disk import Disk
-from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk
+from vq.store.format import FORMAT_VERSION
 
 __all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity", "check_there"]
 

@@ -10,10 +10,9 @@ from typing import Final
 from vq.errors import CorruptData
 from vq.limits import KIB
 from vq.store.batches import read_batches
-from vq.store.disk import Disk, File
-from vq.store.format import TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX, Disk, File
 from vq.store.key_index import KeyIndexBuilder
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 __all__ = ["KeyIndexBuild", "write_key_index"]
 

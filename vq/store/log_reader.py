@@ -16,7 +16,7 @@ from vq.store.blocks import Blocks
 from vq.store.log_config import LogState, partition_of
 from vq.store.log_status import LogStatus
 from vq.store.lookup import EpochEnd
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 __all__ = ["LogReader"]
 

@@ -1,6 +1,6 @@
 """A large file that is written from front to back beside the logs, and flushed in steps.
 
-In here: how much may be unflushed. Not in here: what is written (``archive_place``, ``repair``).
+In here: how much may be unflushed. Not in here: what is written (``archive_place``, ``new_block``).
 
 A flush of another file on the same disk waits for one that is under way. On a disk that writes
 2.5 GB/s, an ``fdatasync`` of a log took up to 54 ms beside one flush of 128 MiB, and 10 ms beside

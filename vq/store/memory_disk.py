@@ -14,9 +14,8 @@ from pathlib import Path, PurePath
 from typing import Final, Protocol
 
 from vq.errors import DirectoryRefused
-from vq.store.disk import Buffer
+from vq.store.disk import TEMPORARY_SUFFIX, Buffer
 from vq.store.file_system import FileSystem
-from vq.store.format import TEMPORARY_SUFFIX
 
 __all__ = [
     "Chance",

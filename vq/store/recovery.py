@@ -2,8 +2,8 @@
 
 The passes of ``recover``:
 
-1. Remove leftovers of interrupted writes, finish repairs (``repair``), read the checkpoint, list
-   the blocks.
+1. Remove leftovers of interrupted writes, finish repairs (``repair_file``), read the checkpoint,
+   list the blocks.
 2. Finish an interrupted retention; find out which files hold the blocks (``holdings``); compare the
    blocks with the checkpoint's manifest; compare those before the checkpoint with each other by
    name and length (their bytes were verified before the checkpoint was written).
@@ -47,7 +47,7 @@ from vq.store.archive import Archive
 from vq.store.block import Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
-from vq.store.disk import Disk
+from vq.store.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.format import (
     ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
@@ -57,7 +57,6 @@ from vq.store.format import (
     INDEX_SUFFIX,
     KEYS_SUFFIX,
     OFFSET_DIGITS,
-    TEMPORARY_SUFFIX,
     block_name,
     parse_block_name,
 )
@@ -65,7 +64,7 @@ from vq.store.holdings import Holdings
 from vq.store.missing import NAMED_MAX, missing_ranges, missing_text
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
-from vq.store.repair import finish_repairs
+from vq.store.repair_file import finish_repairs
 from vq.store.scan import Behind, LogFacts, is_zero, look_behind, verify
 
 __all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]

@@ -2,35 +2,12 @@
 
     read_intact ──▶ network ──▶ check_intact ──▶ put_back ──▶ the block
 
-``put_back`` replaces whole batches of one block, in steps after each of which a crash may come:
-
-1. The damaged bytes go to a file of their own, ``<offset>.damaged``.
-2. The intact ones go to ``<offset>.repair``.
-3. They are written to the block and made durable.
-4. ``<offset>.repair`` is deleted.
-
-Before step 2 is done the log has its old bytes. Behind it, recovery does steps 3 and 4 again
-(``finish_repairs``). A block whose file is gone is written beside and renamed (``NewBlock``).
-
-A ``.repair`` file:
-
-    | at | size | field                                     |
-    |  0 |  4   | magic "vqrp"                              |
-    |  4 |  4   | version, 1                                |
-    |  8 |  8   | start offset of the block                 |
-    | 16 |  8   | offset of the first byte                  |
-    | 24 |      | whole batches                             |
-    | .. |  4   | CRC-32C of everything before              |
-
-A ``.damaged`` file has the bytes as they were; retention does not delete it.
+``put_back`` and a crash within it: ``repair_file``. A block whose file is gone is written anew
+(``new_block``).
 """
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-import google_crc32c
 
 from vq.errors import CorruptData
 from vq.store.archive import ArchiveFiles
@@ -43,42 +20,24 @@ from vq.store.format import (
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CONTROL_BYTES,
-    DAMAGED_MARK,
     DROPPED_SUFFIX,
-    OFFSET_DIGITS,
-    TEMPORARY_SUFFIX,
     BatchHeader,
     block_name,
     decode_control,
     parse_name,
 )
 from vq.store.framing import check_frames
-from vq.store.long_file import LongFile
 from vq.store.offset_index import OffsetIndex
+from vq.store.piece import Piece
 from vq.store.scan import LogFacts, verify
-from vq.store.scrub import Damage, Piece, Scrub
+from vq.store.scrub import Damage, Scrub
 
 __all__ = [
-    "NewBlock",
     "batch_before",
     "check_intact",
     "find_damage",
-    "finish_repairs",
-    "put_back",
     "read_intact",
 ]
-
-REPAIR_SUFFIX: Final = ".repair"
-_MAGIC: Final = b"vqrp"
-_VERSION: Final = 1
-_HEAD: Final = struct.Struct(
-    ">"
-    "4s"  # magic
-    "I"  # version
-    "Q"  # start offset of the block
-    "Q"  # offset of the first byte
-)
-_CRC_BYTES: Final = 4
 
 
 # On the side that has the bytes ------------------------------------------------------------------
@@ -231,131 +190,6 @@ def _checkpoint_of(disk: Disk, directory: Path) -> Checkpoint | None:
         return Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))
     except (OSError, CorruptData):
         return None
-
-
-def put_back(disk: Disk, path: Path, block_start: int, start: int, data: bytes) -> Path | None:
-    """Write whole batches to ``start`` in a block; return the file with what was there before.
-
-    None: nothing was there. See the module's text for what a crash leaves.
-
-    Raises:
-        OSError: The disk failed, or an archive has the block by now. Done again, it does the rest.
-    """
-    path = ArchiveFiles.of(path).block
-    saved = _keep(disk, path, block_start, start, len(data))
-    repair = path.with_name(f"{start:0{OFFSET_DIGITS}d}{REPAIR_SUFFIX}")
-    body = _HEAD.pack(_MAGIC, _VERSION, block_start, start) + data
-    crc: int = google_crc32c.value(body)
-    disk.write_atomic(repair, body + crc.to_bytes(_CRC_BYTES, "big"))
-    _apply(disk, repair, path, start - block_start, data)
-    return saved
-
-
-def _apply(disk: Disk, repair: Path, path: Path, position: int, data: bytes) -> None:
-    file = disk.open(path)
-    try:
-        file.pwrite([data], position)
-        file.datasync()
-    finally:
-        file.close()
-    disk.unlink(repair)
-    disk.sync_directory(repair.parent)
-
-
-def _keep(disk: Disk, path: Path, block_start: int, start: int, length: int) -> Path | None:
-    file = disk.open(path)
-    try:
-        was = file.pread(start - block_start, length)
-    except OSError:
-        return None  # the medium does not deliver them
-    finally:
-        file.close()
-    if not was.strip(b"\0"):
-        return None
-    target = _free_name(disk, path.parent, start, was)
-    if not disk.exists(target):
-        disk.write_atomic(target, was)
-    return target
-
-
-def _free_name(disk: Disk, directory: Path, start: int, content: bytes) -> Path:
-    """Return a name that is free, or that of a file with this very content."""
-    base, number = f"{start:0{OFFSET_DIGITS}d}{DAMAGED_MARK}", 0
-    while True:
-        path = directory / (f"{base}-{number}" if number else base)
-        if not disk.exists(path) or disk.read_bytes(path) == content:
-            return path
-        number += 1
-
-
-def finish_repairs(disk: Disk, directory: Path, names: Sequence[str]) -> list[str]:
-    """Do the rest of repairs that a crash interrupted; return sentences for the operator."""
-    notes = []
-    for name in names:
-        if not name.endswith(REPAIR_SUFFIX):
-            continue
-        path = directory / name
-        body = disk.read_bytes(path)
-        found = _decoded(body)
-        block = directory / block_name(found[0]) if found else None
-        if found is None or block is None or not disk.exists(block):
-            disk.unlink(path)
-            notes.append(f"{path} was removed: it cannot be used")
-            continue
-        block_start, start, data = found
-        _apply(disk, path, block, start - block_start, data)
-        notes.append(f"{block}: [{start}, {start + len(data)}) was repaired from another copy")
-    return notes
-
-
-def _decoded(body: bytes) -> tuple[int, int, bytes] | None:
-    head, crc = body[:-_CRC_BYTES], body[-_CRC_BYTES:]
-    if len(head) < _HEAD.size or google_crc32c.value(head) != int.from_bytes(crc, "big"):
-        return None
-    magic, version, block_start, start = _HEAD.unpack_from(head)
-    if magic != _MAGIC or version != _VERSION or not block_start <= start:
-        return None
-    return block_start, start, head[_HEAD.size :]
-
-
-class NewBlock:
-    """A block whose file is gone, written anew beside its place.
-
-    ``finish``, ``discard`` or ``close`` it. ``mark`` keeps the names of two apart that are written
-    at the same time.
-    """
-
-    def __init__(self, disk: Disk, path: Path, *, mark: str = "") -> None:
-        self._disk = disk
-        self._path = path
-        self._beside = path.with_name(path.name + mark + TEMPORARY_SUFFIX)
-        if disk.exists(self._beside):
-            disk.unlink(self._beside)
-        self._file: LongFile | None = LongFile(disk.open(self._beside, create=True))
-
-    def add(self, data: bytes) -> None:
-        """Write what follows."""
-        assert self._file is not None
-        self._file.write(data)
-
-    def finish(self) -> None:
-        """Put it in its place, durably."""
-        assert self._file is not None
-        self._file.sync()
-        self.close()
-        self._disk.rename(self._beside, self._path)
-        self._disk.sync_directory(self._path.parent)
-
-    def discard(self) -> None:
-        """Remove it: its place is not there any more."""
-        self.close()
-        self._disk.unlink(self._beside)
-
-    def close(self) -> None:
-        """Give the file back. May be called twice."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
 
 
 # What a log in quarantine lacks ------------------------------------------------------------------

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 from vq.errors import CorruptData
 from vq.limits import KIB, MIB
 from vq.store.archive_place import Unreachable
-from vq.store.archived_file import open_stored
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, decode_control
 from vq.store.offset_index import OffsetIndex
+from vq.store.piece import Piece
 from vq.store.scan import LogFacts, next_control, verify
 from vq.store.unreadable import first_unreadable
 
-__all__ = ["Damage", "Piece", "Scrub"]
+__all__ = ["Damage", "Scrub"]
 
 #: What one step reads, unless a batch is larger.
 STEP_BYTES_MIN: Final = 16 * KIB
@@ -28,27 +28,6 @@ STEP_BYTES_MAX: Final = 1 * MIB
 #: A step that meets more batches than this is followed by a smaller one: each takes 3 µs, during
 #: which the event loop's thread may have to wait for the interpreter.
 STEP_BATCHES: Final = 128
-
-
-class Piece(NamedTuple):
-    """A run of whole batches ``[start, end)`` in the block at ``path``.
-
-    ``place``: where its archive is, if that is at a URL, whose place may not answer; "": here.
-    """
-
-    path: Path
-    block_start: int
-    start: int
-    end: int
-    place: str = ""
-
-    def open(self, disk: Disk) -> File:
-        """Return the block's file, opened for this caller alone; any thread.
-
-        Raises:
-            OSError: It cannot be opened, or is gone.
-        """
-        return open_stored(disk, self.path)
 
 
 class Damage(NamedTuple):

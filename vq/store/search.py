@@ -24,8 +24,9 @@ from vq.store.batches import Batch, read_batches
 from vq.store.disk import Disk, File
 from vq.store.format import CONTROL_BYTES, decode_control, keys_name
 from vq.store.key_index import KeyIndex, Probe
+from vq.store.piece import Piece
 from vq.store.scan import next_control
-from vq.store.scrub import Damage, Piece
+from vq.store.scrub import Damage
 from vq.store.wanted import Wanted, matches
 
 __all__ = ["Covered", "FoundRecord", "Search"]

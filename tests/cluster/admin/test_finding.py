@@ -16,7 +16,7 @@ from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownPartition, UnknownTopic
 from vq.model import Message, SendResult, time_ms_of
 from vq.store.format import CONTROL_BYTES
-from vq.store.scrub import Piece
+from vq.store.piece import Piece
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,8 @@ import pytest
 
 from vq import limits
 from vq.broker.context import Counters
-from vq.broker.load import FlushMeter, FlushTimes, LoadMeter, LoadPublisher, has_changed
+from vq.broker.flush_meter import FlushMeter, FlushTimes
+from vq.broker.load import LoadMeter, LoadPublisher, has_changed
 from vq.clock import ManualClock
 from vq.coordination.values.brokers import BrokerLoad
 from vq.errors import CoordinationError

@@ -8,7 +8,8 @@ import pytest
 
 from vq.errors import DirectoryRefused
 from vq.store.checked_text import encode_text
-from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
+from vq.store.disk import TEMPORARY_SUFFIX
+from vq.store.format import FORMAT_VERSION
 from vq.store.identity import IDENTITY_NAME, Identity, check_identity
 from vq.store.memory_disk import MemoryDisk
 

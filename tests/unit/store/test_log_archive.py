@@ -27,7 +27,8 @@ from vq.store.block import Block, BlockCache
 from vq.store.block_facts import read_facts
 from vq.store.log import Log, LogConfig
 from vq.store.memory_disk import MemoryDisk
-from vq.store.scrub import Piece, Scrub
+from vq.store.piece import Piece
+from vq.store.scrub import Scrub
 
 BLOCK = LogConfig(block_bytes=64 * 1024)
 PAYLOADS = [b"%04d" % n * 200 for n in range(240)]

@@ -9,7 +9,7 @@ from vq.store import long_file
 from vq.store.archive_place import new_zip
 from vq.store.long_file import LongFile
 from vq.store.memory_disk import MemoryDisk
-from vq.store.repair import NewBlock
+from vq.store.new_block import NewBlock
 
 BLOCK = Path("/data/orders/0/0000000000000000.block")
 

@@ -10,7 +10,9 @@ from vq.errors import CorruptData
 from vq.store.format import BLOCK_SUFFIX, CHECKPOINT_NAME, block_name
 from vq.store.log import Log, LogState
 from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all
-from vq.store.repair import NewBlock, check_intact, find_damage, put_back, read_intact
+from vq.store.new_block import NewBlock
+from vq.store.repair import check_intact, find_damage, read_intact
+from vq.store.repair_file import put_back
 from vq.store.scrub import Damage
 
 COUNT = 12  # batches of about 1,200 bytes in blocks of 4,096 bytes: four blocks

@@ -16,8 +16,9 @@ from vq.store.format import CONTROL_BYTES, keys_name
 from vq.store.key_index_build import KeyIndexBuild, write_key_index
 from vq.store.log import Log
 from vq.store.memory_disk import MemoryDisk
+from vq.store.piece import Piece
 from vq.store.record import encode_record
-from vq.store.scrub import Damage, Piece
+from vq.store.scrub import Damage
 from vq.store.search import Search
 from vq.store.wanted import Wanted
 
