@@ -6,6 +6,7 @@ n2 starts, too   ──▶ leads, and n1 copies the batch from it
 """
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,31 @@ async def test_the_messages_before_the_damaged_one_can_be_read(group: Group) -> 
         assert part.position is not None
         with pytest.raises(CorruptData):
             await admin.read_part(operator, file, part.position)
+
+
+async def test_a_log_is_cut_only_if_the_mark_is_durable(group: Group) -> None:
+    """The mark could not be written at the first try (a full or failing disk)."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    disk = await group.kill("b1")
+    flip(disk, SENT[-1])
+    real, fails = disk.write_atomic, [True]
+
+    def write_atomic(path: Path, data: bytes) -> None:
+        if path.name == UNFLUSHED_NAME and fails:
+            raise OSError(errno.ENOSPC, "full", str(path))
+        real(path, data)
+
+    disk.write_atomic = write_atomic  # type: ignore[method-assign]
+    await group.start("b1")
+    assert cut_files(disk) == []
+    fails.clear()  # there is space again
+    await until(lambda: len(cut_files(disk)) == 1)
+    is_marked = disk.exists(DATA / UNFLUSHED_NAME)
+    await group.kill("b1")
+    await group.start("b1")
+    await asyncio.sleep(5.0)
+    await group.start("b1-n2")
+    await group.cluster.until_in_sync("n1", "n2")
+    await asyncio.sleep(5.0)
+    assert (is_marked, len(group.has("b1")), len(group.has("b1-n2"))) == (True, 5, 5)
