@@ -77,6 +77,7 @@ class Logs:
         disk, clock, config: For the logs.
         reserves: Of each of them.
         archive_places: See ``BrokerConfig.archive_places``.
+        leads_others: Returns whether this node leads while others are in sync; any thread asks.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class Logs:
         config: LogConfig,
         reserves: Mapping[Path, Reserve],
         archive_places: Sequence[str] = ARCHIVE_PLACES,
+        leads_others: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._leads_others = leads_others
         self._directory = directory
         self._begun = directory.begun
         self._disk = disk
@@ -171,7 +174,7 @@ class Logs:
         Raises:
             Busy: The data directory is gone, and that may not have been noticed yet: a log that
                 began now would begin in its place, and be hidden when it is back. Or it does not
-                answer.
+                answer. Or the end of the log would be cut, and this node leads others.
         """
         if path is None:
             self._directory.choose_again(*partition, topic_id)
@@ -472,11 +475,17 @@ class Logs:
 
         Raises:
             DiskFull, OSError: It is not durable, so nothing must be cut.
+            Busy: This node leads others: they would cut what it cuts.
         """
-        unflushed = self._directory.unflushed
-        if not unflushed.lost:
-            self._reserves[self._directory.path].spend(
-                unflushed.doubt, "not even that messages may be missing can be stored"
+        # The mark comes first: from then on this node does not begin to lead.
+        self._reserves[self._directory.path].spend(
+            self._directory.unflushed.doubt, "not even that messages may be missing can be stored"
+        )
+        if self._leads_others():
+            raise Busy(
+                "the end of a log is not intact, and is not cut while this node leads and others "
+                "are in sync, which may have it whole; it is opened when another node leads: if "
+                "this one does not hand over within a minute, restart it"
             )
 
     def save_begun(self) -> None:

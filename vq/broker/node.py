@@ -296,6 +296,7 @@ class BrokerNode:
             config=self._log_config,
             reserves=self._disks.reserves,
             archive_places=self.config.archive_places,
+            leads_others=lambda: role.epoch > 0 and role.named > 1,
         )
         self._partitions = Partitions(
             self._context,

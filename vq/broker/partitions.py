@@ -219,7 +219,15 @@ class Partitions:
         A topic that cannot be followed may lack some: what is stored of them can be copied by
         nobody, and seems to be nothing.
         """
-        return not any(view is None or self._lacks(view) for view in self.view.not_followed())
+        return None not in self.view.not_followed() and not self.lacks_channel()
+
+    def lacks_channel(self) -> bool:
+        """Whether a partition of which this group holds a part has no channel, for a cause here.
+
+        What this node has of it is not known, nor whether its end is intact.
+        """
+        views = self.view.not_followed()
+        return any(view is not None and self._lacks(view) for view in views)
 
     def _lacks(self, view: TopicView) -> bool:
         group = self._context.group

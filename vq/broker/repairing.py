@@ -33,7 +33,14 @@ from vq.broker.verifying import Verifier
 from vq.coordination.coordinator import Coordinator, NoNode
 from vq.coordination.registry import read_state
 from vq.coordination.values.brokers import BrokerNode, GroupState
-from vq.errors import CorruptData, InternalError, PartitionQuarantined, StorageFailed, VqError
+from vq.errors import (
+    CoordinationError,
+    CorruptData,
+    InternalError,
+    PartitionQuarantined,
+    StorageFailed,
+    VqError,
+)
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -140,7 +147,7 @@ class Repairer:
         count: How many there were since the start.
         found: Whether something was to be repaired when that was looked at last.
         failed: Whether an I/O error had ended writing to a log by then; a new start reads what the
-            medium has.
+            medium has. Or a partition has no channel, see ``Partitions.lacks_channel``.
     """
 
     def __init__(
@@ -182,12 +189,17 @@ class Repairer:
         self.count = 0
         self.found = False
         self.failed = False
+        self._lacked = False  # a channel, at the last look
 
     # What this node has -------------------------------------------------------------------------
     def damaged(self) -> bool:
-        """Whether a log of this node is known to be damaged, or can be read or written no more."""
-        channels = self._channels()
-        if any(each.failed or _is_broken(each) for each in channels):
+        """Whether a log of this node is known to be damaged, or can be read or written no more.
+
+        Or a log could not be looked at: its end may be missing.
+        """
+        if self._partitions.lacks_channel():
+            return True
+        if any(each.failed or _is_broken(each) for each in self._channels()):
             return True
         return self._verifier.any_damage()
 
@@ -296,7 +308,8 @@ class Repairer:
             now = asyncio.get_running_loop().time()
             damaged = self._to_repair()
             self.found = bool(damaged)
-            self.failed = any(each.failed for each in self._channels())
+            lacks = await self._look_at_channels()
+            self.failed = lacks or any(each.failed for each in self._channels())
             for channel in damaged:
                 retry = self._retries.get(channel)
                 if retry is None or now >= retry.at:
@@ -312,6 +325,21 @@ class Repairer:
                 for channel in [each for each in self._held if each not in broken]:
                     del self._held[channel]
                     self._follower.release(channel)
+
+    async def _look_at_channels(self) -> bool:
+        """Return whether a channel is lacking; have the group know where the logs end if not.
+
+        Only a registration says that, and this node's was made without these logs.
+        """
+        lacks = self._partitions.lacks_channel()
+        if self._lacked and not lacks and not self._context.role.epoch:
+            try:
+                await self._renew()
+            except CoordinationError as error:
+                logger.info("node cannot register anew, trying again", error=error)
+                return lacks
+        self._lacked = lacks
+        return lacks
 
     def _channels(self) -> list[Channel]:
         return list(self._partitions.channels.values())

@@ -1,7 +1,8 @@
 """What follows for a node's role from damage in its logs that is not repaired, and a full disk.
 
-A log that an I/O error has ended counts as damaged: this node keeps nothing in it. So it leaves the
-in-sync set once another node leads. If a topic then had too few nodes in sync (``min_insync``), one
+A log that an I/O error has ended counts as damaged: this node keeps nothing in it. So does a topic
+that cannot be followed here: its logs are not open. So the node leaves the in-sync set once another
+one leads. If a topic then had too few nodes in sync (``min_insync``), one
 log that failed would end the sends to all its partitions: the master leads on.
 
     damage stays ──▶ the registration says so ──▶ no other node waits for this one to lead
@@ -53,7 +54,7 @@ class Repairs(Protocol):
 
     Attributes:
         found: Whether there is damage now that was not repaired at once.
-        failed: Whether an I/O error has ended a log.
+        failed: Whether an I/O error has ended a log, or a log could not be looked at.
     """
 
     found: bool
@@ -157,8 +158,8 @@ class Soundness:
         try:
             if not (full or self._repairs.found or self.directory_gone) and self._is_needed():
                 raise HandOverFailed(
-                    "a log has failed, and topics need as many nodes in sync as there are "
-                    "(min_insync): repair its disk, and restart this node"
+                    "a log has failed or cannot be opened, and topics need as many nodes in sync "
+                    "as there are (min_insync): repair its disk, and restart this node"
                 )
             heir = await self._hand_over()
         except (CoordinationError, HandOverFailed, NotMaster) as error:

@@ -42,13 +42,21 @@ class Unflushed:
     """
 
     def __init__(
-        self, path: Path, disk: Disk, check: Callable[[], None], *, marked: bool, lost: bool
+        self,
+        path: Path,
+        disk: Disk,
+        check: Callable[[], None],
+        *,
+        marked: bool,
+        lost: bool,
+        noted: bool = False,
     ) -> None:
         """Use ``Unflushed.load``."""
         self._check = check
         self._path = path
         self._disk = disk
-        self._marked = marked  # the file is there
+        self._marked = marked  # the file is there,
+        self._noted = noted  # and has the next start know that something is lost
         self._counts = False  # this process counts what is not flushed
         self._lock = threading.RLock()
         self.lost = lost
@@ -75,7 +83,7 @@ class Unflushed:
                 "found a log damaged, cut its end, or found it too short",
                 path=path,
             )
-        return cls(path, disk, check, marked=True, lost=lost)
+        return cls(path, disk, check, marked=True, lost=lost, noted=lost and bool(boot_id))
 
     def mark(self) -> None:
         """Make durable that something may be counted from now on that is not flushed.
@@ -98,18 +106,25 @@ class Unflushed:
         """
         with self._lock:
             self.lost = True
+            if self._noted:
+                return
             self._check()
             self._disk.write_atomic(self._path, _line(_DOUBT))
-            self._marked = True
+            self._marked = self._noted = True
+            self.lost = True  # also if it was taken back while this was written
 
     def settle(self) -> None:
-        """Take that the directory is up to date with its group again; see ``lost``.
+        """Have the next start know that nothing is lost: the owner took ``lost`` back.
+
+        Does nothing if it is set again meanwhile: what is missing now is younger.
 
         Raises:
             OSError: The next start may not know that.
         """
         with self._lock:
-            self.lost = False
+            if self.lost:
+                return
+            self._noted = False
             if not self._counts:  # all topics have flush ``sync``: a loss of power takes nothing
                 self.clear()
             elif self._disk.read_bytes(self._path) != (line := _line(self._disk.boot_id())):

@@ -6,6 +6,7 @@ n2 starts, too   ──▶ leads, and n1 copies the batch from it
 """
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support.waiting import until
 
 from vq.admin import diverged as admin
 from vq.admin.cluster import cluster_status
+from vq.broker.logs import Logs
 from vq.broker.node import BrokerNode
 from vq.broker.places import lost_at_start
 from vq.errors import CorruptData, NotMaster
@@ -272,3 +274,89 @@ async def test_retention_keeps_what_a_start_cut_until_somebody_has_seen_it(group
     await until(lambda: channel.log is not None and not channel.log.flushing.deletes)
     assert len(group.problems("b1")) == 1
     assert len(cut_files(disk)) == 1
+
+
+async def test_a_log_is_cut_only_if_the_mark_is_durable(group: Group) -> None:
+    """The mark could not be written at the first try (a full or failing disk)."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    disk = await group.kill("b1")
+    flip(disk, SENT[-1])
+    real, fails = disk.write_atomic, [True]
+
+    def write_atomic(path: Path, data: bytes) -> None:
+        if path.name == UNFLUSHED_NAME and fails:
+            raise OSError(errno.ENOSPC, "full", str(path))
+        real(path, data)
+
+    disk.write_atomic = write_atomic  # type: ignore[method-assign]
+    await group.start("b1")
+    assert cut_files(disk) == []
+    fails.clear()  # there is space again
+    await until(lambda: len(cut_files(disk)) == 1)
+    is_marked = disk.exists(DATA / UNFLUSHED_NAME)
+    await group.kill("b1")
+    await group.start("b1")
+    await asyncio.sleep(5.0)
+    await group.start("b1-n2")
+    await group.cluster.until_in_sync("n1", "n2")
+    await asyncio.sleep(5.0)
+    assert (is_marked, len(group.has("b1")), len(group.has("b1-n2"))) == (True, 5, 5)
+
+
+async def test_a_log_that_is_cut_late_does_not_cost_the_good_batch_of_another_node(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic could not be followed at the start, for a moment; so nothing was known to be cut
+    when this node took the group."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    flip(await group.kill("b1"), SENT[-1])
+    prepare, is_broken = Logs.prepare, [True]
+
+    def fails(self: Logs, *args: object) -> object:
+        if is_broken:
+            raise OSError(errno.EIO, "the disk has a moment's trouble")
+        return prepare(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Logs, "prepare", fails)
+    await group.start("b1")
+    is_broken.clear()
+    await until(lambda: ("t", 0) in group.nodes["b1"]._partitions.channels)
+    await until(lambda: bool(group.has("b1")))
+    await group.start("b1-n2")
+    await group.cluster.until_in_sync("n1", "n2")
+    await until(lambda: group.has("b1") == group.has("b1-n2"))
+    assert (len(group.has("b1")), len(group.has("b1-n2"))) == (5, 5)
+
+
+async def test_a_master_does_not_cut_a_log_that_it_opens_while_others_are_in_sync(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could open the topic at the start, so one of them leads; then it can be opened."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    flip(await group.kill("b1"), SENT[-1])
+    prepare, is_broken = Logs.prepare, [True]
+
+    def fails(self: Logs, *args: object) -> object:
+        if is_broken:
+            raise OSError(errno.EIO, "the disk has a moment's trouble")
+        return prepare(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Logs, "prepare", fails)
+    await group.start("b1")
+    assert not group.nodes["b1"].epoch  # it does not know what it has, and n2 may have all
+    await group.start("b1-n2")
+    await until(lambda: any(each.epoch for each in group.nodes.values()))
+    is_broken.clear()
+    await asyncio.sleep(15.0)
+    assert group.nodes["b1"].epoch
+    assert cut_files(group.cluster.disks["b1"]) == []
+    (told,) = group.problems("b1")
+    assert "restart it" in told
+    await group.kill("b1")
+    await group.start("b1")
+    await group.cluster.until_in_sync("n1", "n2")
+    await until(lambda: group.has("b1") == group.has("b1-n2"))
+    assert len(group.has("b1")) == 5

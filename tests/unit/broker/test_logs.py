@@ -1,5 +1,6 @@
 """The logs of a node on disk."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from support.store import SMALL, append, archive, flush
 from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
-from vq.errors import PartitionQuarantined
+from vq.errors import Busy, PartitionQuarantined
 from vq.model import TopicPartition
 from vq.store.archive import url_of
 from vq.store.archive_place import Unreachable
@@ -19,7 +20,8 @@ from vq.store.block import Block
 from vq.store.directories import DataDirectories
 from vq.store.directory import DataDirectory
 from vq.store.log import LogState
-from vq.store.memory_disk import MemoryDisk
+from vq.store.memory_disk import MemoryDisk, keep_all
+from vq.store.unflushed import Unflushed
 
 HOME = Path("/data")
 WHERE = TopicPartition("t", 0)
@@ -40,7 +42,7 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def logs_of(disk: MemoryDisk) -> Logs:
+def logs_of(disk: MemoryDisk, leads_others: Callable[[], bool] = lambda: False) -> Logs:
     disk._locks.clear()
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
     reserve = Reserve(HOME, disk)
@@ -50,6 +52,7 @@ def logs_of(disk: MemoryDisk) -> Logs:
         clock=ManualClock(),
         config=SMALL,
         reserves={HOME: reserve},
+        leads_others=leads_others,
     )
 
 
@@ -411,3 +414,24 @@ def test_topics_are_forgotten_when_their_data_are_gone(disk: MemoryDisk) -> None
     logs.forget_begun({"other"})
     logs.save_begun()
     assert logs_of(disk).prepare(WHERE, "id") == (False, [])
+
+
+def test_a_log_is_not_cut_while_this_node_leads_others(disk: MemoryDisk) -> None:
+    """They would cut what it cuts. It has the mark first, so it cannot begin to lead meanwhile."""
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    append(logs.open(WHERE, "id"), b"y")
+    disk = disk.crash(keep_all)
+    size = len(disk.read_bytes(BLOCK))
+    file = disk.open(BLOCK)
+    file.pwrite([b"?"], size - 1)
+    file.close()
+    before, leads = disk.read_bytes(BLOCK), [True]
+    logs = logs_of(disk, lambda: leads[0] and Unflushed.load(HOME, disk).lost)
+    logs.prepare(WHERE, "id")
+    with pytest.raises(Busy, match="not cut while this node leads"):
+        logs.open(WHERE, "id")
+    assert disk.read_bytes(BLOCK) == before
+    leads.clear()
+    leads.append(False)
+    assert logs.open(WHERE, "id").recovery.cut_bytes

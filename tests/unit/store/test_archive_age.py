@@ -24,7 +24,8 @@ def blocks(*hours: float | None) -> list[Kept]:
         ((25,), 1),
         ((22,), 1),  # what the last run ended
         ((21.9,), 0),
-        ((50, 26, 21, 30), 2),
+        ((50, 26, 21, 20), 2),
+        ((50, 26, 21, 30), 4),  # what follows is older: the third has the time of a clock ahead
         ((None, 30), 2),
         ((30, None, 10), 1),
         ((30, None), 1),

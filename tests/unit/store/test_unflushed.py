@@ -62,8 +62,8 @@ def test_the_mark_of_a_loss_stays_until_the_node_has_caught_up(
     lost.mark()
     lost.clear()  # a stop before that: what is missing is missing still
     assert load(tmp_path, disk).lost
+    lost.lost = False
     lost.settle()
-    assert not lost.lost
     assert not load(tmp_path, disk).lost
     disk.boot = "third"
     assert load(tmp_path, disk).lost
@@ -111,6 +111,7 @@ def test_a_doubt_lasts_until_the_node_has_caught_up(tmp_path: Path, disk: Reboot
     found = load(tmp_path, disk)
     assert found.lost
     found.mark()
+    found.lost = False
     found.settle()
     assert not load(tmp_path, disk).lost
     disk.boot = "second"
@@ -121,6 +122,7 @@ def test_a_doubt_leaves_no_mark_where_all_is_flushed(tmp_path: Path, disk: Reboo
     """So a loss of power after it takes nothing, and nobody is waited for."""
     load(tmp_path, disk).doubt()
     found = load(tmp_path, disk)
+    found.lost = False
     found.settle()
     assert list(tmp_path.iterdir()) == []
     disk.boot = "second"
@@ -135,3 +137,48 @@ def test_a_doubt_that_cannot_be_written_counts_for_this_start() -> None:
     with pytest.raises(OSError, match="told to fail"):
         mark.doubt()
     assert mark.lost
+    assert not load(data, disk).lost
+    mark.doubt()  # now the next one knows it, too
+    assert load(data, disk.crash(keep_all)).lost
+
+
+def test_a_new_doubt_is_not_wiped_by_the_end_of_the_last_one(
+    tmp_path: Path, disk: RebootingDisk
+) -> None:
+    """A log is cut between "this node has caught up" and the moment at which that is on disk."""
+    mark = load(tmp_path, disk)
+    mark.doubt()
+    mark.lost = False
+    mark.doubt()
+    mark.settle()
+    assert mark.lost
+    assert load(tmp_path, disk).lost
+
+
+def test_a_doubt_after_the_end_of_the_last_one_is_on_disk(
+    tmp_path: Path, disk: RebootingDisk
+) -> None:
+    mark = load(tmp_path, disk)
+    mark.mark()
+    for _ in range(2):
+        mark.doubt()
+        assert load(tmp_path, disk).lost
+        mark.lost = False
+        mark.settle()
+        assert not load(tmp_path, disk).lost
+
+
+def test_a_doubt_that_is_taken_back_while_it_is_written_stands(
+    tmp_path: Path, disk: RebootingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, write = load(tmp_path, disk), disk.write_atomic
+
+    def write_atomic(path: Path, data: bytes) -> None:
+        mark.lost = False
+        write(path, data)
+
+    monkeypatch.setattr(disk, "write_atomic", write_atomic)
+    mark.doubt()
+    mark.settle()
+    assert mark.lost
+    assert load(tmp_path, disk).lost
