@@ -272,7 +272,7 @@ class PartitionFailed(Refused):
     status = 24
     hint = (
         "an I/O error ended writing here, or a file cannot be read; `vq doctor` and the broker's "
-        "log say which"
+        "log say which: repair that, then restart the broker"
     )
 
 

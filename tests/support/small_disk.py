@@ -158,3 +158,19 @@ def _in_namespace(place: Path, *options: str, refused: str) -> Iterator[Path]:
             del _holders[found]
             holder.stdin.close()
             holder.wait(PROCESSES_WAIT_S)
+
+
+def turn_read_only(place: Path) -> None:
+    """Have an ext4 that is mounted with ``errors=remount-ro`` meet an error, as of its device.
+
+    Nothing can be written from here on, also to files that are open; what is there can be read. A
+    plain ``mount -o remount,ro`` is refused while files are open for writing. Only a new mount ends
+    it.
+    """
+    device = place.stat().st_dev
+    name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+    trigger = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
+    try:
+        trigger.write_text("1")
+    except OSError as error:
+        forbidden(f"an error of ext4 cannot be made here: {error}")

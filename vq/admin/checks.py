@@ -271,7 +271,8 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             fail(
                 check,
                 f"{answer.address}: {', '.join(answer.bad_partitions)}",
-                "these partitions take no messages; the broker's log says why and what to do",
+                "these partitions take no messages; docs/operations.md (States of a partition) "
+                "says what to do",
             )
         )
     if answer.damage or answer.damaged_ranges:

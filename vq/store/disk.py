@@ -363,9 +363,23 @@ class RealFile:
             raise OSError(errno.EIO, f"a file of {size} bytes should have at least {end}")
         # Old mappings live on as long as somebody holds a slice of them. Never beyond the end of
         # the file: touching a page there is SIGBUS.
-        self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        self._map = self._new_map(size)
         self._mapped = memoryview(self._map)
         self._map_length = size
+
+    def _new_map(self, size: int) -> mmap.mmap:
+        try:
+            return mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        # The file system turned read-only after an error, and ext4 (seen with Linux 6.18) maps only
+        # what was opened for reading. By its descriptor: the file may have another name by now.
+        fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
 
     def allocate(self, start: int, length: int) -> None:
         """See ``File.allocate``."""

@@ -1,11 +1,15 @@
 """One contract for the real disk and its twin in memory."""
 
 import errno
+import fcntl
+import mmap
 import os
 import resource
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -110,6 +114,29 @@ def test_on_a_read_only_file_system_files_are_read_and_refuse_writes(
         assert caught.value.errno == errno.EROFS
     file.close()
     assert path.read_bytes() == b"abcdef"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is known to refuse it")
+def test_a_file_opened_before_its_file_system_turned_read_only_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux then maps only what was opened for reading; the file may have another name."""
+    disk, path = RealDisk(), tmp_path / "f"
+    disk.write_atomic(path, b"abcdef")
+    file = disk.open(path)
+    path.rename(tmp_path / "g")
+    mapped = mmap.mmap
+
+    def refuse(fd: int, *args: Any, **options: Any) -> mmap.mmap:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, "read-only file system")
+        return mapped(fd, *args, **options)
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    assert bytes(file.view(1, 3)) == b"bcd"
+    file.close()
+    assert len(os.listdir("/proc/self/fd")) == descriptors - 1, "of the file itself"
 
 
 def test_what_the_kernel_moves_in_pieces_lies_in_one_piece(
