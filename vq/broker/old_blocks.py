@@ -68,7 +68,8 @@ def kept_of(log: Log, block: Block, clock: Clock) -> Kept:
     archive, archive_bytes = block.archive, None
     if archive is not None:
         archive_bytes = 0 if archive.url else archive.zip_bytes
-    return Kept(block.start_offset, block.end_offset, last_ms, archive_bytes)
+    ahead = block.ahead_since is not None
+    return Kept(block.start_offset, block.end_offset, last_ms, archive_bytes, ahead)
 
 
 async def first_ms_of(disk: Disk, runner: Runner, block: Block, clock: Clock) -> int | None:

@@ -33,12 +33,14 @@ class Kept(NamedTuple):
         last_ms: Append time of its last batch; None: not known.
         archive_bytes: What an archive of it takes on the disk, 0: nothing, it lies elsewhere; None:
             it is no archive, and takes what it has.
+        is_ahead: That time lay ahead of the clock; ``last_ms`` is when this was first seen.
     """
 
     start: int
     end: int
     last_ms: int | None
     archive_bytes: int | None = None
+    is_ahead: bool = False
 
     @property
     def frees(self) -> int:
@@ -121,16 +123,18 @@ def decide(
 
 
 def times_of(blocks: Sequence[Kept]) -> list[int | None]:
-    """Return how old blocks count as: at least as old as each one that follows.
+    """Return how old blocks count as: one without a time is as old as the next one that has one.
 
-    So one without a time is as old as the next one that has one. One with a later time than the
-    next one was stored under a clock that was ahead, and the next one under another clock.
+    One whose time lay ahead is at least as old as the next one. No other one is: the next one may
+    have the time of a clock that was behind, or of a damaged index.
     """
     times: list[int | None] = []
     time_ms: int | None = None
     for block in reversed(blocks):
-        known = [each for each in (block.last_ms, time_ms) if each is not None]
-        time_ms = min(known, default=None)
+        if block.last_ms is not None and not (
+            block.is_ahead and time_ms is not None and time_ms < block.last_ms
+        ):
+            time_ms = block.last_ms
         times.append(time_ms)
     return times[::-1]
 

@@ -24,8 +24,7 @@ def blocks(*hours: float | None) -> list[Kept]:
         ((25,), 1),
         ((22,), 1),  # what the last run ended
         ((21.9,), 0),
-        ((50, 26, 21, 20), 2),
-        ((50, 26, 21, 30), 4),  # what follows is older: the third has the time of a clock ahead
+        ((50, 26, 21, 30), 2),
         ((None, 30), 2),
         ((30, None, 10), 1),
         ((30, None), 1),
@@ -35,6 +34,16 @@ def test_blocks_are_due_in_order_by_their_last_batch(
     ages: tuple[float | None, ...], count: int
 ) -> None:
     assert due(blocks(*ages), after_hours=24, as_of_ms=NOW_MS) == count
+
+
+@pytest.mark.parametrize(("follows", "count"), [(30, 3), (20, 1), (None, 1)])
+def test_a_block_whose_time_lay_ahead_is_as_old_as_what_follows(
+    follows: float | None, count: int
+) -> None:
+    """Its own time is when that was seen."""
+    first, ahead, last = blocks(30, 1, follows)
+    found = [first, ahead._replace(is_ahead=True), last]
+    assert due(found, after_hours=24, as_of_ms=NOW_MS) == count
 
 
 @pytest.mark.parametrize(("hours", "early"), [(1, 1 / 12), (12, 1), (24, 2), (1_000, 2)])
