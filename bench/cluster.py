@@ -15,8 +15,9 @@ import vq
 from vq.admin.connect import cluster_client
 from vq.cli.worker import Worker
 from vq.cli.workload import WorkFailed
-from vq.coordination import registry, topics
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.brokers import GroupState
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import FlushMode

@@ -18,8 +18,8 @@ import zstandard
 
 from bench.contents import KINDS
 from bench.figures import markdown_table, shown
-from vq.store.compression import compress, decompress
-from vq.store.format import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from vq.store.records.compression import compress, decompress
+from vq.store.records.format import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 _SIZES: Final = {128: 64, 1024: 64, 64 * 1024: 16, 1024 * 1024: 4}  # size: different messages
 _MEASURE_S: Final = 0.05

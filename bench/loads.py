@@ -28,7 +28,7 @@ from vq.cli.workload import (
     percentiles,
     receive,
 )
-from vq.coordination.topics import create_topic
+from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
 from vq.remoting.broker_connection import BrokerConnection, connect
@@ -43,7 +43,7 @@ from vq.remoting.format import (
 from vq.remoting.frames import encode_frame
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, HelloRequest
-from vq.store.record import decode_into
+from vq.store.records.record import decode_into
 
 _READ_BYTES: Final = 1 << 20
 _DEPTH: Final = 2

@@ -28,7 +28,7 @@ from pyspark_vq.options import Connect
 from pyspark_vq.reports.lag import Wanted, lag_report
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.session import session
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address

@@ -19,7 +19,11 @@ import vq
 from vq import admin, aio, columns, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.admin import archive_runs, changes, connect, draining, settings
-from vq.coordination import coordinator, groups, registry, slots, topics
+from vq.coordination.brokers import registry
+from vq.coordination.groups import groups
+from vq.coordination.leases import slots
+from vq.coordination.topics import topics
+from vq.coordination.tree import coordinator
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

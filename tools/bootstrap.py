@@ -43,9 +43,9 @@ INSTALLED_FROM = (
     os.path.join("tools", "bootstrap.py"),
     os.path.join("tools", "build_loops.py"),
     os.path.join("vq", "_message.c"),
-    os.path.join("vq", "store", "_codec.c"),
-    os.path.join("vq", "store", "_columns.c"),
-    os.path.join("vq", "store", "_records.h"),
+    os.path.join("vq", "store", "records", "_codec.c"),
+    os.path.join("vq", "store", "records", "_columns.c"),
+    os.path.join("vq", "store", "records", "_records.h"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
 )
 #: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.

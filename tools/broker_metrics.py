@@ -14,14 +14,14 @@ from prometheus_client.metrics_core import Metric
 
 from vq.admin.group_lags import GroupLags
 from vq.admin.lag_metrics import lag_families
-from vq.broker.config import BrokerConfig
-from vq.broker.flusher import FlushRunner, LoopFlusher
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.runner import InlineRunner
 from vq.broker.node import BrokerNode
-from vq.broker.runner import InlineRunner
+from vq.broker.partition.flusher import FlushRunner, LoopFlusher
 from vq.clock import SystemClock
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.tree.memory import MemoryEnsemble
 from vq.remoting.memory import MemoryNetwork
-from vq.store.memory_disk import MemoryDisk
+from vq.store.disk.memory_disk import MemoryDisk
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "broker-metrics.md"

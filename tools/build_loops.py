@@ -26,8 +26,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = (
     Path("vq", "_message.c"),
     Path("vq", "client", "producer", "_accumulator.c"),
-    Path("vq", "store", "_codec.c"),
-    Path("vq", "store", "_columns.c"),
+    Path("vq", "store", "records", "_codec.c"),
+    Path("vq", "store", "records", "_columns.c"),
 )
 #: Without NDEBUG the headers of Python check the type of each tuple and list at each access.
 FLAGS = ("-O3", "-DNDEBUG", "-fPIC")

@@ -34,9 +34,10 @@ from rich.table import Table
 
 import vq
 from vq.cli import signals
-from vq.coordination import registry, topics
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import TimedOut

@@ -1,4 +1,4 @@
-"""Write docs/reference/partition-states.md from the tables in vq/broker/partition_state.py.
+"""Write docs/reference/partition-states.md from vq/broker/partition/partition_state.py.
 
     python tools/partition_states.py      write the file
 
@@ -8,7 +8,7 @@ A test compares the committed file with `render()`, so that the page cannot go s
 from collections.abc import Iterator
 from pathlib import Path
 
-from vq.broker.partition_state import EVENTS, RULES, TRANSITIONS, Event, State
+from vq.broker.partition.partition_state import EVENTS, RULES, TRANSITIONS, Event, State
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "partition-states.md"
@@ -20,8 +20,8 @@ NOT_DRAWN |= {Event.FAIL, Event.OPEN_FAILED, Event.CLOSE}
 PREFACE = """\
 # States of a partition on its broker
 
-This page is written by `make docs` from the tables in `vq/broker/partition_state.py`; a test keeps
-it so. What an operator does in which state is in
+This page is written by `make docs` from the tables in `vq/broker/partition/partition_state.py`; a
+test keeps it so. What an operator does in which state is in
 [operations](../operations.md#states-of-a-partition).
 
 Each partition of which a broker holds a part is in one of these states. The broker looks at the

@@ -51,7 +51,7 @@ print(json.dumps([".".join(platform.python_version_tuple()[:2]), platform.machin
 COMPILED = """
 import importlib.util
 print(*[importlib.util.find_spec(name) is not None
-        for name in ("vq._message", "vq.store._codec", "vq.store._columns",
+        for name in ("vq._message", "vq.store.records._codec", "vq.store.records._columns",
                      "vq.client.producer._accumulator")])
 """
 

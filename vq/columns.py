@@ -5,7 +5,7 @@ has already, such as ``StoredRange.data``. No Python object is made for a messag
 layout of Apache Arrow, so that ``pyarrow.Array.from_buffers`` takes them as they are.
 """
 
-from vq.store.columns import (
+from vq.store.records.columns import (
     ALL,
     COLUMNS,
     KEY_TYPES,

@@ -458,8 +458,8 @@ class TopicDeletion:
         host: The machine of that client.
         time_ms: When, by the clock of that client, in milliseconds since 1970. For people only.
         grace_ms: How long it can be brought back.
-        counted_ms: What the cluster had counted at the deletion (``coordination.grace``): the time
-            is up when that has risen by ``grace_ms``.
+        counted_ms: What the cluster had counted at the deletion (``coordination.topics.grace``):
+            the time is up when that has risen by ``grace_ms``.
     """
 
     client: str

@@ -12,11 +12,11 @@ import pytest
 from support.coordination import LeadingBroker, client_of
 from support.waiting import WAIT_S
 
-from vq.broker.topics_view import TopicsView
-from vq.coordination import topics
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.placement import move
-from vq.coordination.reading import TopicView
+from vq.broker.partition.topics_view import TopicsView
+from vq.coordination.topics import topics
+from vq.coordination.topics.placement import move
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.reading import TopicView
 from vq.model import TopicSettings
 
 PARTITIONS = 20

@@ -14,12 +14,12 @@ import pytest
 from support.coordination import LeadingBroker, client_of
 from support.waiting import WAIT_S, until
 
-from vq.broker.topics_view import TopicsView
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.placement import move
-from vq.coordination.reading import TopicView
-from vq.coordination.routes import RouteWatcher
-from vq.coordination.topics import change_placement, create_topic, describe_topic
+from vq.broker.partition.topics_view import TopicsView
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.routes import RouteWatcher
+from vq.coordination.topics.topics import change_placement, create_topic, describe_topic
+from vq.coordination.tree.memory import MemoryEnsemble
+from vq.coordination.tree.reading import TopicView
 from vq.model import TopicSettings
 
 MOVER_CALLS = 6

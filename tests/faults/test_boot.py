@@ -29,7 +29,7 @@ from support.judge import Fault
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
-from vq.coordination.registry import REGISTER_TIMEOUT_S
+from vq.coordination.brokers.registry import REGISTER_TIMEOUT_S
 from vq.devtools.processes import BrokerSpec
 from vq.model import Address
 from vq.remoting.ports import free_port

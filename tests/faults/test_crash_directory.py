@@ -16,13 +16,13 @@ import google_crc32c
 import pytest
 from support.faults import LONG, times
 
-from vq.broker.epoch_file import EpochFile, read_epoch
+from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.clock import ManualClock
 from vq.errors import VqError
-from vq.store.directory import DataDirectory, NamesakeFound
-from vq.store.log import Log, LogConfig
-from vq.store.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
-from vq.store.record import decode_into, encode_record
+from vq.store.directory.directory import DataDirectory, NamesakeFound
+from vq.store.disk.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
+from vq.store.log.log import Log, LogConfig
+from vq.store.records.record import decode_into, encode_record
 
 pytestmark = pytest.mark.slow
 

@@ -25,11 +25,11 @@ from support.store import patiently
 from vq.clock import ManualClock
 from vq.errors import DiskFull, VqError
 from vq.model import ProducerStamp
-from vq.store.format import CONTROL_BYTES
-from vq.store.log import Log, LogConfig, LogState
-from vq.store.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
-from vq.store.record import decode_into, encode_record
-from vq.store.ticket import SyncTicket
+from vq.store.disk.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
+from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.ticket import SyncTicket
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import decode_into, encode_record
 
 LONG = os.environ.get("VQ_LONG") == "1"
 STORIES = 200 if LONG else 20

@@ -20,15 +20,15 @@ from pathlib import Path
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, patiently, records
 
-from vq.broker.logs import Logs
-from vq.broker.reserve import Reserve
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.reserve import Reserve
 from vq.clock import ManualClock
 from vq.model import ProducerStamp, TopicPartition
-from vq.store.directories import DataDirectories
-from vq.store.directory import DataDirectory
-from vq.store.disk import Disk
-from vq.store.log import Log, LogConfig, LogState
-from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.directory.directories import DataDirectories
+from vq.store.directory.directory import DataDirectory
+from vq.store.disk.disk import Disk
+from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.log.log import Log, LogConfig, LogState
 
 WHERE = TopicPartition("t", 0)
 CONFIG = LogConfig(

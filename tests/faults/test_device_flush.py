@@ -25,12 +25,12 @@ from support.small_disk import (
 )
 from support.store import append, open_log
 
-from vq.broker.flusher import FlushRunner
+from vq.broker.partition.flusher import FlushRunner
 from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.limits import MIB
-from vq.store.disk import RealDisk
-from vq.store.log import Log, LogConfig, LogState
+from vq.store.disk.disk import RealDisk
+from vq.store.log.log import Log, LogConfig, LogState
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

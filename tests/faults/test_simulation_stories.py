@@ -16,18 +16,18 @@ from support.simulation.nemesis import Nemesis
 from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
-from vq.broker.catching_up import Pursuit
-from vq.broker.lease import Lease
+from vq.broker.replication.catching_up import Pursuit
+from vq.broker.replication.lease import Lease
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk
-from vq.coordination import commits
-from vq.coordination.coordinator import Coordinator
-from vq.coordination.topics import delete_topic
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.values.consumers import CommittedOffset
-from vq.coordination.values.partitions import Partition
-from vq.coordination.values.topics import Topic
+from vq.coordination.groups import commits
+from vq.coordination.topics.topics import delete_topic
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.partitions import Partition
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
 

@@ -14,7 +14,7 @@ from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService, admin
 
 import vq
-from vq.coordination.values.topics import GraceClock
+from vq.coordination.tree.values.topics import GraceClock
 
 pytestmark = pytest.mark.slow
 

@@ -27,13 +27,14 @@ from support.zookeeper import ZooKeeperRoot, expire_session
 from vq.admin.doctor import check_cluster
 from vq.client.config import MessageFactoryConfig
 from vq.clock import SystemClock
-from vq.coordination import claims, commits, topics
-from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
-from vq.coordination.registry import read_state
-from vq.coordination.routes import RouteWatcher
-from vq.coordination.slots import SlotLease
-from vq.coordination.values.consumers import CommittedOffset
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.groups import claims, commits
+from vq.coordination.leases.slots import SlotLease
+from vq.coordination.topics import topics
+from vq.coordination.topics.routes import RouteWatcher
+from vq.coordination.tree.coordinator import ConnectionLost, NodeExists, SessionState
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.devtools import zookeeper as zookeeper_module
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState

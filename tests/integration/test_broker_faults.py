@@ -13,7 +13,7 @@ from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.errors import DiskFull
 from vq.limits import MIB
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}
 

@@ -22,7 +22,7 @@ from vq.remoting.format import MAGIC_VERSION, PREFIX
 from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error
 from vq.remoting.ports import free_port
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}
 

@@ -141,7 +141,7 @@ def test_key_indexes_are_made_used_and_made_again(
     cluster: ProcessCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill, too; a damaged one costs a slower search and is made again."""
-    monkeypatch.setenv(FASTER, "vq.broker.key_indexing.LOOK_S=1")
+    monkeypatch.setenv(FASTER, "vq.broker.history.key_indexing.LOOK_S=1")
     settings = tmp_path / "broker.toml"
     settings.write_text(f'[broker]\nblock_bytes = {8 * MIB}\npool = "small"\n')
     cluster.add("b3", "--config", str(settings))

@@ -16,7 +16,7 @@ from support.zookeeper import ZooKeeperService
 
 import vq
 from vq import aio
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import (
     BufferFull,
     InvalidState,

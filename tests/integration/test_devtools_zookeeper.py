@@ -13,7 +13,7 @@ from support.faults import wait_leader
 from support.waiting import block_until
 from support.zookeeper import admin
 
-from vq.coordination.four_letter import four_letter_word
+from vq.coordination.tree.four_letter import four_letter_word
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidState
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 from support.waiting import until
 
-from vq.broker.config import ConnectionLimits
-from vq.broker.server import Server
-from vq.broker.turn import Turn
+from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.turn import Turn
+from vq.broker.serving.server import Server
 from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity

@@ -17,7 +17,7 @@ from support.waiting import block_until
 
 import vq
 from vq.errors import PartitionQuarantined
-from vq.store.format import CONTROL_BYTES
+from vq.store.records.format import CONTROL_BYTES
 
 pytestmark = pytest.mark.slow
 #: Long enough that one is not found in the random bytes of an id or a checksum.

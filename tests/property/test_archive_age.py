@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.store.archive_age import HOUR_MS, due, must_roll
-from vq.store.retention import Kept, OpenBlock
+from vq.store.log.archive_age import HOUR_MS, due, must_roll
+from vq.store.log.retention import Kept, OpenBlock
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * HOUR_MS

@@ -36,9 +36,9 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import DeliveryHooks, Listener, ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
-from vq.coordination.coordinator import Create, Operation, SessionState, Set, Stat
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner
+from vq.coordination.tree.coordinator import Create, Operation, SessionState, Set, Stat
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
 from vq.errors import VqError
 from vq.model import Message, SendResult, TopicPartition
 

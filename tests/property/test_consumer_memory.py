@@ -26,7 +26,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import describe_error
 from vq.remoting.wire_pb2 import FetchRequest, FetchResponse, FetchResult, GetResponse
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 BOUND = 64 * KIB
 RECORD_MAX = 40 * KIB

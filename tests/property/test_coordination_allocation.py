@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.coordination.allocation import allocate
+from vq.coordination.topics.allocation import allocate
 from vq.model import GroupView
 
 POOLS = st.sampled_from([None, "red", "blue"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.coordination.rebalance import assign
+from vq.coordination.groups.rebalance import assign
 from vq.model import TopicPartition
 
 TOPICS = ("t1", "t2", "t3")

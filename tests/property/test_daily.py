@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.broker.daily import DAY_MS, DailyTime, due_now, last_due, next_due
+from vq.broker.base.daily import DAY_MS, DailyTime, due_now, last_due, next_due
 
 ZONES = st.sampled_from(
     [

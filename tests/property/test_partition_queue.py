@@ -24,7 +24,7 @@ from vq.client.producer.puts import apply_answer
 from vq.client.producer.spread import Ring, Single
 from vq.client.producer.topic_queues import TopicQueues
 from vq.model import Message, ProducerStamp, TopicPartition, TopicSettings
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 WHERE = TopicPartition("t", 0)
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 import pytest
 from support.group_model import Bounds, Node, Rules, State, explore
 
-from vq.coordination.insync import Candidate
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.brokers.insync import Candidate
+from vq.coordination.tree.values.brokers import GroupState
 
 
 def by_the_longest_log(state: State, number: int) -> bool:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from vq.errors import CorruptData
 from vq.model import Key, Message, ProducerStamp
-from vq.store import codec
-from vq.store.checkpoint import Checkpoint
-from vq.store.format import (
+from vq.store.log.checkpoint import Checkpoint
+from vq.store.records import codec
+from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_MD5,
     CONTROL_BYTES,
@@ -21,9 +21,9 @@ from vq.store.format import (
     encode_control,
     md5,
 )
-from vq.store.offset_index import OffsetIndex
-from vq.store.producers import ProducerTable, Records
-from vq.store.record import (
+from vq.store.records.offset_index import OffsetIndex
+from vq.store.records.producers import ProducerTable, Records
+from vq.store.records.record import (
     Properties,
     boundaries,
     decode_into,
@@ -34,7 +34,7 @@ from vq.store.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.tag_filter import filter_by_tag
+from vq.store.records.tag_filter import filter_by_tag
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

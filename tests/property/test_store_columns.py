@@ -12,10 +12,10 @@ from vq.client.consumer.decode import decode_messages
 from vq.columns import COLUMNS, Selection, Table
 from vq.errors import CorruptData, InvalidArgument
 from vq.model import Message, TopicPartition, time_ms_of
-from vq.store import columns
-from vq.store.compression import compress
-from vq.store.format import CHECKSUM_CRC32C, CHECKSUM_MD5
-from vq.store.record import Properties, encode_properties, encode_record
+from vq.store.records import columns
+from vq.store.records.compression import compress
+from vq.store.records.format import CHECKSUM_CRC32C, CHECKSUM_MD5
+from vq.store.records.record import Properties, encode_properties, encode_record
 
 BASE = 7_000
 PARTITION = TopicPartition("t", 3)
@@ -191,7 +191,7 @@ def test_what_a_compressed_message_becomes_is_bounded(loop: str) -> None:
 
 
 def test_the_compiled_loop_refuses_what_it_cannot_use() -> None:
-    compiled = pytest.importorskip("vq.store._columns")
+    compiled = pytest.importorskip("vq.store.records._columns")
     data = log_of([([(9, b"v", None, None, 0, 0)], 0)])
     rest = (0, 2**63, 0, 2**63, None, 3, 4, 23, 0)
     good = (data, 0, len(data), 0, 0, Table().buffers(), *rest)

@@ -8,15 +8,15 @@ from support.batches import batch
 from support.store import DIRECTORY, flush, memory_disk, open_log
 
 from vq.model import Key
-from vq.store import key_index, search
-from vq.store.batches import intact_batches
-from vq.store.format import keys_name
-from vq.store.key_index import KeyIndex, KeyIndexBuilder, Probe
-from vq.store.key_index_build import KeyIndexBuild, write_key_index
-from vq.store.piece import Piece
-from vq.store.record import Properties, encode_properties, encode_record
-from vq.store.search import Search
-from vq.store.wanted import Wanted, matches
+from vq.store.care import key_index, search
+from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Probe
+from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
+from vq.store.care.search import Search
+from vq.store.care.wanted import Wanted, matches
+from vq.store.log.piece import Piece
+from vq.store.records.batches import intact_batches
+from vq.store.records.format import keys_name
+from vq.store.records.record import Properties, encode_properties, encode_record
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 keys = st.one_of(

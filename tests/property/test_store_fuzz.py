@@ -17,16 +17,20 @@ import pytest
 from support.fuzz import Targets, check, child, mutated
 from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
-from vq.broker.batch_check import check_batch
-from vq.broker.epoch_file import read_epoch
+from vq.broker.partition.batch_check import check_batch
+from vq.broker.replication.epoch_file import read_epoch
 from vq.errors import VqError
 from vq.limits import BATCH_RECORDS_MAX
 from vq.model import Message, ProducerStamp
-from vq.store import codec
-from vq.store.batches import intact_batches
-from vq.store.checkpoint import Checkpoint
-from vq.store.compression import compress, decompress
-from vq.store.format import (
+from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Probe
+from vq.store.care.wanted import Wanted, matches
+from vq.store.directory.identity import IDENTITY_NAME, Identity
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.store.log.checkpoint import Checkpoint
+from vq.store.records import codec
+from vq.store.records.batches import intact_batches
+from vq.store.records.compression import compress, decompress
+from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_MD5,
     COMPRESSIONS,
@@ -46,12 +50,9 @@ from vq.store.format import (
     encode_control,
     md5,
 )
-from vq.store.identity import IDENTITY_NAME, Identity
-from vq.store.key_index import KeyIndex, KeyIndexBuilder, Probe
-from vq.store.memory_disk import MemoryDisk, keep_all
-from vq.store.offset_index import OffsetIndex
-from vq.store.producers import ProducerTable
-from vq.store.record import (
+from vq.store.records.offset_index import OffsetIndex
+from vq.store.records.producers import ProducerTable
+from vq.store.records.record import (
     Properties,
     boundaries,
     decode_into,
@@ -60,8 +61,7 @@ from vq.store.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.tag_filter import filter_by_tag
-from vq.store.wanted import Wanted, matches
+from vq.store.records.tag_filter import filter_by_tag
 
 HARD = Path(__file__).parents[1] / "testdata" / "store" / "hard.txt"
 GRAFTS = [

@@ -17,12 +17,12 @@ from support.store import (
 from vq.clock import ManualClock
 from vq.errors import Busy, DiskFull, InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import ProducerStamp
-from vq.store.archive_writer import BlockWriter
-from vq.store.block import Block, BlockCache
-from vq.store.format import CONTROL_BYTES
-from vq.store.log import LogState
-from vq.store.memory_disk import keep_all, keep_none
-from vq.store.record import encode_record
+from vq.store.archive.archive_writer import BlockWriter
+from vq.store.disk.memory_disk import keep_all, keep_none
+from vq.store.log.block import Block, BlockCache
+from vq.store.log.log import LogState
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import encode_record
 
 
 class LogAgainstList(RuleBasedStateMachine):

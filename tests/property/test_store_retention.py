@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.store.retention import Kept, Limits, decide, relieve
+from vq.store.log.retention import Kept, Limits, decide, relieve
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS

@@ -22,8 +22,8 @@ from vq.admin import (
 )
 from vq.admin import contents as admin_contents
 from vq.errors import PermissionRefused
-from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
-from vq.store.record import encode_record
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
+from vq.store.records.record import encode_record
 
 
 def held(node: str, *blocks: tuple[int, int], leads: bool = True, **more: Any) -> HeldPartition:

@@ -20,8 +20,8 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
-from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
-from vq.store.record import encode_record
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
+from vq.store.records.record import encode_record
 
 N2 = Copy("b1/n2", "host:2")
 

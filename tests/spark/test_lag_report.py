@@ -25,7 +25,7 @@ import vq
 from pyspark_vq import connection
 from pyspark_vq.reports.lag_rules import SCHEMA
 from vq.cli import main
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 
 #: Two reports; a machine that is busy with other work needs minutes for them.
 pytestmark = [

@@ -11,7 +11,7 @@ from support.zookeeper import admin
 import pyspark_vq
 import vq
 from pyspark_vq import connection
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 
 pytestmark = pytest.mark.slow
 

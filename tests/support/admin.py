@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from vq.client.cluster import ClusterClient
 from vq.clock import ManualClock
-from vq.coordination.coordinator import Coordinator
-from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
 from vq.errors import TimedOut
 from vq.model import Address
 from vq.remoting.format import Command

@@ -7,15 +7,15 @@ from typing import NamedTuple
 import pytest
 from support.waiting import until_true
 
-from vq.broker import archive_runs
-from vq.broker.archive_runs import Archiver
-from vq.broker.channel import Channel
-from vq.broker.channel_logs import ChannelLogs
+from vq.broker.history import archive_runs
+from vq.broker.history.archive_runs import Archiver
 from vq.broker.node import BrokerNode
-from vq.coordination.coordinator import Coordinator
-from vq.coordination.runs import make_run, read_result
-from vq.coordination.values.runs import ArchiveRun, RunResult
-from vq.store.block import Block
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel_logs import ChannelLogs
+from vq.coordination.leases.runs import make_run, read_result
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.values.runs import ArchiveRun, RunResult
+from vq.store.log.block import Block
 
 HOUR_MS = 3_600_000
 

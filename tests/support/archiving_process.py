@@ -12,10 +12,10 @@ from pathlib import Path
 
 from support.store import append, archive, blocks_of, flush, open_log, payloads
 
-from vq.store.archive_writer import BlockWriter
-from vq.store.block import Block, BlockCache
-from vq.store.disk import Disk, RealDisk
-from vq.store.log import Log
+from vq.store.archive.archive_writer import BlockWriter
+from vq.store.disk.disk import Disk, RealDisk
+from vq.store.log.block import Block, BlockCache
+from vq.store.log.log import Log
 
 
 def content(number: int) -> bytes:

@@ -2,8 +2,8 @@
 
 import google_crc32c
 
-from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
-from vq.store.record import Properties, encode_properties
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
+from vq.store.records.record import Properties, encode_properties
 
 
 def keyed(key: object, **more: object) -> bytes | None:

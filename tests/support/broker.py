@@ -13,16 +13,16 @@ import pytest
 from support.simulation.loop import clock_of_loop
 from support.waiting import WAIT_S
 
-from vq.broker.config import BrokerConfig, ConnectionLimits
-from vq.broker.context import Timer
-from vq.broker.flusher import FlushRunner, LoopFlusher
+from vq.broker.base.config import BrokerConfig, ConnectionLimits
+from vq.broker.base.runner import InlineRunner, Lane
 from vq.broker.node import BrokerNode
-from vq.broker.runner import InlineRunner, Lane
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.registry import read_state
-from vq.coordination.secret import read_secret
-from vq.coordination.topics import change_settings, create_topic
-from vq.coordination.values.brokers import GroupState
+from vq.broker.partition.context import Timer
+from vq.broker.partition.flusher import FlushRunner, LoopFlusher
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.brokers.secret import read_secret
+from vq.coordination.topics.topics import change_settings, create_topic
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.brokers import GroupState
 from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -31,8 +31,8 @@ from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
-from vq.store.memory_disk import MemoryDisk
-from vq.store.record import encode_record
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.records.record import encode_record
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ _PACKAGES: Final = tuple(
 #: Variables that only a new interpreter obeys, by how their names begin.
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ")
 #: A variable that names intervals of a forked process and shorter ones, so that a test waits less:
-#: ``vq.broker.key_indexing.LOOK_S=0.2``. A process that is started anew keeps its own.
+#: ``vq.broker.history.key_indexing.LOOK_S=0.2``. A process that is started anew keeps its own.
 FASTER: Final = "TEST_FASTER"
 _REQUEST_BYTES_MAX: Final = 1 << 17
 

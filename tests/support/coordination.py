@@ -7,11 +7,11 @@ from typing import Any
 from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
-from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.leadership import Leadership, Registered, Standing
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.registry import BrokerRegistration
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.brokers.leadership import Leadership, Registered, Standing
+from vq.coordination.brokers.registry import BrokerRegistration
+from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import Address
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from support.waiting import WAIT_S, block_until
 from support.zookeeper import ZooKeeperRoot, admin, expire_session, let_read
 
-from vq.coordination.coordinator import Coordinator, SessionState, Set, WatchEvent
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.tree.coordinator import Coordinator, SessionState, Set, WatchEvent
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 
 
 class Ensemble:

@@ -13,9 +13,9 @@ from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.client.consumer.permit import Permit
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
-from vq.store.compression import compress
-from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import encode_record
+from vq.store.records.compression import compress
+from vq.store.records.format import COMPRESSION_ZLIB
+from vq.store.records.record import encode_record
 
 
 class Told:

@@ -8,7 +8,7 @@ from support.waiting import WAIT_S
 
 from vq import limits
 from vq.remoting import wire_pb2 as wire
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 MIB = limits.MIB
 

@@ -1,9 +1,9 @@
 """A small model of one broker group and one partition, explored over all orders of events.
 
-The model decides by the functions that brokers use (``vq.coordination.insync``,
-``vq.broker.replica_rules``), unless a variant replaces one of them by a wrong rule. A state is a
-tuple of plain values; ``explore`` visits every state that can be reached, breadth first, so a
-violation comes with a shortest way to it.
+The model decides by the functions that brokers use (``vq.coordination.brokers.insync``,
+``vq.broker.partition.replica_rules``), unless a variant replaces one of them by a wrong rule. A
+state is a tuple of plain values; ``explore`` visits every state that can be reached, breadth first,
+so a violation comes with a shortest way to it.
 
 Entries of the log are ``(epoch, number)``. What the model checks in every state:
 
@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from vq.broker import replica_rules
-from vq.coordination import insync
-from vq.coordination.insync import Candidate, ChangeRefused, MastershipRefused
-from vq.coordination.values.brokers import GroupState
-from vq.store.lookup import EpochEnd
+from vq.broker.partition import replica_rules
+from vq.coordination.brokers import insync
+from vq.coordination.brokers.insync import Candidate, ChangeRefused, MastershipRefused
+from vq.coordination.tree.values.brokers import GroupState
+from vq.store.log.lookup import EpochEnd
 
 GROUP = "g"
 

@@ -6,10 +6,10 @@ from typing import Any
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker.channel import Channel
-from vq.broker.moving import Mover
-from vq.coordination.placement import move
-from vq.coordination.topics import (
+from vq.broker.partition.channel import Channel
+from vq.broker.serving.moving import Mover
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.topics import (
     change_placement,
     describe_topic,
     touch_partition,

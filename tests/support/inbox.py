@@ -8,7 +8,7 @@ from support.waiting import WAIT_S
 from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.model import TopicPartition
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 class Partition:

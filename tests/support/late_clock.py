@@ -1,7 +1,7 @@
 """Retention of a node some hours later, as it sees the time."""
 
+from vq.broker.history.retaining import Retainer
 from vq.broker.node import BrokerNode
-from vq.broker.retaining import Retainer
 from vq.clock import Clock
 
 HOUR_S = 3_600.0

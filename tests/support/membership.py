@@ -16,9 +16,9 @@ from vq.client.consumer.hold_states import State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
-from vq.coordination import claims, groups
-from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.values.consumers import Owner
+from vq.coordination.groups import claims, groups
+from vq.coordination.tree.memory import MemoryCoordinator
+from vq.coordination.tree.values.consumers import Owner
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

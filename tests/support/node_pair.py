@@ -3,10 +3,10 @@
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.store.log import Log
-from vq.store.memory_disk import MemoryDisk
+from vq.broker.partition.channel import Channel
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import Log
 
 
 class NodePair:

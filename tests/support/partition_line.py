@@ -11,7 +11,7 @@ from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer
 from vq.model import TopicPartition
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 BACKOFF_S = 0.5
 

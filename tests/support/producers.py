@@ -9,7 +9,7 @@ from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
 

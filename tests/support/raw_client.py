@@ -15,7 +15,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, encode_header
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 class RawClient:

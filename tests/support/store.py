@@ -8,14 +8,14 @@ import google_crc32c
 
 from vq.clock import Clock, ManualClock
 from vq.model import ProducerStamp
-from vq.store.archive import ArchiveFiles, Stub
-from vq.store.archive_writer import ArchiveWriter
-from vq.store.archived_file import NotInMemory
-from vq.store.block import Block, BlockCache
-from vq.store.disk import Disk
-from vq.store.log import Log, LogConfig, SyncTicket
-from vq.store.memory_disk import MemoryDisk, keep_all
-from vq.store.record import Record, decode_into, encode_record
+from vq.store.archive.archive import ArchiveFiles, Stub
+from vq.store.archive.archive_writer import ArchiveWriter
+from vq.store.archive.archived_file import NotInMemory
+from vq.store.disk.disk import Disk
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.store.log.block import Block, BlockCache
+from vq.store.log.log import Log, LogConfig, SyncTicket
+from vq.store.records.record import Record, decode_into, encode_record
 
 T = TypeVar("T")
 DIRECTORY = Path("/data/orders/0")

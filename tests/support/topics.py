@@ -6,9 +6,9 @@ from typing import Any
 
 from support.cluster import ProcessCluster
 
-from vq.coordination import topics
-from vq.coordination.coordinator import Coordinator
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.model import TopicSettings
 
 

@@ -13,28 +13,25 @@ from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq import limits
-from vq.broker import (
-    archive_runs,
-    archiving,
+from vq.broker import upkeep
+from vq.broker.base.config import ConnectionLimits
+from vq.broker.health import repairing, scrubbing
+from vq.broker.history import archive_runs, early_archives, key_indexing, retaining
+from vq.broker.node import BrokerNode
+from vq.broker.partition import archiving
+from vq.broker.replication import (
     catching_up,
     copying,
-    early_archives,
     following,
     handing_over,
     insync_set,
-    key_indexing,
     lag,
-    repairing,
-    retaining,
-    scrubbing,
     soundness,
-    upkeep,
 )
-from vq.broker.config import ConnectionLimits
-from vq.broker.node import BrokerNode
 from vq.clock import Clock
-from vq.coordination import leadership, leases, registry
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.brokers import leadership, registry
+from vq.coordination.leases import leases
+from vq.coordination.tree.memory import MemoryEnsemble
 
 HOUR_S = 3_600
 #: What looks at a node many times a second or a minute looks so much less often.

@@ -20,8 +20,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.waiting import PROCESSES_WAIT_S
 
-from vq.coordination.four_letter import four_letter_word
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 
 DOCKER_IMAGE = "zookeeper:3.9"

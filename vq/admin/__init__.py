@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from vq.admin.unclean import Unclean
     from vq.admin.verification import Verified, VerifyProgress
     from vq.admin.writes import WriteAttempt, WrittenRange
-    from vq.coordination.groups import UnknownGroup
-    from vq.coordination.reading import TopicView
-    from vq.coordination.topics import TopicExists
-    from vq.coordination.values.audit import UncleanElection
-    from vq.coordination.values.cluster import ClusterSettings
-    from vq.coordination.values.consumers import CommittedOffset
+    from vq.coordination.groups.groups import UnknownGroup
+    from vq.coordination.topics.topics import TopicExists
+    from vq.coordination.tree.reading import TopicView
+    from vq.coordination.tree.values.audit import UncleanElection
+    from vq.coordination.tree.values.cluster import ClusterSettings
+    from vq.coordination.tree.values.consumers import CommittedOffset
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
 
 
@@ -151,12 +151,12 @@ _HOMES = {
     "vq.admin.unclean": ("Unclean",),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.admin.writes": ("WriteAttempt", "WrittenRange"),
-    "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.reading": ("TopicView",),
-    "vq.coordination.topics": ("TopicExists",),
-    "vq.coordination.values.audit": ("UncleanElection",),
-    "vq.coordination.values.cluster": ("ClusterSettings",),
-    "vq.coordination.values.consumers": ("CommittedOffset",),
+    "vq.coordination.groups.groups": ("UnknownGroup",),
+    "vq.coordination.tree.reading": ("TopicView",),
+    "vq.coordination.topics.topics": ("TopicExists",),
+    "vq.coordination.tree.values.audit": ("UncleanElection",),
+    "vq.coordination.tree.values.cluster": ("ClusterSettings",),
+    "vq.coordination.tree.values.consumers": ("CommittedOffset",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -76,8 +76,8 @@ from vq.admin.writes import WAIT_S, WriteAttempt, WrittenRange
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.values.audit import UncleanElection
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.tree.values.audit import UncleanElection
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.model import (
     Address,
@@ -89,7 +89,7 @@ from vq.model import (
     TopicPartition,
     TopicSettings,
 )
-from vq.store.columns import ALL, COLUMNS, Selection
+from vq.store.records.columns import ALL, COLUMNS, Selection
 
 A = TypeVar("A", bound=type[Any])
 

@@ -15,11 +15,12 @@ from vq.admin.offsets import check_time
 from vq.admin.topics import readable_topics
 from vq.admin.who import who
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, runs
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.reading import gather_all
-from vq.coordination.values import runs as run_values
-from vq.coordination.values.runs import ArchiveTopicRun, RunResult, RunState
+from vq.coordination.brokers import registry
+from vq.coordination.leases import runs
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values import runs as run_values
+from vq.coordination.tree.values.runs import ArchiveTopicRun, RunResult, RunState
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import check_timeout
 

@@ -12,14 +12,15 @@ from typing import Final
 from vq.admin.offsets import check_time
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import registry, topics
-from vq.coordination.reading import gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import gather_all
 from vq.errors import VqError
 from vq.model import Address, NodeInfo
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
-from vq.store.archive import place_of
+from vq.store.archive.archive import place_of
 
 __all__ = [
     "ArchivedBlock",

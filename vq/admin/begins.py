@@ -10,11 +10,13 @@ from typing import Final
 
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
-from vq.coordination import groups, registry, topics
-from vq.coordination.coordinator import BadVersion, Check, Coordinator, NoNode, Unreadable
-from vq.coordination.reading import TopicView, gather_all
-from vq.coordination.values.brokers import BrokerNode
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.brokers import registry
+from vq.coordination.groups import groups
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, NoNode, Unreadable
+from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.brokers import BrokerNode
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import PartitionState, Span
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination.reading import gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, VqError
 from vq.model import Address, NodeInfo, check_name
 from vq.remoting.format import Command

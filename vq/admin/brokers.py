@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
+from vq.coordination.brokers import registry
 from vq.errors import VqError
 from vq.model import Address, NodeInfo, StatusResult
 from vq.remoting.format import Command

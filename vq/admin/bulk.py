@@ -14,19 +14,21 @@ from vq.admin.brokers import FAILED_STATES, master_and_epoch
 from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import groups, registry, topics
-from vq.coordination.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
-from vq.coordination.reading import children_or_none, gather_all, read_nodes
-from vq.coordination.values.consumers import (
+from vq.coordination.brokers import registry
+from vq.coordination.groups import groups
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
+from vq.coordination.tree.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
 )
-from vq.coordination.values.partitions import Partition
-from vq.coordination.values.topics import READY, Topic
-from vq.coordination.values.value import Value
+from vq.coordination.tree.values.partitions import Partition
+from vq.coordination.tree.values.topics import READY, Topic
+from vq.coordination.tree.values.value import Value
 from vq.errors import CorruptData, InvalidArgument, NotMaster
 from vq.limits import is_valid_name
 from vq.model import GroupView, PartitionPlacement, TopicPartition

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from vq.coordination.coordinator import ConnectionLost, SessionExpired
+from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired
 from vq.errors import OutcomeUnknown
 
 

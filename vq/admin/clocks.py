@@ -10,7 +10,7 @@ from collections.abc import Collection
 from vq.admin.brokers import broker_status
 from vq.admin.placements import Move, need_master
 from vq.client.cluster import ClusterClient
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import UnknownPartition
 
 __all__ = ["plan_new_logs"]

@@ -15,8 +15,9 @@ from vq.admin.brokers import broker_status
 from vq.admin.topics import alter_settings
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, topics
-from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidState, UnknownTopic, VqError
 from vq.model import PartitionState, TopicSettings, check_timeout
 

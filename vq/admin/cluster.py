@@ -12,10 +12,10 @@ from vq.admin.brokers import BadPartition, Damage, broker_status
 from vq.admin.disks import DiskState, disk_states
 from vq.admin.safety import NodeFacts, Unsafe, unsafe
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.reading import gather_all
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.brokers import registry
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import VqError
 from vq.model import GroupView, NodeInfo, StatusResult
 

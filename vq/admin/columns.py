@@ -33,9 +33,9 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, check_timeout, choice_of
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
-from vq.store.columns import ALL, COLUMNS, Selection, Table, decode_columns
-from vq.store.record import boundaries, bytes_needed
-from vq.store.zipped_block import WantedBlock
+from vq.store.archive.zipped_block import WantedBlock
+from vq.store.records.columns import ALL, COLUMNS, Selection, Table, decode_columns
+from vq.store.records.record import boundaries, bytes_needed
 from vq.tasks import begin_task
 
 __all__ = ["FETCH_BYTES", "TIMEOUT_S", "StoredColumns", "read_columns"]

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.coordinator import Coordinator, NoNode, NotEmpty
-from vq.coordination.paths import BROKERS
-from vq.coordination.reading import children_or_none
-from vq.coordination.zk import ROOT, ZooKeeperCoordinator
+from vq.coordination.tree.coordinator import Coordinator, NoNode, NotEmpty
+from vq.coordination.tree.paths import BROKERS
+from vq.coordination.tree.reading import children_or_none
+from vq.coordination.tree.zk import ROOT, ZooKeeperCoordinator
 from vq.errors import CoordinationError
 
 

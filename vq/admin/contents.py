@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData, InvalidArgument
-from vq.store.codec import intact
-from vq.store.format import (
+from vq.store.records.codec import intact
+from vq.store.records.format import (
     CONTROL_BYTES,
     FLAG_CONTROL,
     RECORD_HEADER_BYTES,
@@ -28,8 +28,8 @@ from vq.store.format import (
     batch_crc,
     decode_control,
 )
-from vq.store.record import is_intact
-from vq.store.scan import first_control
+from vq.store.records.record import is_intact
+from vq.store.records.scan import first_control
 
 __all__ = [
     "FAULTS_MAX",

@@ -1,8 +1,8 @@
 """The messages that nodes had to cut from their logs: listed, read, deleted.
 
 A node that comes back cuts what its group's master does not have, and keeps it in files beside its
-logs (``vq.store.divergence``). So does a node that starts after a crash with what looks like the
-end of a write that was cut short. Loop-bound functions on a ``ClusterClient``.
+logs (``vq.store.care.divergence``). So does a node that starts after a crash with what looks like
+the end of a write that was cut short. Loop-bound functions on a ``ClusterClient``.
 """
 
 from collections.abc import AsyncIterator
@@ -13,13 +13,13 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
 from vq.client.kinds import check_whole
-from vq.coordination import registry
-from vq.coordination.reading import gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, InvalidArgument, VqError
 from vq.model import Address, Message, NodeInfo, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import DivergedFile, DivergedRequest, DivergedResponse
-from vq.store.format import CUT_MARK
+from vq.store.records.format import CUT_MARK
 
 
 @dataclass(frozen=True, slots=True)

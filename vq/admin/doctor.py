@@ -21,16 +21,16 @@ from vq.admin.brokers import ping
 from vq.admin.checks import BrokerAnswer, Finding, Level
 from vq.admin.cluster import BrokerReport, cluster_status
 from vq.admin.connect import cluster_client
-from vq.broker.config import BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
-from vq.coordination.four_letter import four_letter_word
-from vq.coordination.probe import why_no_session
-from vq.coordination.reading import gather_all
+from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.tree.probe import why_no_session
+from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address, NodeInfo, is_host
-from vq.store.disk import RealDisk
+from vq.store.disk.disk import RealDisk
 
 _SAMPLES: Final = 7
 #: A directory that has not answered for so long hangs.

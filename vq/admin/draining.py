@@ -13,9 +13,10 @@ from typing import Final
 from vq.admin.changes import ChangeUnknown, unknown_when_cut
 from vq.admin.placements import Move, plan_moves
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, topics
-from vq.coordination.allocation import allocate
-from vq.coordination.values.brokers import BrokerGroup
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.topics.allocation import allocate
+from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.errors import InvalidArgument
 
 #: How long to wait until another node leads.

@@ -14,10 +14,11 @@ from vq.admin.groups import GroupProgress, progress, read_nodes
 from vq.admin.offsets import Inspector
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.coordination import groups, topics
-from vq.coordination.coordinator import ConnectionLost, SessionExpired
-from vq.coordination.groups import UnknownGroup
-from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.groups import groups
+from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired
+from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidState, UnknownTopic, VqError
 from vq.model import check_timeout
 

@@ -8,10 +8,10 @@ group, if it is older, must be brought up to what the directories know.
 from dataclasses import dataclass, replace
 
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination.coordinator import Check, NoNode, Set
-from vq.coordination.update import Plan, apply_plan
-from vq.coordination.values.brokers import BrokerNode, GroupState
+from vq.coordination.brokers import registry
+from vq.coordination.tree.coordinator import Check, NoNode, Set
+from vq.coordination.tree.update import Plan, apply_plan
+from vq.coordination.tree.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.limits import EPOCH_MAX
 

@@ -28,8 +28,8 @@ from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.client.producer.head import Heads
-from vq.coordination import topics
-from vq.coordination.reading import gather_all
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     ConnectionCut,
     CorruptData,
@@ -56,7 +56,7 @@ from vq.model import (
 )
 from vq.remoting.format import Command, KeyKind
 from vq.remoting.wire_pb2 import FindRequest, FindResponse, OffsetsRequest, OffsetsResponse
-from vq.store.record import boundaries
+from vq.store.records.record import boundaries
 
 #: Messages that are found if the caller does not say how many.
 LIMIT: Final = 100

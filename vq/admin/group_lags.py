@@ -6,10 +6,10 @@ from typing import Final
 from vq.admin.groups import GroupDescription, description, progress, read_nodes
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
-from vq.coordination import groups
-from vq.coordination.coordinator import ConnectionLost, SessionExpired
-from vq.coordination.groups import UnknownGroup
-from vq.coordination.reading import gather_all
+from vq.coordination.groups import groups
+from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired
+from vq.coordination.tree.reading import gather_all
 from vq.errors import VqError
 from vq.log_lines import get_logger
 

@@ -12,11 +12,12 @@ from vq.admin.changes import ResetUnknown, unknown_when_cut
 from vq.admin.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.admin.offsets import Inspector
 from vq.client.cluster import ClusterClient
-from vq.coordination import claims, commits, forgetting, groups, topics
-from vq.coordination.coordinator import Coordinator, Unreadable, parent_of
-from vq.coordination.groups import MemberView, UnknownGroup
-from vq.coordination.reading import TopicView, children_or_none, gather_all, numbered_children
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.groups import claims, commits, forgetting, groups
+from vq.coordination.groups.groups import MemberView, UnknownGroup
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, parent_of
+from vq.coordination.tree.reading import TopicView, children_or_none, gather_all, numbered_children
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition

@@ -11,15 +11,15 @@ from typing import Any, Final
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import topics
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.reading import gather_all
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, PermissionRefused, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
-from vq.store.format import (
+from vq.store.records.format import (
     CONTROL_BYTES,
     FLAG_CONTROL,
     RECORD_HEADER,

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from vq.admin.brokers import master_and_epoch
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, topics
-from vq.coordination.allocation import pool_text, too_few_nodes
-from vq.coordination.coordinator import BadVersion
-from vq.coordination.placement import begin_range, move
-from vq.coordination.reading import TopicView
-from vq.coordination.round_trip import bound_s
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.topics.allocation import pool_text, too_few_nodes
+from vq.coordination.topics.placement import begin_range, move
+from vq.coordination.tree.coordinator import BadVersion
+from vq.coordination.tree.reading import TopicView
+from vq.coordination.tree.round_trip import bound_s
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import commits, groups
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.groups import commits, groups
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import TAG_SEPARATOR, TopicPartition
 

@@ -12,8 +12,11 @@ from typing import Final
 from vq.admin.changes import unknown_when_cut
 from vq.admin.draining import DrainUnknown, check_group
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, topics
-from vq.coordination.coordinator import (
+from vq.coordination.brokers import registry
+from vq.coordination.brokers.insync import forgotten
+from vq.coordination.topics import topics
+from vq.coordination.topics.grace import describe_stored
+from vq.coordination.tree.coordinator import (
     BadVersion,
     Coordinator,
     Delete,
@@ -23,12 +26,10 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
-from vq.coordination.grace import describe_stored
-from vq.coordination.insync import forgotten
-from vq.coordination.reading import TopicView, children_or_none, gather_all
-from vq.coordination.update import update
-from vq.coordination.values.brokers import BrokerGroup, GroupState
-from vq.coordination.values.topics import IN_GRACE
+from vq.coordination.tree.reading import TopicView, children_or_none, gather_all
+from vq.coordination.tree.update import update
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState
+from vq.coordination.tree.values.topics import IN_GRACE
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import TopicPartition

@@ -15,10 +15,11 @@ from vq.admin.offsets import Inspector, PartitionEnds, check_time
 from vq.admin.stored import COUNT_MAX, Source
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import claims, commits, groups, topics
-from vq.coordination.groups import UnknownGroup
-from vq.coordination.reading import TopicView, gather_all
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import claims, commits, groups
+from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     InvalidArgument,
     InvalidState,

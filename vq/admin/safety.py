@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from vq.admin.brokers import DELETED_STATE
 from vq.admin.sizes import bytes_text, duration_text
-from vq.coordination.values.audit import UncleanElection
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.tree.values.audit import UncleanElection
+from vq.coordination.tree.values.brokers import GroupState
 
 #: Names in one text; the list ``Unsafe.topics`` has all.
 NAMES_TOLD_MAX: Final = 5

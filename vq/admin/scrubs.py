@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from vq.admin import brokers
 from vq.admin.brokers import broker_status
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination.reading import gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.tree.reading import gather_all
 from vq.errors import VqError
 from vq.model import NodeInfo
 

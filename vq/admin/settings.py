@@ -8,9 +8,9 @@ from dataclasses import replace
 from vq.admin.changes import ChangeUnknown, unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import given_settings
-from vq.coordination import cluster_settings
-from vq.coordination.cluster_settings import Change
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.topics import cluster_settings
+from vq.coordination.topics.cluster_settings import Change
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import TopicSettings
 
 

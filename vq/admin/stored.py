@@ -18,7 +18,7 @@ from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
-from vq.coordination.reading import gather_all
+from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     CorruptData,
     InvalidArgument,
@@ -29,7 +29,7 @@ from vq.errors import (
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
-from vq.store.record import Record, boundaries, bytes_needed, decode_into
+from vq.store.records.record import Record, boundaries, bytes_needed, decode_into
 
 #: What ``read_range`` reads if the caller does not say it.
 RANGE_BYTES: Final = 1 * limits.MIB

@@ -20,7 +20,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import chunk_of
 from vq.client.consumer.tail import merge_last, read_last
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import (
     Busy,
     ConnectionCut,

@@ -1,7 +1,8 @@
 """Having another node lead a broker group, while both live.
 
-Loop-bound functions on a ``ClusterClient``. The master does it (``broker.handing_over``); here it
-is asked, and the record is read to see what became of it.
+Loop-bound functions on a ``ClusterClient``. The master does it
+(``broker.replication.handing_over``); here it is asked, and the record is read to see what became
+of it.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Final
 
 from vq.admin.brokers import master_and_epoch
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
+from vq.coordination.brokers import registry
 from vq.errors import HandOverFailed, InvalidArgument, NotMaster, OutcomeUnknown
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import HandOverRequest, HandOverResponse

@@ -15,13 +15,13 @@ from vq.admin.offsets import Inspector, PartitionEnds
 from vq.admin.placements import check_nodes
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination import grace, topics
-from vq.coordination.cluster_settings import read_settings
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.reading import TopicView, gather_all
-from vq.coordination.remains import read_remains
-from vq.coordination.topics import TopicExists
-from vq.coordination.values.topics import IN_GRACE, READY
+from vq.coordination.topics import grace, topics
+from vq.coordination.topics.cluster_settings import read_settings
+from vq.coordination.topics.remains import read_remains
+from vq.coordination.topics.topics import TopicExists
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.topics import IN_GRACE, READY
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

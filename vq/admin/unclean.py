@@ -10,14 +10,22 @@ from dataclasses import dataclass
 
 from vq.admin.who import who
 from vq.client.cluster import ClusterClient
-from vq.coordination.coordinator import Check, Create, NodeExists, NoNode, Operation, Set, parent_of
-from vq.coordination.grace import describe_stored
-from vq.coordination.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
-from vq.coordination.reading import children_or_none, gather_all
-from vq.coordination.topics import list_topics
-from vq.coordination.update import Plan, apply_plan
-from vq.coordination.values.audit import UncleanElection, UncleanElections
-from vq.coordination.values.brokers import BrokerNode, GroupState
+from vq.coordination.brokers.insync import Candidate, keeps_leading, lacks_messages, named_uncleanly
+from vq.coordination.topics.grace import describe_stored
+from vq.coordination.topics.topics import list_topics
+from vq.coordination.tree.coordinator import (
+    Check,
+    Create,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    parent_of,
+)
+from vq.coordination.tree.reading import children_or_none, gather_all
+from vq.coordination.tree.update import Plan, apply_plan
+from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
+from vq.coordination.tree.values.brokers import BrokerNode, GroupState
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 
 

@@ -10,8 +10,9 @@ from typing import Final
 
 from vq.admin.brokers import Damage, damage_fields
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry, topics
-from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
 from vq.remoting.format import Command

@@ -1,8 +1,9 @@
 """Repeatable writes: what earlier attempts of a task have stored, and that they store no more.
 
-Loop-bound functions on a ``ClusterClient``. ``coordination.writes`` says which attempt writes under
-which epoch. An attempt that repeats another one stops that first: it begins its next epoch with an
-empty batch in every partition. What the earlier attempts have stored lies before these batches.
+Loop-bound functions on a ``ClusterClient``. ``coordination.leases.writes`` says which attempt
+writes under which epoch. An attempt that repeats another one stops that first: it begins its next
+epoch with an empty batch in every partition. What the earlier attempts have stored lies before
+these batches.
 """
 
 import asyncio
@@ -16,9 +17,9 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import decode_messages
 from vq.client.kinds import check_whole
-from vq.coordination import writes
-from vq.coordination.reading import gather_all
-from vq.coordination.writes import WriteTopic
+from vq.coordination.leases import writes
+from vq.coordination.leases.writes import WriteTopic
+from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     ConnectionCut,
     CorruptData,
@@ -32,7 +33,7 @@ from vq.errors import (
 from vq.model import Message, ProducerIdentity, TopicPartition, check_name, check_timeout
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
-from vq.store.format import CONTROL_BYTES, BatchHeader, decode_control
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, decode_control
 
 #: How long an attempt waits for the brokers of a topic.
 WAIT_S: Final = 60.0

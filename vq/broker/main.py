@@ -14,14 +14,14 @@ from typing import Final
 from prometheus_client import ProcessCollector
 
 from vq import limits
-from vq.broker.alarm import ring_daily
-from vq.broker.config import BrokerConfig
+from vq.broker.base.config import BrokerConfig
+from vq.broker.history.alarm import ring_daily
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
 from vq.remoting.transport import TcpNetwork
-from vq.store.disk import RealDisk
+from vq.store.disk.disk import RealDisk
 
 logger = get_logger(__name__)
 

@@ -21,51 +21,51 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.archives import Archives
-from vq.broker.cold_reads import ColdReads
-from vq.broker.config import BrokerConfig
-from vq.broker.context import Context, Role
-from vq.broker.daily_runs import Alarm, no_alarm
-from vq.broker.data_disks import DataDisks
-from vq.broker.dispatcher import Dispatcher
-from vq.broker.diverged_files import DivergedFiles
-from vq.broker.doubt import Doubt
-from vq.broker.epoch_file import EpochFile
-from vq.broker.fetching import Fetches
-from vq.broker.finding import Finder
-from vq.broker.flush_meter import FlushMeter
-from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
-from vq.broker.following import Follower
-from vq.broker.handing_over import HandOver
-from vq.broker.held_blocks import HeldBlocks
-from vq.broker.histogram import Histogram
-from vq.broker.insync_set import TICK_S, InSyncSet
-from vq.broker.lag import Lags
-from vq.broker.lease import Lease
-from vq.broker.load import LoadMeter, LoadPublisher
-from vq.broker.logs import Logs
-from vq.broker.mastership import Mastership
-from vq.broker.membership import Membership
-from vq.broker.metrics import BrokerMetrics
-from vq.broker.monitor import Monitor, Watched
-from vq.broker.moving import Mover
-from vq.broker.partitions import Partitions
-from vq.broker.presence import Presence
-from vq.broker.refusals import is_dead
-from vq.broker.repairing import Repairer
-from vq.broker.runner import Runner, ThreadRunner
-from vq.broker.server import Server
-from vq.broker.soundness import Soundness
-from vq.broker.status import StatusReport
-from vq.broker.tasks import Tasks
-from vq.broker.turn import Turn
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.histogram import Histogram
+from vq.broker.base.runner import Runner, ThreadRunner
+from vq.broker.base.tasks import Tasks
+from vq.broker.base.turn import Turn
+from vq.broker.disks.data_disks import DataDisks
+from vq.broker.health.diverged_files import DivergedFiles
+from vq.broker.health.repairing import Repairer
+from vq.broker.health.verifying import Verifier
+from vq.broker.history.daily_runs import Alarm, no_alarm
+from vq.broker.observe.load import LoadMeter, LoadPublisher
+from vq.broker.observe.metrics import BrokerMetrics
+from vq.broker.observe.monitor import Monitor, Watched
+from vq.broker.observe.status import StatusReport
+from vq.broker.partition.cold_reads import ColdReads
+from vq.broker.partition.context import Context, Role
+from vq.broker.partition.flush_meter import FlushMeter
+from vq.broker.partition.flusher import Flusher, FlushRunner, ThreadFlusher
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.partitions import Partitions
+from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.epoch_file import EpochFile
+from vq.broker.replication.following import Follower
+from vq.broker.replication.handing_over import HandOver
+from vq.broker.replication.insync_set import TICK_S, InSyncSet
+from vq.broker.replication.lag import Lags
+from vq.broker.replication.lease import Lease
+from vq.broker.replication.mastership import Mastership
+from vq.broker.replication.membership import Membership
+from vq.broker.replication.presence import Presence
+from vq.broker.replication.refusals import is_dead
+from vq.broker.replication.soundness import Soundness
+from vq.broker.serving.archives import Archives
+from vq.broker.serving.dispatcher import Dispatcher
+from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.finding import Finder
+from vq.broker.serving.held_blocks import HeldBlocks
+from vq.broker.serving.moving import Mover
+from vq.broker.serving.server import Server
 from vq.broker.upkeep import Upkeep
-from vq.broker.verifying import Verifier
 from vq.clock import Clock
-from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.dead_masters import DeadMasters
-from vq.coordination.leadership import Following
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.brokers.dead_masters import DeadMasters
+from vq.coordination.brokers.leadership import Following
+from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import (
     Busy,
     CoordinationError,
@@ -81,10 +81,10 @@ from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.membership import Member
 from vq.remoting.transport import Listener, Network
-from vq.store.directories import DataDirectories
-from vq.store.disk import Disk
-from vq.store.identity import check_there
-from vq.store.log import LogConfig
+from vq.store.directory.directories import DataDirectories
+from vq.store.directory.identity import check_there
+from vq.store.disk.disk import Disk
+from vq.store.log.log import LogConfig
 from vq.version import __version__
 
 logger = get_logger(__name__)

@@ -17,28 +17,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from vq.broker.archive_runs import Archiver
-from vq.broker.config import BrokerConfig
-from vq.broker.context import Context, Role
-from vq.broker.daily import DailyTime
-from vq.broker.daily_runs import Alarm, DailyRuns
-from vq.broker.data_disk import DataDisk
-from vq.broker.early_archives import EarlyArchiver
-from vq.broker.key_indexing import KeyIndexer
-from vq.broker.partitions import Partitions
-from vq.broker.relief import Relief
-from vq.broker.retaining import Retainer
-from vq.broker.runner import Runner
-from vq.broker.scrubbing import Scrubber
-from vq.broker.tasks import Tasks
-from vq.broker.topic_remover import TopicRemover
-from vq.broker.verifying import Verifier
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.daily import DailyTime
+from vq.broker.base.runner import Runner
+from vq.broker.base.tasks import Tasks
+from vq.broker.disks.data_disk import DataDisk
+from vq.broker.health.scrubbing import Scrubber
+from vq.broker.health.verifying import Verifier
+from vq.broker.history.archive_runs import Archiver
+from vq.broker.history.daily_runs import Alarm, DailyRuns
+from vq.broker.history.early_archives import EarlyArchiver
+from vq.broker.history.key_indexing import KeyIndexer
+from vq.broker.history.relief import Relief
+from vq.broker.history.retaining import Retainer
+from vq.broker.history.topic_remover import TopicRemover
+from vq.broker.partition.context import Context, Role
+from vq.broker.partition.partitions import Partitions
 from vq.clock import Clock
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import VqError
 from vq.log_lines import get_logger
-from vq.store.directory import Trashed
-from vq.store.disk import Disk
+from vq.store.directory.directory import Trashed
+from vq.store.disk.disk import Disk
 
 logger = get_logger(__name__)
 

@@ -19,7 +19,8 @@ from vq.admin.connect import cluster_client
 from vq.cli import worker
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import MessageFactoryConfig
-from vq.coordination import groups, topics
+from vq.coordination.groups import groups
+from vq.coordination.topics import topics
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import InvalidArgument

@@ -131,7 +131,7 @@ def broker(
 
 
 def _run(invocation: Invocation, sources: Sources) -> None:
-    from vq.broker.config import BrokerConfig
+    from vq.broker.base.config import BrokerConfig
     from vq.broker.main import run_broker
 
     config = build(BrokerConfig, "broker", sources)

@@ -30,7 +30,7 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
-from vq.coordination.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
+from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
 
 #: Topics named as closed for writes; further ones are counted.

@@ -16,7 +16,7 @@ import click
 from vq.errors import VqError
 
 if TYPE_CHECKING:
-    from vq.coordination.coordinator import Coordinator
+    from vq.coordination.tree.coordinator import Coordinator
 
 #: For all of it: connecting, reading, closing.
 WAIT_S: Final = 1.5
@@ -27,14 +27,14 @@ Names = Callable[["Coordinator"], Awaitable[list[str]]]
 
 def topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the topics that begin with what was typed."""
-    from vq.coordination.topics import list_topics
+    from vq.coordination.topics.topics import list_topics
 
     return _found(ctx, incomplete, list_topics)
 
 
 def deleted_topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the deleted topics that begin with what was typed."""
-    from vq.coordination.grace import list_deleted
+    from vq.coordination.topics.grace import list_deleted
 
     async def names(coordinator: "Coordinator") -> list[str]:
         return [each.name for each in await list_deleted(coordinator)]
@@ -44,29 +44,29 @@ def deleted_topic_names(ctx: click.Context, _param: click.Parameter, incomplete:
 
 def group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the consumer groups that begin with what was typed."""
-    from vq.coordination.groups import list_groups
+    from vq.coordination.groups.groups import list_groups
 
     return _found(ctx, incomplete, list_groups)
 
 
 def write_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the repeatable writes that begin with what was typed."""
-    from vq.coordination.writes import names
+    from vq.coordination.leases.writes import names
 
     return _found(ctx, incomplete, names)
 
 
 def broker_group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the broker groups that begin with what was typed."""
-    from vq.coordination.registry import group_names as names
+    from vq.coordination.brokers.registry import group_names as names
 
     return _found(ctx, incomplete, names)
 
 
 def broker_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return broker groups and their nodes, as ``b1`` and ``b1/n1``."""
-    from vq.coordination.registry import all_nodes
-    from vq.coordination.registry import group_names as names
+    from vq.coordination.brokers.registry import all_nodes
+    from vq.coordination.brokers.registry import group_names as names
 
     async def both(coordinator: "Coordinator") -> list[str]:
         nodes = [f"{each.group}/{each.node}" for each in await all_nodes(coordinator)]
@@ -87,9 +87,9 @@ def _found(ctx: click.Context, incomplete: str, names: Names) -> list[str]:
 async def _ask(params: dict[str, Any], names: Names) -> list[str]:
     from vq.cli.settings import build, read_sources
     from vq.client.config import MessageFactoryConfig
-    from vq.coordination.coordinator import NoNode, NotEmpty
-    from vq.coordination.paths import BROKERS
-    from vq.coordination.zk import ZooKeeperCoordinator
+    from vq.coordination.tree.coordinator import NoNode, NotEmpty
+    from vq.coordination.tree.paths import BROKERS
+    from vq.coordination.tree.zk import ZooKeeperCoordinator
 
     given = {name: params.get(name) for name in ("zookeeper", "cluster")}
     sources = read_sources(params.get("config"), os.environ, **given)

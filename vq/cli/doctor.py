@@ -10,7 +10,7 @@ import click
 from vq.admin import checks
 from vq.admin.checks import Finding, Level
 from vq.admin.doctor import check_cluster, check_machine
-from vq.broker.config import BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, directory
 from vq.cli.settings import build, is_given

@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 import click
 
 from vq.cli import signals, text
-from vq.coordination.coordinator import ConnectionLost, NotConnected
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.devtools.errors import ChildFailed
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 

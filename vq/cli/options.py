@@ -178,7 +178,7 @@ class Invocation:
             UnknownCluster: No broker has ever registered; the error names the clusters there are.
         """
         from vq.admin.connect import cluster_client
-        from vq.coordination.topics import list_topics
+        from vq.coordination.topics.topics import list_topics
 
         async def look() -> list[str]:
             async with cluster_client(self.client_config()) as client:

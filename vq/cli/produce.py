@@ -47,7 +47,7 @@ from vq.client.producer.partitioner import (
     TopicPartitions,
     strategy_of,
 )
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument, Refused, UnknownTopic, VqError
 from vq.model import Compression, Message
 

@@ -6,7 +6,7 @@ import click
 
 from vq.admin.connect import cluster_client
 from vq.cli.options import Invocation, command_options, yes_option
-from vq.coordination.secret import replace_secret
+from vq.coordination.brokers.secret import replace_secret
 
 
 @click.command(name="replace-secret")

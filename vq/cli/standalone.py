@@ -19,15 +19,15 @@ from typing import Protocol
 import click
 
 from vq.backoff import Backoff
-from vq.broker.config import is_every_address
+from vq.broker.base.config import is_every_address
 from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address, check_host
 from vq.remoting.ports import LOOPBACK, free_port, port_error
-from vq.store.directory import unusable
-from vq.store.disk import RealDisk
+from vq.store.directory.directory import unusable
+from vq.store.disk.disk import RealDisk
 
 _TICK_S = 0.2
 BROKERS_MAX = 64

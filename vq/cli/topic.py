@@ -47,8 +47,8 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.verify import damage_json, verify
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 
 

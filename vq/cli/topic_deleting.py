@@ -15,7 +15,7 @@ from vq.cli.completion import deleted_topic_names, topic_names
 from vq.cli.errors import check_readable
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
-from vq.coordination.coordinator import Unreadable
+from vq.coordination.tree.coordinator import Unreadable
 from vq.errors import UnknownTopic
 
 

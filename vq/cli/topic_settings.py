@@ -13,7 +13,7 @@ import click
 from vq import limits
 from vq.cli.options import compression_options, size_of
 from vq.cli.output import Output, Value
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import (
     COMMON_POOL,

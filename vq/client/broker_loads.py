@@ -11,9 +11,9 @@ from typing import Final
 
 from vq import limits
 from vq.clock import Clock
-from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.loads import PublishedLoad, read_loads
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.brokers.loads import PublishedLoad, read_loads
+from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 

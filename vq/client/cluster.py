@@ -24,13 +24,13 @@ from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.client.outages import Outages
 from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
-from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
-from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.paths import BROKERS
-from vq.coordination.routes import Master, Routes, RouteWatcher
-from vq.coordination.secret import read_secret
-from vq.coordination.slots import SlotLease
-from vq.coordination.zk import ZooKeeperCoordinator
+from vq.coordination.brokers.secret import read_secret
+from vq.coordination.leases.slots import SlotLease
+from vq.coordination.topics.cluster_settings import create_missing_topic, settings_of_missing_topic
+from vq.coordination.topics.routes import Master, Routes, RouteWatcher
+from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.coordination.tree.paths import BROKERS
+from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

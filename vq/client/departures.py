@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.backoff import Backoff, Draws
-from vq.coordination import groups
-from vq.coordination.claims import CLAIMS_PER_MULTI, Claim, release_together
-from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.groups import groups
+from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, release_together
+from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.log_lines import get_logger
 from vq.tasks import begin_task
 

@@ -1,7 +1,7 @@
 """Says once that ZooKeeper is away from this client, and once that it is back."""
 
 from vq.clock import Clock
-from vq.coordination.coordinator import SessionState
+from vq.coordination.tree.coordinator import SessionState
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)

@@ -2,7 +2,7 @@
 
 In here: which places answer, what is remembered of them, and what is told in the log. Not in here:
 whether the bytes may be read (the broker says that before each part), and what a zip must be
-(``store.zipped_block``). Loop-bound; a place blocks threads only, and for a bounded time.
+(``store.archive.zipped_block``). Loop-bound; a place blocks threads only, and for a bounded time.
 """
 
 from collections import OrderedDict
@@ -14,9 +14,9 @@ from vq.clock import Clock
 from vq.errors import CorruptData, InvalidArgument
 from vq.log_lines import get_logger
 from vq.model import ARCHIVE_PLACES, check_archive_place
-from vq.store.archive import place_of
-from vq.store.archive_place import Unreachable, zip_at
-from vq.store.zipped_block import WantedBlock, ZippedBlock
+from vq.store.archive.archive import place_of
+from vq.store.archive.archive_place import Unreachable, zip_at
+from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
 
 __all__ = ["ANSWER_S", "Zips"]
 

@@ -11,8 +11,8 @@ from support.waiting import WAIT_S, until_true
 from vq import admin, aio
 from vq.admin import verification
 from vq.client.config import ConsumerConfig
-from vq.coordination import commits
-from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.groups import commits
+from vq.coordination.tree.coordinator import ConnectionLost
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 

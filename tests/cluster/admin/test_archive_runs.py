@@ -14,8 +14,8 @@ from support.waiting import until, until_true
 from vq.admin import archive_runs
 from vq.admin.archive_runs import ArchiveRun, archive_facts
 from vq.admin.checks import Level
-from vq.coordination.runs import make_run
-from vq.coordination.values.runs import RunCounter
+from vq.coordination.leases.runs import make_run
+from vq.coordination.tree.values.runs import RunCounter
 from vq.errors import InvalidArgument, PartitionFailed, UnknownTopic
 
 HOUR_MS = 3_600_000

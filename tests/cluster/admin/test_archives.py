@@ -13,7 +13,7 @@ from support.waiting import until
 from vq.admin import archives as admin_archives
 from vq.admin.archives import ArchivedBlock, VerifiedArchive
 from vq.admin.streams import Begin, End, messages
-from vq.broker import archives as broker_archives
+from vq.broker.serving import archives as broker_archives
 from vq.errors import InvalidArgument, InvalidRequest, MemberRequired, UnknownTopic
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchiveRequest

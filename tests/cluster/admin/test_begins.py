@@ -8,8 +8,9 @@ from support.client import started
 from support.waiting import until
 
 from vq.admin.begins import BEGIN_MAX, begin_anew
-from vq.coordination import groups, topics
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.groups import groups
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.model import Span
 

@@ -10,11 +10,11 @@ from support.client import factory_of
 from support.node_pair import NodePair, settled
 from support.waiting import until
 
-from vq.broker import held_blocks
+from vq.broker.serving import held_blocks
 from vq.errors import CorruptData, InvalidArgument, InvalidRequest, OffsetOutOfRange
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import BlocksRequest
-from vq.store.format import INDEX_SUFFIX
+from vq.store.records.format import INDEX_SUFFIX
 
 SIZE = 88 + 20 + 100  # of a batch with one message of 100 bytes
 
@@ -141,7 +141,7 @@ async def test_a_silent_node_is_told(cluster, node) -> None:
 
                 return [NodeInfo("b1", "n1", address)]
 
-            patch.setattr("vq.coordination.registry.all_nodes", nodes)
+            patch.setattr("vq.coordination.brokers.registry.all_nodes", nodes)
             found, silent = await factory.admin.list_blocks()
     assert found == []
     assert [(each.group, each.node, each.address) for each in silent] == [("b1", "n1", address)]

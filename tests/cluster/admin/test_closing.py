@@ -12,8 +12,8 @@ from support.waiting import until
 from vq.admin import closing, topics
 from vq.admin.cluster import cluster_status
 from vq.client.cluster import ClusterClient
-from vq.coordination import topics as tree
-from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.topics import topics as tree
+from vq.coordination.tree.coordinator import ConnectionLost
 from vq.errors import InvalidState, OutcomeUnknown, TopicClosed, UnknownTopic
 from vq.model import Message, StatusResult
 

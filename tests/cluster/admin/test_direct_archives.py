@@ -21,13 +21,13 @@ from support.node_pair import settled
 from support.waiting import until
 
 from vq import aio
-from vq.broker import archiving
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
+from vq.broker.partition import archiving
+from vq.broker.partition.channel import Channel
 from vq.client import zips
 from vq.columns import Selection
 from vq.errors import OffsetOutOfRange
-from vq.store import archive_writer
+from vq.store.archive import archive_writer
 
 BLOCKS = 4
 #: Messages in a block, each in a batch of its own.

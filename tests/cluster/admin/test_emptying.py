@@ -12,8 +12,8 @@ from vq.admin import closing, emptying
 from vq.admin.groups import GroupProgress
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.coordination.groups import ensure_group
-from vq.coordination.values.consumers import ConsumerGroup
+from vq.coordination.groups.groups import ensure_group
+from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import InvalidState
 from vq.model import Message
 

@@ -7,8 +7,8 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import started
 
 from vq.admin.epochs import raise_epoch
-from vq.coordination.registry import read_state
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.limits import EPOCH_MAX
 

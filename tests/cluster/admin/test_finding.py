@@ -11,12 +11,12 @@ from support.waiting import until
 from vq import aio
 from vq.admin import finding
 from vq.admin.searched import FoundMessages, GapKind
-from vq.broker import finding as broker_finding
+from vq.broker.serving import finding as broker_finding
 from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownPartition, UnknownTopic
 from vq.model import Message, SendResult, time_ms_of
-from vq.store.format import CONTROL_BYTES
-from vq.store.piece import Piece
+from vq.store.log.piece import Piece
+from vq.store.records.format import CONTROL_BYTES
 
 pytestmark = pytest.mark.virtual_time
 
@@ -162,8 +162,8 @@ async def test_a_search_stops_at_a_limit_and_goes_on(
 async def test_a_search_stops_after_so_many_bytes(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vq.store.search.STEP_BYTES_MIN", 130)
-    monkeypatch.setattr("vq.store.search.STEP_BYTES_MAX", 130)
+    monkeypatch.setattr("vq.store.care.search.STEP_BYTES_MIN", 130)
+    monkeypatch.setattr("vq.store.care.search.STEP_BYTES_MAX", 130)
     await send(factory, range(COUNT), pause_s=0)
     found = await factory.admin.find_messages("t", key="nobody", max_bytes=1)
     assert (found.stopped, found.complete) == ("bytes", False)

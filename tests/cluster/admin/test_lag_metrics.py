@@ -16,7 +16,7 @@ from vq.admin.lag_metrics import lag_families
 from vq.cli import lag_exporter
 from vq.cli.lag_exporter import LagExporter
 from vq.client.cluster import ClusterClient
-from vq.coordination.coordinator import NotConnected
+from vq.coordination.tree.coordinator import NotConnected
 from vq.errors import CoordinationError, TimedOut
 from vq.model import Address
 from vq.remoting.exposition import metrics_page

@@ -11,8 +11,9 @@ from support.waiting import until_true
 from vq import aio
 from vq.admin import removing, streams
 from vq.admin.removing import GivenUp
-from vq.coordination import registry, topics
-from vq.coordination.values.brokers import BrokerGroup, OpenPartitions
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.brokers import BrokerGroup, OpenPartitions
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 

@@ -15,9 +15,10 @@ from vq.admin.groups import describe_group
 from vq.admin.resets import Goal, Reset, Target, carry_out, plan_reset
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.coordination import commits, groups, topics
-from vq.coordination.groups import UnknownGroup
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits, groups
+from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     InvalidArgument,
     InvalidState,

@@ -13,8 +13,8 @@ from vq import aio
 from vq.admin import streams
 from vq.admin.cluster import cluster_status
 from vq.admin.streams import Begin
-from vq.broker.channel import Channel
-from vq.broker.repairing import Repairer
+from vq.broker.health.repairing import Repairer
+from vq.broker.partition.channel import Channel
 from vq.client.config import ProducerConfig
 from vq.client.consumer import tail
 from vq.errors import (

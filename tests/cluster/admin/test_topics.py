@@ -11,8 +11,8 @@ from support.waiting import until_true
 from vq.admin import settings, topics
 from vq.admin.brokers import Damage
 from vq.client.cluster import ClusterClient
-from vq.coordination import topics as coordination
-from vq.coordination.values.topics import CREATING, Topic
+from vq.coordination.topics import topics as coordination
+from vq.coordination.tree.values.topics import CREATING, Topic
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 

@@ -25,11 +25,11 @@ from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.admin.unclean import elect_uncleanly
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.coordination.insync import MastershipRefused
-from vq.coordination.registry import read_state, read_unclean
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.brokers.insync import MastershipRefused
+from vq.coordination.brokers.registry import read_state, read_unclean
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, LogTruncated, PartitionQuarantined
-from vq.store.divergence import diverged
+from vq.store.care.divergence import diverged
 
 
 @dataclass

@@ -7,15 +7,15 @@ from support.coordination import deny_reading
 from vq.admin import groups, topics
 from vq.admin.cluster import cluster_status
 from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination import topics as topic_tree
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.groups import ensure_group
-from vq.coordination.remains import read_remains
-from vq.coordination.values.brokers import BrokerGroup, GroupState
-from vq.coordination.values.consumers import ConsumerGroup
-from vq.coordination.values.partitions import Partition
-from vq.coordination.values.topics import Topic
+from vq.coordination.brokers import registry
+from vq.coordination.groups.groups import ensure_group
+from vq.coordination.topics import topics as topic_tree
+from vq.coordination.topics.remains import read_remains
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState
+from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.partitions import Partition
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import UnknownTopic
 from vq.model import TopicSettings
 

@@ -9,7 +9,7 @@ from support.node_pair import NodePair
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.store.memory_disk import MemoryDisk
+from vq.store.disk.memory_disk import MemoryDisk
 
 
 @dataclass

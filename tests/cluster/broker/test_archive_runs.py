@@ -9,17 +9,17 @@ from support.broker import DATA, Client, message
 from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
-from vq.broker import archive_runs
-from vq.broker.archiving import PlaceAway
-from vq.broker.channel import Channel
+from vq.broker.history import archive_runs
 from vq.broker.node import Stage
+from vq.broker.partition.archiving import PlaceAway
+from vq.broker.partition.channel import Channel
 from vq.clock import ManualClock
-from vq.coordination.runs import make_run, read_result, read_results, write_result
-from vq.coordination.topics import change_settings
-from vq.coordination.values.runs import ArchiveRun, ArchiveTopicRun, RunResult, RunState
+from vq.coordination.leases.runs import make_run, read_result, read_results, write_result
+from vq.coordination.topics.topics import change_settings
+from vq.coordination.tree.values.runs import ArchiveRun, ArchiveTopicRun, RunResult, RunState
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.model import TopicSettings
-from vq.store.log import Log
+from vq.store.log.log import Log
 
 ARCHIVE = {"retention_policy": "archive"}
 

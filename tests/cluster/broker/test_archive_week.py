@@ -11,9 +11,9 @@ from support.archives import archiver_of
 from support.waiting import until
 from support.week import HOUR_S, Week, started_week
 
-from vq.coordination.runs import read_results, read_runs
-from vq.coordination.values.runs import RunState
-from vq.store.log import Log
+from vq.coordination.leases.runs import read_results, read_runs
+from vq.coordination.tree.values.runs import RunState
+from vq.store.log.log import Log
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 

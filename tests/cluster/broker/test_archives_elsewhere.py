@@ -15,16 +15,20 @@ from support.node_pair import settled, whole
 from support.waiting import WAIT_S, until, until_true
 
 from vq import limits
-from vq.broker import archiving, cold_reads, finding, key_indexing, upkeep, verifying
-from vq.broker.channel import Channel
-from vq.broker.runner import Lane, ThreadRunner
+from vq.broker import upkeep
+from vq.broker.base.runner import Lane, ThreadRunner
+from vq.broker.health import verifying
+from vq.broker.history import key_indexing
+from vq.broker.partition import archiving, cold_reads
+from vq.broker.partition.channel import Channel
+from vq.broker.serving import finding
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store import archive_writer
-from vq.store.block import Block
-from vq.store.log import Log, LogState
+from vq.store.archive import archive_writer
+from vq.store.log.block import Block
+from vq.store.log.log import Log, LogState
 
 
 @pytest.fixture(autouse=True)

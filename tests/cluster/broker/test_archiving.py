@@ -12,12 +12,12 @@ from support.client import factory_of
 from support.node_pair import NodePair, settled
 from support.waiting import WAIT_S, until
 
-from vq.broker import archiving
-from vq.broker.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
-from vq.broker.channel import Channel
-from vq.broker.channel_logs import ChannelLogs
+from vq.broker.base.runner import ThreadRunner
 from vq.broker.node import BrokerNode
-from vq.broker.runner import ThreadRunner
+from vq.broker.partition import archiving
+from vq.broker.partition.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel_logs import ChannelLogs
 from vq.client.config import ConsumerConfig
 from vq.clock import ManualClock
 from vq.errors import (
@@ -32,9 +32,9 @@ from vq.errors import (
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
-from vq.store import archive_writer
-from vq.store.block import Block
-from vq.store.log import Log, LogState
+from vq.store.archive import archive_writer
+from vq.store.log.block import Block
+from vq.store.log.log import Log, LogState
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
 

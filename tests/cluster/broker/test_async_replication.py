@@ -9,11 +9,11 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import following, insync_set
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.broker.partition_state import State
-from vq.coordination.topics import change_settings, describe_topic
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.partition_state import State
+from vq.broker.replication import following, insync_set
+from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.errors import NotEnoughInSync, SequenceGap, UnknownProducer
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command

@@ -10,8 +10,8 @@ import pytest
 from support.broker import message
 from support.waiting import WAIT_S, until
 
-from vq.broker.channel import Channel
-from vq.coordination.topics import alter_settings, change_settings, describe_topic
+from vq.broker.partition.channel import Channel
+from vq.coordination.topics.topics import alter_settings, change_settings, describe_topic
 from vq.errors import (
     BadChecksum,
     DiskFull,
@@ -31,10 +31,10 @@ from vq.errors import (
 )
 from vq.model import FlushMode, TopicPartition
 from vq.remoting.messages import decode_reply
-from vq.store import producers
-from vq.store.format import CONTROL_BYTES
-from vq.store.log import Log
-from vq.store.record import decode_records
+from vq.store.log.log import Log
+from vq.store.records import producers
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import decode_records
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,7 @@ from support.waiting import until
 from vq.admin import placements
 from vq.admin.clocks import plan_new_logs
 from vq.client.config import ProducerConfig
-from vq.coordination.topics import change_settings
+from vq.coordination.topics.topics import change_settings
 from vq.model import Message, TopicSettings
 
 ONE = ProducerConfig(partitioner=lambda message, partitions: 0)

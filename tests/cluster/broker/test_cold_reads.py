@@ -7,12 +7,12 @@ import pytest
 from support.broker import Client, MemoryCluster, fetched, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.runner import InlineRunner, Lane, ThreadRunner
+from vq.broker.base.runner import InlineRunner, Lane, ThreadRunner
 from vq.errors import OffsetOutOfRange
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store import log_reader
+from vq.store.log import log_reader
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
 

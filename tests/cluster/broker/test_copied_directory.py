@@ -11,14 +11,14 @@ from support.node_pair import settled
 from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
-from vq.broker import archiving
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.coordination.coordinator import Delete
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.topics import delete_topic
-from vq.store.checked_text import encode_text
-from vq.store.memory_disk import MemoryDisk
+from vq.broker.partition import archiving
+from vq.broker.partition.channel import Channel
+from vq.coordination.topics.topics import delete_topic
+from vq.coordination.tree.coordinator import Delete
+from vq.coordination.tree.memory import MemoryEnsemble
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.records.checked_text import encode_text
 
 LOG = DATA / "t" / "0"
 

@@ -6,8 +6,8 @@ import pytest
 from support.broker import Client, fetched, message
 from support.waiting import until
 
-from vq.broker.channel import Channel
-from vq.coordination.topics import change_settings
+from vq.broker.partition.channel import Channel
+from vq.coordination.topics.topics import change_settings
 from vq.errors import (
     FetchSessionLost,
     InvalidRequest,

@@ -8,8 +8,8 @@ import pytest
 from support.broker import Client, MemoryCluster, fetched, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
+from vq.broker.partition.channel import Channel
 from vq.errors import FetchSessionLost, LogTruncated, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.messages import decode_reply

@@ -17,12 +17,12 @@ from support.waiting import until
 
 from vq.admin import diverged as admin
 from vq.admin.cluster import cluster_status
-from vq.broker.logs import Logs
 from vq.broker.node import BrokerNode
-from vq.broker.places import lost_at_start
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.places import lost_at_start
 from vq.errors import CorruptData, NotMaster
-from vq.store.memory_disk import MemoryDisk, keep_all
-from vq.store.unflushed import UNFLUSHED_NAME
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.store.log.unflushed import UNFLUSHED_NAME
 
 pytestmark = pytest.mark.virtual_time
 

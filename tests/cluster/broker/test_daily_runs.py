@@ -12,14 +12,14 @@ from support.coordination import client_of, expire
 from support.simulation.loop import clock_of_loop
 from support.waiting import until, until_true
 
-from vq.broker import daily_runs
-from vq.broker.daily import DAY_MS, DailyTime, last_due, next_due
-from vq.broker.daily_runs import DailyRuns, no_alarm
+from vq.broker.base.daily import DAY_MS, DailyTime, last_due, next_due
+from vq.broker.history import daily_runs
+from vq.broker.history.daily_runs import DailyRuns, no_alarm
 from vq.clock import Clock
-from vq.coordination import leases
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.runs import begin_runs, forget_runs, make_run, read_runs, write_result
-from vq.coordination.values.runs import RUNS_KEPT, ArchiveRun, RunResult, RunState
+from vq.coordination.leases import leases
+from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs, write_result
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.runs import RUNS_KEPT, ArchiveRun, RunResult, RunState
 from vq.model import TopicSettings
 
 pytestmark = pytest.mark.virtual_time

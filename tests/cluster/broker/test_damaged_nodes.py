@@ -18,14 +18,14 @@ from support.store import SMALL
 from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
-from vq.broker.catching_up import LAG_MAX_S
-from vq.broker.channel import Channel
-from vq.broker.disk_looks import FLUSH_SILENT_S
-from vq.broker.mastership import Mastership
+from vq.broker.disks.disk_looks import FLUSH_SILENT_S
+from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
-from vq.broker.repairing import Repairer
-from vq.broker.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
-from vq.coordination.values.brokers import BrokerNode as Registration
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.catching_up import LAG_MAX_S
+from vq.broker.replication.mastership import Mastership
+from vq.broker.replication.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
+from vq.coordination.tree.values.brokers import BrokerNode as Registration
 from vq.errors import (
     Busy,
     HandOverFailed,
@@ -37,12 +37,12 @@ from vq.errors import (
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.format import CHECKPOINT_NAME
-from vq.store.identity import IDENTITY_NAME
-from vq.store.log import Log
-from vq.store.log_config import LogConfig
-from vq.store.memory_disk import keep_all
-from vq.store.scrub import Damage
+from vq.store.care.scrub import Damage
+from vq.store.directory.identity import IDENTITY_NAME
+from vq.store.disk.memory_disk import keep_all
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
+from vq.store.records.format import CHECKPOINT_NAME
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,15 +9,15 @@ from support.broker import Client, message
 from support.node_pair import settled, whole
 from support.waiting import until
 
-from vq.broker.disk_looks import FLUSH_SILENT_S, SILENT_S
-from vq.broker.old_blocks import is_whole
-from vq.broker.reach import CopyReach
-from vq.broker.runner import Lane
+from vq.broker.base.runner import Lane
+from vq.broker.disks.disk_looks import FLUSH_SILENT_S, SILENT_S
+from vq.broker.partition.old_blocks import is_whole
+from vq.broker.serving.reach import CopyReach
 from vq.broker.upkeep import TIDY_INTERVAL_S
-from vq.coordination.topics import delete_topic
+from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, DirectoryRefused, DiskFull
-from vq.store.format import CHECKPOINT_NAME
-from vq.store.identity import IDENTITY_NAME, Identity
+from vq.store.directory.identity import IDENTITY_NAME, Identity
+from vq.store.records.format import CHECKPOINT_NAME
 
 pytestmark = pytest.mark.virtual_time
 

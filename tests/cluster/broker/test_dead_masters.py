@@ -13,10 +13,10 @@ from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
 from support.waiting import until
 
-from vq.broker.following import WELL_S
-from vq.coordination.leadership import Leadership
-from vq.coordination.registry import read_state
-from vq.coordination.values.brokers import GroupState
+from vq.broker.replication.following import WELL_S
+from vq.coordination.brokers.leadership import Leadership
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.values.brokers import GroupState
 
 pytestmark = pytest.mark.virtual_time
 
@@ -89,7 +89,7 @@ async def test_a_copy_takes_over_from_a_killed_master_at_once(pair: NodePair) ->
 
 async def test_one_refusal_is_not_enough(pair: NodePair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is started again with the same name and port is refused for a moment, too."""
-    monkeypatch.setattr("vq.broker.following.REFUSALS", 1 << 30)
+    monkeypatch.setattr("vq.broker.replication.following.REFUSALS", 1 << 30)
     await kill(pair)
     await asyncio.sleep(LONG_BEFORE_S)
     assert pair.nodes["n2"].epoch == 0

@@ -15,8 +15,8 @@ from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument, InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.divergence import diverged
-from vq.store.memory_disk import MemoryDisk, keep_all
+from vq.store.care.divergence import diverged
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
 
 PARTITION = DATA / "t" / "0"
 

@@ -12,14 +12,14 @@ from support.late_clock import LateClock
 from support.node_pair import settled
 from support.waiting import until
 
-from vq.broker import early_archives
-from vq.broker.channel import Channel
-from vq.broker.disk_watch import DiskLevel, DiskWatch, Marks
-from vq.broker.early_archives import EarlyArchiver, fits
-from vq.coordination.topics import change_settings
+from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
+from vq.broker.history import early_archives
+from vq.broker.history.early_archives import EarlyArchiver, fits
+from vq.broker.partition.channel import Channel
+from vq.coordination.topics.topics import change_settings
 from vq.errors import Busy
 from vq.model import TopicSettings
-from vq.store import archive_writer
+from vq.store.archive import archive_writer
 
 KIB = 1024
 

@@ -8,8 +8,8 @@ from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
 from support.waiting import until
 
-from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
+from vq.broker.replication.insync_set import InSyncSet
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
@@ -69,7 +69,7 @@ async def test_a_switch_puts_nobody_out_whose_logs_are_compared(
 ) -> None:
     """The old master asks for each partition where both logs part: 400 times 100 ms."""
     if at_once is not None:  # it takes far longer than a node in sync may be behind
-        monkeypatch.setattr("vq.broker.following.COMPARED_AT_ONCE", at_once)
+        monkeypatch.setattr("vq.broker.replication.following.COMPARED_AT_ONCE", at_once)
     pair = await with_partitions(cluster, 400)
     cluster.network.latency_s = 0.05
     loop = asyncio.get_running_loop()

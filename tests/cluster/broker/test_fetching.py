@@ -11,12 +11,12 @@ from support.fetch_requests import MIB, add, again, answer, fill, parked, payloa
 from support.waiting import WAIT_S, until
 
 from vq import limits
-from vq.broker import fetch_answer
-from vq.broker.config import ConnectionLimits
-from vq.broker.fetched_partition import FetchedPartition
-from vq.broker.fetching import CHECKS_PER_TURN, FetchSession
-from vq.broker.partitions import Partitions
-from vq.coordination.topics import delete_topic
+from vq.broker.base.config import ConnectionLimits
+from vq.broker.partition.partitions import Partitions
+from vq.broker.serving import fetch_answer
+from vq.broker.serving.fetched_partition import FetchedPartition
+from vq.broker.serving.fetching import CHECKS_PER_TURN, FetchSession
+from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     Busy,
     FetchSessionLost,

@@ -6,9 +6,9 @@ from support.broker import message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
 from support.waiting import WAIT_S, until
 
-from vq.broker import fetching
-from vq.broker.fetching import SCANS_PER_ANSWER
-from vq.store.record import decode_records
+from vq.broker.serving import fetching
+from vq.broker.serving.fetching import SCANS_PER_ANSWER
+from vq.store.records.record import decode_records
 
 
 async def test_a_filter_gives_only_what_matches(served):

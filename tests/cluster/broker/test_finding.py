@@ -9,7 +9,7 @@ from support.broker import Client, message
 from support.waiting import until
 
 from vq import limits
-from vq.broker import finding
+from vq.broker.serving import finding
 from vq.errors import (
     Busy,
     InvalidRequest,
@@ -24,9 +24,9 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.format import CONTROL_BYTES
-from vq.store.log import LogState
-from vq.store.record import encode_record
+from vq.store.log.log import LogState
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 

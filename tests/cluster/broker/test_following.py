@@ -9,21 +9,21 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.channel import Channel
-from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
-from vq.broker.partition_state import State
-from vq.coordination.registry import read_state
-from vq.coordination.topics import change_settings, delete_topic, describe_topic
-from vq.coordination.values.brokers import GroupState
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.partition_state import State
+from vq.broker.replication.insync_set import InSyncSet
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import NotEnoughInSync, NotMaster
 from vq.model import ProducerStamp
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.divergence import diverged
-from vq.store.log import Log
-from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.care.divergence import diverged
+from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.log.log import Log
 
 
 @dataclass
@@ -368,7 +368,7 @@ async def test_a_node_that_does_not_flush_leaves_and_sends_go_on(pair):
 
 async def test_a_node_comes_into_sync_under_load(cluster, monkeypatch):
     """With many busy partitions it is hardly ever at all high watermarks at once."""
-    monkeypatch.setattr("vq.broker.insync_set.TICK_S", 0.02)
+    monkeypatch.setattr("vq.broker.replication.insync_set.TICK_S", 0.02)
     master = await cluster.start()
     await cluster.create_topic("t", partitions=16)
     await until(lambda: len(master._partitions.channels) == 16)
@@ -389,7 +389,7 @@ async def test_a_node_that_is_awaited_and_does_not_come_holds_up_nothing_for_lon
     pair, monkeypatch
 ):
     """It was nearly there; then it flushes nothing. Nobody has named it, so the lease is as was."""
-    monkeypatch.setattr("vq.broker.insync_set.AWAITED_MAX_S", 0.2)
+    monkeypatch.setattr("vq.broker.replication.insync_set.AWAITED_MAX_S", 0.2)
     monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
     await pair.put(3)
     role = pair.master._context.role

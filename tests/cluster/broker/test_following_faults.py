@@ -7,17 +7,17 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import copying, following
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
-from vq.coordination.registry import read_state
-from vq.coordination.values.brokers import GroupState
+from vq.broker.partition.channel import Channel
+from vq.broker.replication import copying, following
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import InvalidRequest, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.divergence import diverged
-from vq.store.memory_disk import keep_all
+from vq.store.care.divergence import diverged
+from vq.store.disk.memory_disk import keep_all
 
 
 def channel(node: BrokerNode, topic: str = "t") -> Channel:

@@ -17,7 +17,7 @@ from support.node_pair import settled, whole
 from support.waiting import WAIT_S, until
 
 from vq.errors import Busy, DiskFull, UnknownTopic, VqError
-from vq.store.record import decode_records
+from vq.store.records.record import decode_records
 
 #: What takes space; ``open`` is of a file that is made, or one that is there.
 NEEDS_SPACE = frozenset({"pwrite", "allocate", "mkdir"})

@@ -8,9 +8,9 @@ from support.broker import Client, MemoryCluster
 from support.node_pair import NodePair
 from support.waiting import until, until_true
 
-from vq.broker.insync_set import InSyncSet
-from vq.broker.soundness import RETRY_S
-from vq.coordination.registry import change_group, nodes
+from vq.broker.replication.insync_set import InSyncSet
+from vq.broker.replication.soundness import RETRY_S
+from vq.coordination.brokers.registry import change_group, nodes
 from vq.errors import DiskFull, HandOverFailed
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command

@@ -13,19 +13,19 @@ from support.waiting import WAIT_S, until, until_true
 from vq import aio
 from vq.admin import removing, topics
 from vq.admin.cluster import cluster_status
-from vq.broker.config import ConnectionLimits
+from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
-from vq.broker.partition_state import State
+from vq.broker.partition.partition_state import State
 from vq.client.config import ConsumerConfig
-from vq.coordination import grace
-from vq.coordination.coordinator import Unreadable
-from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.reading import read_topic
-from vq.coordination.topics import alter_settings, delete_topic, was_deleted
-from vq.coordination.values.topics import GraceClock, Topic
+from vq.coordination.topics import grace
+from vq.coordination.topics.topics import alter_settings, delete_topic, was_deleted
+from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.memory import MemoryCoordinator
+from vq.coordination.tree.reading import read_topic
+from vq.coordination.tree.values.topics import GraceClock, Topic
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
-from vq.store.directory import Trashed
+from vq.store.directory.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
 

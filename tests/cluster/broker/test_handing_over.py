@@ -9,13 +9,13 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.handing_over import HandOver
-from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
-from vq.coordination.insync import MastershipRefused
-from vq.coordination.leadership import Leadership
-from vq.coordination.registry import change_group
-from vq.coordination.values.brokers import GroupState
+from vq.broker.replication.handing_over import HandOver
+from vq.broker.replication.insync_set import InSyncSet
+from vq.coordination.brokers.insync import MastershipRefused
+from vq.coordination.brokers.leadership import Leadership
+from vq.coordination.brokers.registry import change_group
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import HandOverFailed, NotMaster, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -334,7 +334,7 @@ async def test_a_master_that_is_gone_leaves_the_set_as_soon_as_another_leads(
 ) -> None:
     """Sends wait until then, so the new master does not wait for its next tick."""
     monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
-    monkeypatch.setattr("vq.broker.insync_set.TICK_S", 1_000.0)
+    monkeypatch.setattr("vq.broker.replication.insync_set.TICK_S", 1_000.0)
     await asyncio.sleep(0.3)  # the ticks that began before are over
     await group.nodes["n1"].stop()
     await leads(group, "n2")

@@ -10,22 +10,22 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.catching_up import LAG_MAX_S
-from vq.broker.channel import Channel
-from vq.broker.copies import Copies, CopyPosition
-from vq.broker.copying import CopySession
-from vq.broker.insync_set import InSyncSet
-from vq.broker.logs import Logs
 from vq.broker.node import BrokerNode
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.topics import change_settings, delete_topic, describe_topic
-from vq.coordination.values.brokers import BrokerNode as Registered
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.values.partitions import Partition
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.copies import Copies, CopyPosition
+from vq.broker.partition.logs import Logs
+from vq.broker.replication.catching_up import LAG_MAX_S
+from vq.broker.replication.copying import CopySession
+from vq.broker.replication.insync_set import InSyncSet
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.memory import MemoryCoordinator
+from vq.coordination.tree.values.brokers import BrokerNode as Registered
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
-from vq.store.memory_disk import MemoryDisk
+from vq.store.disk.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 
@@ -353,7 +353,7 @@ async def test_a_position_of_an_earlier_registration_replaces_no_later_one():
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed, monkeypatch):
     """A cut that waits for a flush was decided by the log of the last master."""
-    monkeypatch.setattr("vq.broker.insync_set.LAG_MAX_S", WAIT_S)
+    monkeypatch.setattr("vq.broker.replication.insync_set.LAG_MAX_S", WAIT_S)
     copy, flusher = pair.copy, pair.cluster.flushers["b1-n2"]
     log = channel(copy).log
     end = log.end_offset

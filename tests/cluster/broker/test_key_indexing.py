@@ -10,14 +10,14 @@ from support.batches import keyed
 from support.broker import Client, MemoryCluster
 from support.waiting import until, until_true
 
-from vq.broker import key_indexing
+from vq.broker.history import key_indexing
 from vq.errors import DiskFull
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.format import keys_name
-from vq.store.key_index import KeyIndex
-from vq.store.log import Log
-from vq.store.record import encode_record
+from vq.store.care.key_index import KeyIndex
+from vq.store.log.log import Log
+from vq.store.records.format import keys_name
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,10 +10,10 @@ from support.store import append as append_to
 from support.waiting import until
 
 from vq.clock import ManualClock
-from vq.coordination.registry import read_state
-from vq.coordination.values.brokers import GroupState
-from vq.store.log import Log, LogConfig
-from vq.store.memory_disk import MemoryDisk
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.values.brokers import GroupState
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import Log, LogConfig
 
 
 def aside(disk: MemoryDisk) -> list[str]:

@@ -13,10 +13,10 @@ from support.simulation.loop import VirtualLoop
 from support.waiting import until
 
 from vq.blocking.producer import _SEND_SYNC_S
-from vq.broker.catching_up import LAG_MAX_S
-from vq.broker.config import ConnectionLimits
-from vq.broker.insync_set import InSyncSet
+from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
+from vq.broker.replication.catching_up import LAG_MAX_S
+from vq.broker.replication.insync_set import InSyncSet
 from vq.limits import MIB
 
 pytestmark = pytest.mark.virtual_time

@@ -10,10 +10,10 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.broker.node import BrokerNode
-from vq.coordination.registry import read_state
-from vq.coordination.values.brokers import GroupState
+from vq.broker.replication.epoch_file import EpochFile, read_epoch
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused
 
 pytestmark = pytest.mark.virtual_time

@@ -7,15 +7,15 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.coordination.placement import move
-from vq.coordination.topics import change_placement, delete_topic, describe_topic
-from vq.coordination.values.topics import Topic
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.topics import change_placement, delete_topic, describe_topic
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import PartitionFailed, PartitionQuarantined
 from vq.model import Span
-from vq.store.begun import BEGUN_NAME
-from vq.store.checkpoint import Checkpoint
-from vq.store.format import CHECKPOINT_NAME
-from vq.store.memory_disk import MemoryDisk
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.begun import BEGUN_NAME
+from vq.store.log.checkpoint import Checkpoint
+from vq.store.records.format import CHECKPOINT_NAME
 
 
 async def test_readers_and_senders_of_a_lost_log_are_told(cluster, caplog):

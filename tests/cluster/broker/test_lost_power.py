@@ -12,11 +12,11 @@ from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.coordination.topics import change_settings, describe_topic
+from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.errors import NotMaster
 from vq.model import FlushMode
-from vq.store.memory_disk import keep_none
-from vq.store.unflushed import UNFLUSHED_NAME
+from vq.store.disk.memory_disk import keep_none
+from vq.store.log.unflushed import UNFLUSHED_NAME
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,10 +12,10 @@ import pytest
 from support.waiting import WAIT_S, until
 
 from vq.broker import main
+from vq.broker.base.runner import ThreadRunner
 from vq.broker.node import Stage
-from vq.broker.runner import ThreadRunner
 from vq.errors import CoordinationError
-from vq.store.directories import DataDirectories
+from vq.store.directory.directories import DataDirectories
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ async def test_a_start_that_hangs_in_the_disk_ends_with_a_signal(cluster, monkey
 _STUCK = """
 import asyncio, sys, threading
 from vq.broker import main
-from vq.broker.runner import Lane, ThreadRunner
+from vq.broker.base.runner import Lane, ThreadRunner
 
 async def serve(config):
     runner = ThreadRunner()

@@ -7,11 +7,11 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import until
 
-from vq.broker import mastership
-from vq.broker.epoch_file import EpochFile, read_epoch
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.leadership import Following, Registered
-from vq.coordination.values.brokers import GroupState
+from vq.broker.replication import mastership
+from vq.broker.replication.epoch_file import EpochFile, read_epoch
+from vq.coordination.brokers.leadership import Following, Registered
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
 
 pytestmark = pytest.mark.virtual_time

@@ -10,9 +10,9 @@ from support.broker import Client, MemoryCluster, message
 from support.cases import case
 from support.waiting import WAIT_S, until
 
-from vq.broker import membership
-from vq.broker.dispatcher import Dispatcher
-from vq.coordination.secret import read_secret, replace_secret
+from vq.broker.replication import membership
+from vq.broker.serving.dispatcher import Dispatcher
+from vq.coordination.brokers.secret import read_secret, replace_secret
 from vq.errors import AuthenticationFailed, InvalidRequest, MemberRequired, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import ACCESS, Access, Command

@@ -7,8 +7,8 @@ from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.http import Answer, http_get, samples
 from support.waiting import until, until_true
 
-from vq.broker.survey import OTHER_TOPICS, STEP, survey
-from vq.coordination.registry import nodes
+from vq.broker.observe.survey import OTHER_TOPICS, STEP, survey
+from vq.coordination.brokers.registry import nodes
 from vq.errors import AddressUnavailable, UnknownTopic
 from vq.model import Address
 

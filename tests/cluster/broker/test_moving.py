@@ -12,10 +12,10 @@ from support.broker import Client, fetched, message
 from support.group_pair import GroupPair
 from support.waiting import WAIT_S, until
 
-from vq.broker import topics_view
-from vq.broker.channel import Channel
-from vq.broker.logs import Logs
-from vq.broker.partition_state import State
+from vq.broker.partition import topics_view
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.partition_state import State
 from vq.errors import (
     Busy,
     DiskFull,
@@ -32,7 +32,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.log import LogState
+from vq.store.log.log import LogState
 
 pytestmark = pytest.mark.virtual_time
 

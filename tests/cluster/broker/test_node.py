@@ -11,12 +11,12 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.epoch_file import read_epoch
+from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.node import Stage
-from vq.broker.runner import Lane, ThreadRunner
-from vq.coordination.coordinator import ConnectionLost, NoNode, SessionState
-from vq.coordination.registry import groups, read_state
-from vq.coordination.values.brokers import BrokerLoad, BrokerNode, GroupState
+from vq.broker.replication.epoch_file import read_epoch
+from vq.coordination.brokers.registry import groups, read_state
+from vq.coordination.tree.coordinator import ConnectionLost, NoNode, SessionState
+from vq.coordination.tree.values.brokers import BrokerLoad, BrokerNode, GroupState
 from vq.errors import (
     AddressUnavailable,
     CoordinationError,
@@ -28,9 +28,9 @@ from vq.errors import (
     ShuttingDown,
 )
 from vq.remoting.messages import decode_reply
-from vq.store.format import CONTROL_BYTES
-from vq.store.memory_disk import MemoryDisk
-from vq.store.record import decode_records
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import decode_records
 
 
 # Start --------------------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ async def test_what_a_start_cuts_is_told(served, caplog):
     block = await _killed_with_three_messages(served)
     size = CONTROL_BYTES + 20 + 2
     _cut(served.disk, block, 2 * size + CONTROL_BYTES + 5)
-    caplog.set_level(logging.WARNING, "vq.broker.logs")
+    caplog.set_level(logging.WARNING, "vq.broker.partition.logs")
     node = await served.cluster.start()
-    (record,) = [r for r in caplog.records if r.name == "vq.broker.logs"]
+    (record,) = [r for r in caplog.records if r.name == "vq.broker.partition.logs"]
     assert record.levelno == logging.WARNING
     said = record.getMessage()
     for part in ("partition=t-0", f"from offset {2 * size} on", "at least 1 messages", ".cut-"):

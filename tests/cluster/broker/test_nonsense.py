@@ -9,9 +9,9 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker import copying
-from vq.broker.copying import CopySession
 from vq.broker.node import BrokerNode
+from vq.broker.replication import copying
+from vq.broker.replication.copying import CopySession
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 

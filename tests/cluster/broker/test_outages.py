@@ -12,11 +12,11 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker.channel import Channel
-from vq.broker.insync_set import LAG_MAX_S, InSyncSet
 from vq.broker.node import BrokerNode
-from vq.coordination.coordinator import SessionState
-from vq.coordination.leadership import Following
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.insync_set import LAG_MAX_S, InSyncSet
+from vq.coordination.brokers.leadership import Following
+from vq.coordination.tree.coordinator import SessionState
 from vq.errors import ConnectionCut, NotMaster, OutcomeUnknown
 from vq.remoting.messages import decode_reply
 

@@ -4,7 +4,7 @@ import pytest
 from support.broker import Client, message
 
 from vq.remoting.format import Place
-from vq.store.format import CONTROL_BYTES
+from vq.store.records.format import CONTROL_BYTES
 
 SIZE = CONTROL_BYTES + 20 + 2  # of a batch with one message of two bytes
 

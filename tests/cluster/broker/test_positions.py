@@ -6,9 +6,9 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker.channel import Channel
-from vq.broker.lag import LagSum
 from vq.broker.node import BrokerNode
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.lag import LagSum
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error

@@ -7,8 +7,8 @@ import pytest
 from support.broker import Client, message, noted_timers
 from support.waiting import WAIT_S, until
 
-from vq.broker import reading
-from vq.broker.channel import Channel
+from vq.broker.partition.channel import Channel
+from vq.broker.serving import reading
 from vq.errors import (
     CorruptData,
     InvalidRequest,
@@ -21,9 +21,9 @@ from vq.errors import (
     StaleEpoch,
 )
 from vq.remoting.messages import decode_reply
-from vq.store.log_config import LogState
-from vq.store.log_reader import LogReader
-from vq.store.record import decode_records
+from vq.store.log.log_config import LogState
+from vq.store.log.log_reader import LogReader
+from vq.store.records.record import decode_records
 
 
 async def _fill(served, count: int = 5, **fields) -> int:

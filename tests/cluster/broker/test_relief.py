@@ -10,12 +10,12 @@ from support.late_clock import later
 from support.node_pair import settled
 from support.waiting import WAIT_S, until
 
-from vq.broker import relief
-from vq.broker.channel import Channel
-from vq.broker.disk_watch import DiskLevel
-from vq.broker.load import LoadMeter
-from vq.coordination.topics import change_settings
-from vq.coordination.values.brokers import BrokerLoad
+from vq.broker.disks.disk_watch import DiskLevel
+from vq.broker.history import relief
+from vq.broker.observe.load import LoadMeter
+from vq.broker.partition.channel import Channel
+from vq.coordination.topics.topics import change_settings
+from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import DiskFull
 from vq.model import TopicSettings
 

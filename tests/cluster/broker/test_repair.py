@@ -9,21 +9,22 @@ from support.client import started
 from support.waiting import WAIT_S, until
 
 from vq.admin.verification import verify
-from vq.broker import following, repairing
-from vq.broker.channel import Channel
-from vq.broker.channel_logs import ChannelLogs
-from vq.broker.insync_set import InSyncSet
+from vq.broker.health import repairing
+from vq.broker.health.repairing import Repairer
+from vq.broker.health.scrubbing import SCRUB_NAME, Position
 from vq.broker.node import BrokerNode
-from vq.broker.repairing import Repairer
-from vq.broker.scrubbing import SCRUB_NAME, Position
-from vq.coordination.placement import move
-from vq.coordination.registry import read_state
-from vq.coordination.topics import change_placement, describe_topic
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel_logs import ChannelLogs
+from vq.broker.replication import following
+from vq.broker.replication.insync_set import InSyncSet
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.errors import CorruptData, PartitionQuarantined
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.format import CHECKPOINT_NAME
-from vq.store.memory_disk import MemoryDisk, keep_all
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.store.records.format import CHECKPOINT_NAME
 
 pytestmark = pytest.mark.virtual_time
 

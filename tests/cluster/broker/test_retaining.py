@@ -11,19 +11,19 @@ from support.late_clock import LateClock, later
 from support.node_pair import settled
 from support.waiting import until
 
-from vq.broker import retaining
-from vq.broker.channel import Channel
+from vq.broker.history import retaining
+from vq.broker.history.retaining import BLOCKS_AT_A_TIME, Held
 from vq.broker.node import BrokerNode
-from vq.broker.retaining import BLOCKS_AT_A_TIME, Held
-from vq.coordination import commits, groups
-from vq.coordination.topics import change_settings, describe_topic
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.broker.partition.channel import Channel
+from vq.coordination.groups import commits, groups
+from vq.coordination.topics.topics import change_settings, describe_topic
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import OffsetOutOfRange
 from vq.model import TopicPartition, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.log import Log
+from vq.store.log.log import Log
 
 
 def channel_of(node: BrokerNode, partition: int = 0) -> Channel:
@@ -179,7 +179,7 @@ async def test_a_pass_comes_by_itself(cluster):
 
 
 async def test_one_line_is_logged_for_a_topic(served, caplog):
-    caplog.set_level(logging.INFO, logger="vq.broker.retaining")
+    caplog.set_level(logging.INFO, logger="vq.broker.history.retaining")
     for partition in (0, 1):
         await blocks(served, 3, partition)
     retainer = later(served.node, 72.1)

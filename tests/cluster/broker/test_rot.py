@@ -14,10 +14,10 @@ from support.faults import times
 from support.store import SMALL
 from support.waiting import until
 
+from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
-from vq.broker.repairing import Repairer
 from vq.errors import VqError
-from vq.store.memory_disk import keep_all
+from vq.store.disk.memory_disk import keep_all
 
 pytestmark = pytest.mark.virtual_time
 

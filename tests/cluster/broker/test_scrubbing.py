@@ -7,9 +7,9 @@ from support.broker import DATA, Client, MemoryCluster, message
 from support.store import SMALL
 from support.waiting import WAIT_S, until
 
+from vq.broker.health.scrubbing import SAVE_S, SCRUB_NAME, Position
 from vq.broker.node import BrokerNode
-from vq.broker.scrubbing import SAVE_S, SCRUB_NAME, Position
-from vq.store.memory_disk import keep_all
+from vq.store.disk.memory_disk import keep_all
 
 pytestmark = pytest.mark.virtual_time
 

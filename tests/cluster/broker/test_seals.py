@@ -11,13 +11,13 @@ from support.group_pair import GroupPair
 from support.waiting import until
 
 from vq.admin import placements
-from vq.broker import moving
-from vq.broker.partition_state import State
-from vq.coordination.coordinator import BadVersion
-from vq.coordination.topics import (
+from vq.broker.partition.partition_state import State
+from vq.broker.serving import moving
+from vq.coordination.topics.topics import (
     change_settings,
     describe_topic,
 )
+from vq.coordination.tree.coordinator import BadVersion
 from vq.errors import (
     DiskFull,
     PartitionFailed,
@@ -25,7 +25,7 @@ from vq.errors import (
     StorageFailed,
 )
 from vq.remoting.messages import decode_reply
-from vq.store.log import LogState
+from vq.store.log.log import LogState
 
 pytestmark = pytest.mark.virtual_time
 

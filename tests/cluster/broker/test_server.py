@@ -10,9 +10,9 @@ import pytest
 from support.broker import Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import server as server_module
-from vq.broker.channel import Channel
-from vq.broker.config import ConnectionLimits
+from vq.broker.base.config import ConnectionLimits
+from vq.broker.partition.channel import Channel
+from vq.broker.serving import server as server_module
 from vq.errors import Busy, InternalError, UnknownTopic, VqError
 from vq.limits import MIB
 from vq.remoting import wire_pb2 as wire

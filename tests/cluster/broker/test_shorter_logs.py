@@ -15,10 +15,10 @@ from support.waiting import until
 
 from vq.admin.doctor import check_brokers
 from vq.broker.node import BrokerNode
-from vq.coordination.placement import move
-from vq.coordination.topics import change_placement, describe_topic
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.errors import PartitionQuarantined
-from vq.store.format import CONTROL_BYTES
+from vq.store.records.format import CONTROL_BYTES
 
 LOG = DATA / "t" / "0"
 MESSAGES = 60

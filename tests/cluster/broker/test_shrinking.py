@@ -13,19 +13,19 @@ import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.channel import Channel
-from vq.broker.insync_set import FLUSH_WAIT_S, TICK_S, InSyncSet
 from vq.broker.node import BrokerNode
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.placement import move
-from vq.coordination.registry import read_state
-from vq.coordination.topics import change_placement, change_settings, describe_topic
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.insync_set import FLUSH_WAIT_S, TICK_S, InSyncSet
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.topics.placement import move
+from vq.coordination.topics.topics import change_placement, change_settings, describe_topic
+from vq.coordination.tree.coordinator import ConnectionLost
 from vq.errors import NotEnoughInSync
 from vq.model import FlushMode, Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.memory_disk import keep_none
+from vq.store.disk.memory_disk import keep_none
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,7 +12,7 @@ from support.node_pair import NodePair
 from support.waiting import until
 
 from vq.blocking.producer import _SEND_SYNC_S
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command

@@ -10,8 +10,8 @@ from support.broker import Client, MemoryCluster, message
 from support.late_clock import LateClock
 from support.waiting import until
 
-from vq.broker.data_disk import DataDisk
-from vq.broker.early_archives import EarlyArchiver
+from vq.broker.disks.data_disk import DataDisk
+from vq.broker.history.early_archives import EarlyArchiver
 from vq.broker.node import BrokerNode
 from vq.errors import ShuttingDown
 

@@ -5,10 +5,10 @@ import logging
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster, message
 
-from vq.broker import start_story
-from vq.broker.start_story import LINES_MAX, StartStory
+from vq.broker.base import start_story
+from vq.broker.base.start_story import LINES_MAX, StartStory
 from vq.model import TopicPartition
-from vq.store.recovery import Case, RecoveryReport
+from vq.store.log.recovery import Case, RecoveryReport
 
 
 async def restart(cluster: MemoryCluster) -> None:

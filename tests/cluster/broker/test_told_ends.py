@@ -9,12 +9,12 @@ from support.waiting import until
 
 from vq.admin import bulk, resets
 from vq.aio import MessageConsumer
-from vq.broker.channel import Channel
-from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
-from vq.broker.reading import END_WAIT_S
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.insync_set import InSyncSet
+from vq.broker.serving.reading import END_WAIT_S
 from vq.client.config import ConsumerConfig, StartPosition
-from vq.coordination import commits
+from vq.coordination.groups import commits
 from vq.errors import Busy
 from vq.model import Message, TopicPartition
 

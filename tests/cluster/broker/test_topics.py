@@ -7,16 +7,16 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.partition_state import State
-from vq.coordination.topics import (
+from vq.broker.partition.partition_state import State
+from vq.coordination.topics.topics import (
     change_settings,
     create_topic,
     delete_topic,
     describe_topic,
 )
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.values.partitions import Partition
-from vq.coordination.values.topics import Topic
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.partitions import Partition
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import (
     Busy,
     PermissionRefused,
@@ -24,8 +24,8 @@ from vq.errors import (
 )
 from vq.model import FlushMode, TopicSettings
 from vq.remoting.messages import decode_reply
-from vq.store.memory_disk import MemoryDisk
-from vq.store.record import decode_records
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.records.record import decode_records
 
 
 async def _settings(admin, **changes) -> None:

@@ -9,16 +9,16 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import topics_view
-from vq.broker.logs import Logs
-from vq.broker.lookups import Lookups
-from vq.broker.topics_view import TopicsView
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.topics import change_settings, delete_topic, describe_topic
-from vq.coordination.values.topics import Topic
+from vq.broker.base.lookups import Lookups
+from vq.broker.partition import topics_view
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.topics_view import TopicsView
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
-from vq.store.memory_disk import MemoryDisk
+from vq.store.disk.memory_disk import MemoryDisk
 
 
 async def test_one_damaged_topic_does_not_hide_the_others(served):

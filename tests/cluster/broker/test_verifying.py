@@ -10,18 +10,18 @@ from support.broker import Client, MemoryCluster, message
 from support.waiting import until, until_true
 
 from vq import limits
-from vq.broker import verifying
-from vq.broker.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
-from vq.broker.verifying import RANGES_MAX, REPORTS_BURST, Known
-from vq.coordination.topics import delete_topic
+from vq.broker.health import verifying
+from vq.broker.health.verifying import RANGES_MAX, REPORTS_BURST, Known
+from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
+from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, InvalidRequest, PartitionFailed, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.format import CONTROL_BYTES
-from vq.store.log import LogState
-from vq.store.scrub import Damage
+from vq.store.care.scrub import Damage
+from vq.store.log.log import LogState
+from vq.store.records.format import CONTROL_BYTES
 
 
 async def _fill(client: Client, batches: int = 10) -> list[int]:

@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
-from vq.coordination import groups
+from vq.coordination.groups import groups
 from vq.model import Message
 
 

@@ -10,7 +10,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.admin.connect import UnknownCluster
-from vq.broker import insync_set
+from vq.broker.replication import insync_set
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.producer import sender
 from vq.errors import UnknownTopic, VqError

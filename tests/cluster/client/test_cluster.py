@@ -13,8 +13,8 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp
 from vq.clock import ManualClock
-from vq.coordination.coordinator import SessionState
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.tree.coordinator import SessionState
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
     ConnectionCut,
     CoordinationError,

@@ -15,11 +15,11 @@ import vq
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ConsumerConfig
 from vq.client.consumer.decode import STEP_BYTES
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import MessageTooLarge
 from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import Message
-from vq.store.format import FLAG_COMPRESSION_SHIFT
+from vq.store.records.format import FLAG_COMPRESSION_SHIFT
 
 KINDS = ["zlib", "zstd", "lz4"]
 TEXT = b"a line of a log that says the same once more\n" * 50

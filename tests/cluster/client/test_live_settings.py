@@ -13,10 +13,10 @@ from support.client import factory_of
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
+from vq.broker.partition.channel import Channel
 from vq.client.config import ConsumerConfig
-from vq.coordination.topics import add_partitions, alter_settings
+from vq.coordination.topics.topics import add_partitions, alter_settings
 from vq.errors import MessageTooLarge, NotEnoughInSync, NotSent, TopicClosed
 from vq.limits import KIB
 from vq.model import Message, TopicSettings

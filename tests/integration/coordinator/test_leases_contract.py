@@ -8,10 +8,10 @@ from support.coordinator_contract import Ensemble
 from support.waiting import until
 
 from vq.clock import SystemClock
-from vq.coordination.coordinator import BadVersion, Coordinator, Create
-from vq.coordination.leases import JobLease, LeaseNotHeld, read_holder
-from vq.coordination.runs import make_run, read_results, read_runs, write_result
-from vq.coordination.values.runs import ArchiveRun, RunResult, RunState
+from vq.coordination.leases.leases import JobLease, LeaseNotHeld, read_holder
+from vq.coordination.leases.runs import make_run, read_results, read_runs, write_result
+from vq.coordination.tree.coordinator import BadVersion, Coordinator, Create
+from vq.coordination.tree.values.runs import ArchiveRun, RunResult, RunState
 from vq.errors import CoordinationError
 
 

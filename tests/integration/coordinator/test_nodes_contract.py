@@ -7,8 +7,8 @@ import pytest
 from support.coordinator_contract import Ensemble
 
 from vq.clock import SystemClock
-from vq.coordination import kazoo_reads
-from vq.coordination.coordinator import (
+from vq.coordination.tree import kazoo_reads
+from vq.coordination.tree.coordinator import (
     NODE_BYTES_MAX,
     READS_PER_CALL_MAX,
     BadVersion,

@@ -9,7 +9,7 @@ from support.coordinator_contract import Ensemble, States
 from support.waiting import until
 
 from vq.clock import SystemClock
-from vq.coordination.coordinator import (
+from vq.coordination.tree.coordinator import (
     BadVersion,
     ConnectionLost,
     Coordinator,

@@ -6,8 +6,8 @@ import pytest
 from support.coordinator_contract import Ensemble, Hints, States
 from support.waiting import until_true
 
-from vq.coordination.coordinator import EventKind, NodeExists, NoNode, SessionState, WatchEvent
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.tree.coordinator import EventKind, NodeExists, NoNode, SessionState, WatchEvent
+from vq.coordination.tree.memory import MemoryCoordinator
 
 
 async def test_a_watch_fires_once(ensemble: Ensemble) -> None:

@@ -6,8 +6,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from support.simulation.nemesis import Nemesis
 from support.simulation.world import PLACE
 
-from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
+from vq.broker.partition.channel import Channel
 from vq.errors import VqError
 
 #: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.

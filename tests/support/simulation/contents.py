@@ -3,9 +3,9 @@
 from support.simulation.losses import Place
 from support.simulation.world import BrokerHost
 
-from vq.broker.channel import Channel
-from vq.store.format import RECORD_HEADER
-from vq.store.record import boundaries
+from vq.broker.partition.channel import Channel
+from vq.store.records.format import RECORD_HEADER
+from vq.store.records.record import boundaries
 
 
 def has_the_same(master: BrokerHost, copy: BrokerHost) -> bool:

@@ -7,7 +7,7 @@ from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import BrokerHost
 
 from vq.admin import unclean
-from vq.coordination.topics import describe_topic
+from vq.coordination.topics.topics import describe_topic
 from vq.errors import VqError
 
 #: Longer than it takes until a node that is cut off is out of the in-sync set.

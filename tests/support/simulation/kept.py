@@ -7,8 +7,8 @@ from pathlib import Path
 from support.simulation.losses import Place, messages_in
 from support.simulation.world import DATA, BrokerHost, World
 
-from vq.store.divergence import DIVERGED_MARK
-from vq.store.memory_disk import MemoryDisk
+from vq.store.care.divergence import DIVERGED_MARK
+from vq.store.disk.memory_disk import MemoryDisk
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 
 from vq.errors import CorruptData
-from vq.store.format import RECORD_HEADER, decode_control
-from vq.store.memory_disk import MemoryDisk, keep_none
-from vq.store.record import boundaries
+from vq.store.disk.memory_disk import MemoryDisk, keep_none
+from vq.store.records.format import RECORD_HEADER, decode_control
+from vq.store.records.record import boundaries
 
 #: Partition, offset and id of a message.
 Place = tuple[str, int, int]

@@ -13,29 +13,30 @@ from typing import Any
 import pytest
 from support.simulation.world import Size
 
-from vq.broker import moving, partitions
-from vq.broker.channel import Channel
-from vq.broker.channel_logs import ChannelLogs
-from vq.broker.copies import Copies
-from vq.broker.logs import Logs
-from vq.broker.soundness import Soundness
-from vq.broker.storer import Storer
+from vq.broker.partition import partitions
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel_logs import ChannelLogs
+from vq.broker.partition.copies import Copies
+from vq.broker.partition.logs import Logs
+from vq.broker.partition.storer import Storer
+from vq.broker.replication.soundness import Soundness
+from vq.broker.serving import moving
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
 from vq.client.consumer.permit import PermitKeeper
 from vq.client.consumer.share import Share
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.coordination import claims, commits
-from vq.coordination.coordinator import Check, Create, Operation, Set
-from vq.coordination.values.consumers import Assignment, CommittedOffset
+from vq.coordination.groups import claims, commits
+from vq.coordination.tree.coordinator import Check, Create, Operation, Set
+from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
-from vq.store import recovery
-from vq.store.divergence import Diverged
-from vq.store.log import Log
-from vq.store.producers import ProducerTable
-from vq.store.scan import is_zero, verify
-from vq.store.ticket import SyncTicket
+from vq.store.care.divergence import Diverged
+from vq.store.log import recovery
+from vq.store.log.log import Log
+from vq.store.log.ticket import SyncTicket
+from vq.store.records.producers import ProducerTable
+from vq.store.records.scan import is_zero, verify
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -14,7 +14,7 @@ from support.simulation.world import ClientHost, Host, World
 
 from vq.admin import placements as admin
 from vq.client.cluster import ClusterClient
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.remoting.wire_pb2 import SealResponse
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]

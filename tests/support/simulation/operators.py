@@ -10,7 +10,7 @@ from support.simulation.workload import one_of
 from support.simulation.world import FAST, SEAL_TIMEOUT_S
 
 from vq.admin import placements as admin
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import VqError
 from vq.model import FlushMode, Replication
 

@@ -5,7 +5,7 @@ import asyncio
 from support.simulation.nemesis import Nemesis
 from support.simulation.world import Host
 
-from vq.coordination.coordinator import SessionState
+from vq.coordination.tree.coordinator import SessionState
 
 
 async def expire_session(nemesis: Nemesis) -> None:

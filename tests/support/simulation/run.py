@@ -39,14 +39,14 @@ from support.simulation.world import (
 from vq import aio
 from vq.admin import resets
 from vq.admin.diverged import CutFile, list_cut
-from vq.broker.channel import Channel
+from vq.broker.partition.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.coordination import commits
-from vq.coordination.topics import create_topic
+from vq.coordination.groups import commits
+from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, Replication, TopicSettings
-from vq.store.log import Log
+from vq.store.log.log import Log
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.

@@ -17,23 +17,23 @@ from support.simulation.loop import Process, SimulatedClock, VirtualLoop, genera
 from support.simulation.losses import Loss, Place, messages_on, surely_on
 
 from vq import aio
-from vq.broker.config import ARCHIVE_PLACES, BrokerConfig
-from vq.broker.flusher import Flusher, FlushRunner, OnDone
+from vq.broker.base.config import ARCHIVE_PLACES, BrokerConfig
+from vq.broker.base.runner import HANGS_S, InlineRunner, Lane
 from vq.broker.node import BrokerNode
-from vq.broker.runner import HANGS_S, InlineRunner, Lane
+from vq.broker.partition.flusher import Flusher, FlushRunner, OnDone
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.coordinator import Create, NoNode, Operation, Set, Stat
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.values.brokers import BrokerNode as Registration
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.values.consumers import Assignment, CommittedOffset, Owner
-from vq.coordination.values.topics import Topic
+from vq.coordination.tree.coordinator import Create, NoNode, Operation, Set, Stat
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.brokers import BrokerNode as Registration
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
-from vq.store.log import LogConfig
-from vq.store.memory_disk import MemoryDisk, RandomChance
-from vq.store.ticket import SyncTicket
+from vq.store.disk.memory_disk import MemoryDisk, RandomChance
+from vq.store.log.log import LogConfig
+from vq.store.log.ticket import SyncTicket
 
 T = TypeVar("T")
 

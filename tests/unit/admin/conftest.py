@@ -6,8 +6,8 @@ import pytest
 from support.admin import Brokers, register
 from support.coordination import client_of
 
-from vq.coordination import topics
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.topics import topics
+from vq.coordination.tree.memory import MemoryEnsemble
 from vq.model import TopicSettings
 
 

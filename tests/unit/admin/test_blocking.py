@@ -9,7 +9,7 @@ import pytest
 import vq
 from vq import aio, blocking
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import InvalidState, UnknownTopic
 
 

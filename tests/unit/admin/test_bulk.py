@@ -10,16 +10,16 @@ from support.coordination import deny_reading
 from vq.admin import bulk
 from vq.admin.bulk import GroupTopic, MeasuredRange, MessageRange
 from vq.admin.offsets import PartitionEnds
-from vq.coordination.values.brokers import GroupState
-from vq.coordination.values.consumers import (
+from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
 )
-from vq.coordination.values.partitions import Partition
-from vq.coordination.values.topics import Topic
+from vq.coordination.tree.values.partitions import Partition
+from vq.coordination.tree.values.topics import Topic
 from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command

@@ -8,14 +8,14 @@ import pytest
 from vq.admin import contents
 from vq.admin.contents import ContentCheck, FaultKind, sequence_fault
 from vq.errors import InvalidArgument
-from vq.store.format import (
+from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CONTROL_BYTES,
     RECORD_HEADER_BYTES,
     BatchHeader,
     encode_control,
 )
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 def batch(

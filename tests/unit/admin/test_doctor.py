@@ -12,7 +12,7 @@ from support.waiting import until_true
 
 from vq.admin import doctor
 from vq.admin.checks import Level
-from vq.broker.config import BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.model import Address
 from vq.remoting.ports import free_port
 

@@ -5,7 +5,7 @@ from typing import cast
 
 from vq.admin.groups import GroupDescription, GroupNodes, description, progress
 from vq.admin.offsets import Inspector, PartitionEnds
-from vq.coordination.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.model import PartitionPlacement, Span, TopicPartition
 
 

@@ -11,11 +11,11 @@ from support.simulation.loop import clock_of_loop
 
 from vq.admin import draining, placements
 from vq.admin.changes import ChangeUnknown
-from vq.coordination import topics
-from vq.coordination.coordinator import BadVersion, ConnectionLost
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.placement import close_span
-from vq.coordination.values.brokers import BrokerGroup
+from vq.coordination.topics import topics
+from vq.coordination.topics.placement import close_span
+from vq.coordination.tree.coordinator import BadVersion, ConnectionLost
+from vq.coordination.tree.memory import MemoryEnsemble
+from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

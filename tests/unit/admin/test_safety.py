@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from vq.admin.safety import NodeFacts, UnsafeKind, unsafe
-from vq.coordination.values.audit import UncleanElection
-from vq.coordination.values.brokers import GroupState
+from vq.coordination.tree.values.audit import UncleanElection
+from vq.coordination.tree.values.brokers import GroupState
 
 
 def state(*insync: str, master: str = "n1", left: tuple[str, ...] = ()) -> GroupState:

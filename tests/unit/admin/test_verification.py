@@ -5,7 +5,7 @@ from support.admin import ADDRESS, Brokers, cluster_of
 
 from vq.admin import verification
 from vq.admin.verification import VerifyProgress, held_parts, verify
-from vq.coordination.reading import TopicView
+from vq.coordination.tree.reading import TopicView
 from vq.errors import InvalidArgument, TimedOut
 from vq.model import Address, PartitionPlacement, Span, TopicSettings
 from vq.remoting.wire_pb2 import DamagedRange, VerifyRequest, VerifyResponse

@@ -5,7 +5,7 @@ import pytest
 from vq.admin.writes import WriteAttempt, is_of, whole_batches
 from vq.errors import CorruptData
 from vq.model import ProducerIdentity
-from vq.store.format import CONTROL_BYTES, BatchHeader, encode_control
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
 
 ATTEMPT = WriteAttempt("w", 7, 0, ProducerIdentity(5, 14), 12)
 

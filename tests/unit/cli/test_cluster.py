@@ -13,9 +13,9 @@ from support.coordination import client_of
 from vq.admin import settings as admin
 from vq.cli import cluster, errors
 from vq.client.config import MessageFactoryConfig
-from vq.coordination import cluster_settings
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.topics import cluster_settings
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.memory import MemoryEnsemble
 
 ALL = {
     "--partitions": ("partitions", 3),

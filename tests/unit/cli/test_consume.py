@@ -17,7 +17,7 @@ from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.troubles import Troubles
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 MESSAGE = Message(
     "t", b"a\xc3\xa9", tag="x", key="k", headers={"h": "1"}, partition=1, offset=88, next_offset=120

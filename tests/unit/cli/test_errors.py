@@ -7,8 +7,8 @@ import click
 import pytest
 
 from vq.cli import errors
-from vq.coordination.coordinator import ConnectionLost, NotConnected
-from vq.coordination.topics import TopicExists
+from vq.coordination.topics.topics import TopicExists
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.errors import (
     CoordinationError,
     DiskFull,

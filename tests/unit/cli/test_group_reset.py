@@ -9,7 +9,7 @@ import pytest
 from vq.admin import resets
 from vq.admin.resets import Reset
 from vq.cli import group_reset
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vq.broker.config import BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.cli.settings import Sources, build, read_sources
 from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument

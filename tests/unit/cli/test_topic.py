@@ -19,11 +19,11 @@ from vq.admin.topics import Deletion, HeldBack, Topic
 from vq.cli import errors, topic, topic_closing, topic_deleting
 from vq.cli.topic_settings import settings_among, with_options
 from vq.client.config import MessageFactoryConfig
-from vq.coordination import topics
-from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.values.brokers import BrokerGroup, BrokerNode, GroupState
-from vq.coordination.values.cluster import ClusterSettings
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionExpired
+from vq.coordination.tree.memory import MemoryEnsemble
+from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 

@@ -11,9 +11,9 @@ from support.waiting import until
 from vq import limits
 from vq.client.broker_loads import READ_AGAIN_S, BrokerLoads
 from vq.clock import ManualClock
-from vq.coordination.coordinator import SessionState
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.tree.coordinator import SessionState
+from vq.coordination.tree.memory import MemoryEnsemble
+from vq.coordination.tree.values.brokers import BrokerLoad
 
 ONE = {"b1": "n1"}
 PATH = BrokerLoad.path("b1", "n1")

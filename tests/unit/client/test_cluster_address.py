@@ -8,8 +8,8 @@ import pytest
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.clock import ManualClock
-from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.routes import Master, Routes
+from vq.coordination.topics.routes import Master, Routes
+from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import NotMaster, OffsetOutOfRange, UnknownPartition
 from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.transport import TcpNetwork

@@ -10,10 +10,10 @@ from support.waiting import until
 
 from vq.client import departures as module
 from vq.client.departures import Departure, Departures
-from vq.coordination import claims, groups
-from vq.coordination.claims import Claim
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.values.consumers import Member, Owner
+from vq.coordination.groups import claims, groups
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.consumers import Member, Owner
 from vq.model import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

@@ -10,7 +10,7 @@ from support.broker import PLACES
 from vq.client import zips
 from vq.client.zips import Zips
 from vq.clock import SystemClock
-from vq.store.zipped_block import WantedBlock
+from vq.store.archive.zipped_block import WantedBlock
 
 
 def wanted(place: str) -> WantedBlock:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from support.coordination import client_of
 
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 
 
 @pytest.fixture

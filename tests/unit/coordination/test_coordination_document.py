@@ -16,25 +16,27 @@ from support.coordination import client_of
 from vq import limits
 from vq.client.ids import EPOCH_MS, IdGenerator
 from vq.clock import ManualClock
-from vq.coordination import claims, commits, paths, slots
-from vq.coordination.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
-from vq.coordination.commits import COMMITS_PER_MULTI
-from vq.coordination.coordinator import Check, Create, Delete, Operation, Set
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.rebalance import assign
-from vq.coordination.slots import SlotLease
-from vq.coordination.values.brokers import BrokerLoad, BrokerNode
-from vq.coordination.values.cluster import ClusterSecret, ClusterSettings
-from vq.coordination.values.consumers import (
+from vq.coordination.groups import claims, commits
+from vq.coordination.groups.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
+from vq.coordination.groups.commits import COMMITS_PER_MULTI
+from vq.coordination.groups.rebalance import assign
+from vq.coordination.leases import slots
+from vq.coordination.leases.slots import SlotLease
+from vq.coordination.leases.writes import WriteTask, WriteTopic
+from vq.coordination.tree import paths
+from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.brokers import BrokerLoad, BrokerNode
+from vq.coordination.tree.values.cluster import ClusterSecret, ClusterSettings
+from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
     ConsumerGroup,
     Member,
     Owner,
 )
-from vq.coordination.values.slots import Slot, SlotCounter, SlotMark
-from vq.coordination.values.value import Value
-from vq.coordination.writes import WriteTask, WriteTopic
+from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
+from vq.coordination.tree.values.value import Value
 from vq.model import TopicPartition, time_ms_of
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text("utf-8")

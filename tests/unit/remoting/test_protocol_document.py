@@ -10,8 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from support.cases import case
 
 from vq import limits
-from vq.broker.reading import FILTER_SCAN_BYTES
-from vq.coordination.values import topics
+from vq.broker.serving.reading import FILTER_SCAN_BYTES
+from vq.coordination.tree.values import topics
 from vq.errors import STATUSES, OutcomeUnknown, VqError
 from vq.hessian import plain as hessian
 from vq.model import Message, PartitionState, TopicSettings

@@ -18,8 +18,8 @@ from support.tool import load_tool
 import vq
 from vq import admin, aio, limits, opentelemetry, serializers
 from vq import errors as vq_errors
-from vq.broker.config import BrokerConfig, ConnectionLimits
-from vq.broker.partition_state import RULES
+from vq.broker.base.config import BrokerConfig, ConnectionLimits
+from vq.broker.partition.partition_state import RULES
 from vq.client.config import (
     MESSAGE_OVERHEAD_BYTES,
     OnUnavailable,

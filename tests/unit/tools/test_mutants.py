@@ -81,7 +81,7 @@ def test_a_text_that_is_gone_is_named(tree: Path) -> None:
 def test_a_captured_log_line_is_not_taken_for_a_test() -> None:
     """It begins with the same word as a line of pytest's summary."""
     report = [
-        "ERROR    vq.store.log:log.py:12 a log line",
+        "ERROR    vq.store.log.log:log.py:12 a log line",
         "=========== short test summary info ============",
         "FAILED tests/test_code.py::test_one - assert 2 == 1",
         "FAILED tests/test_code.py::test_two - assert 2 == 1",

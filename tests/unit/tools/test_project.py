@@ -72,7 +72,8 @@ NAMED_FOR_NO_MODULE = {
 def test_a_unit_test_is_named_for_the_module_that_it_tests() -> None:
     """A package counts as a module.
 
-    ``tests/unit/store/test_log.py`` and ``test_log_flush.py`` are about ``vq/store/log.py``.
+    ``tests/unit/store/log/test_log.py`` and ``test_log_flush.py`` are about
+    ``vq/store/log/log.py``.
     """
     unit = ROOT / "tests" / "unit"
     strays = {
@@ -149,3 +150,16 @@ def test_every_lock_has_a_row_with_what_may_be_taken_inside() -> None:
     found = {name for module in modules for name in locks_of(module.read_text())}
     assert len(found) > 10
     assert sorted(name for name in found if f"`{name}`" not in page) == []
+
+
+def test_a_room_says_what_belongs_in_it_and_imports_nothing() -> None:
+    """A folder of broker, coordination or store; ``lint-imports`` has their order."""
+    for package in ("broker", "coordination", "store"):
+        rooms = sorted((ROOT / "vq" / package).glob("*/__init__.py"))
+        assert len(rooms) >= 5
+        for room in rooms:
+            tree = ast.parse(room.read_text())
+            assert len(tree.body) == 1, room
+            text = ast.get_docstring(tree) or ""
+            assert re.search(r"^In here: ", text, re.M), room
+            assert re.search(r"\bNot\s+in\s+here:\s", text), room

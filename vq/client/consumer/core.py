@@ -32,7 +32,7 @@ from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_function, check_whole
 from vq.client.loop_calls import call_soon
-from vq.coordination import claims, commits
+from vq.coordination.groups import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name, tags_of

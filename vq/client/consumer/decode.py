@@ -1,8 +1,8 @@
 """From fetched bytes to messages.
 
-The common kinds of records (plain, with a tag or a key) are read by the loop in ``store.codec``;
-everything else, errors included, by ``store.record.decode_into``, which is the reference. A test
-holds the two against each other.
+The common kinds of records (plain, with a tag or a key) are read by the loop in
+``store.records.codec``; everything else, errors included, by ``store.records.record.decode_into``,
+which is the reference. A test holds the two against each other.
 
 A compressed record may be a thousand times smaller than its message. So a chunk is decoded in
 steps: no more than ``STEP_BYTES`` are decompressed before the user is done with the last step.
@@ -15,9 +15,9 @@ from vq import limits
 from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
-from vq.store.codec import decode_common
-from vq.store.compression import decompress
-from vq.store.format import (
+from vq.store.records.codec import decode_common
+from vq.store.records.compression import decompress
+from vq.store.records.format import (
     CONTROL_BYTES,
     CONTROL_MARK,
     CONTROL_MARK_AT,
@@ -27,7 +27,7 @@ from vq.store.format import (
     RECORD_HEADER_BYTES,
     decode_control,
 )
-from vq.store.record import Record, bytes_needed, decode_into, decode_properties
+from vq.store.records.record import Record, bytes_needed, decode_into, decode_properties
 
 #: A step of decoding ends with the message that brings what was decompressed to this size.
 STEP_BYTES: Final = 4 * limits.MIB

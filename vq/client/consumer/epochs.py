@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
-from vq.store.format import CONTROL_MARK, CONTROL_MARK_AT, decode_control
+from vq.store.records.format import CONTROL_MARK, CONTROL_MARK_AT, decode_control
 
 #: Ranges that are remembered; one begins where a master begins, or where something was read again.
 RANGES_MAX: Final = 16

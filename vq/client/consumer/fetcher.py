@@ -26,7 +26,7 @@ from vq.model import Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
-from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
+from vq.store.records.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)

@@ -10,8 +10,8 @@ the last word.
 from dataclasses import dataclass
 
 from vq.client.consumer.delivery import Progress
-from vq.coordination.claims import Claim
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.values.consumers import CommittedOffset
 
 
 @dataclass(frozen=True, slots=True)

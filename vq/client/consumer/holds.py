@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from vq.client.consumer.delivery import Delivery, Progress
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
-from vq.coordination.claims import Claim
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 

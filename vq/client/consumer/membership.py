@@ -1,9 +1,9 @@
 """One member of a group: joins, leaves, and computes in rounds which member owns what.
 
-Every member computes the same plan from what it reads (``coordination.rebalance``) and acts on its
-own part only: it begins to give up what another member should own, and it claims what it should own
-itself and is free (``share``). Only partitions that move stop. A member waits for the owner of a
-partition to release it.
+Every member computes the same plan from what it reads (``coordination.groups.rebalance``) and acts
+on its own part only: it begins to give up what another member should own, and it claims what it
+should own itself and is free (``share``). Only partitions that move stop. A member waits for the
+owner of a partition to release it.
 
 One task does the rounds. Watches, sessions and timers only wake it; each round reads the tree. A
 round waits for ZooKeeper and brokers, never for a listener: each partition that is given up or lost
@@ -34,13 +34,13 @@ from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
 from vq.client.consumer.share import Share, ShareHooks
 from vq.client.departures import Departure
-from vq.coordination import groups
-from vq.coordination.claims import Claim
-from vq.coordination.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
-from vq.coordination.group_view import Assigned, GroupView
-from vq.coordination.rebalance import assign
-from vq.coordination.session import end_task
-from vq.coordination.values.consumers import ConsumerGroup, Member
+from vq.coordination.groups import groups
+from vq.coordination.groups.claims import Claim
+from vq.coordination.groups.group_view import Assigned, GroupView
+from vq.coordination.groups.rebalance import assign
+from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
+from vq.coordination.tree.session import end_task
+from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

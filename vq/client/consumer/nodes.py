@@ -10,7 +10,7 @@ from typing import Final
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
-from vq.coordination.routes import Master
+from vq.coordination.topics.routes import Master
 from vq.errors import NotMaster, VqError
 from vq.model import Address, TopicPartition
 

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.tree.coordinator import Coordinator
 
 #: How long to wait before a lapsed permit is checked again.
 RECHECK_S = 0.05

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
-from vq.coordination import commits, topics
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     CoordinationError,
     GroupStopped,

@@ -18,7 +18,7 @@ from vq.client.consumer.positions import AtTime, Moment, check_moment
 from vq.client.consumer.tail import check_count, merge_last, read_last, stored_ms
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
-from vq.coordination.reading import gather_all
+from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     ConnectionCut,
     InvalidArgument,
@@ -38,7 +38,7 @@ from vq.remoting.wire_pb2 import (
     OffsetsRequest,
     OffsetsResponse,
 )
-from vq.store.record import bytes_needed
+from vq.store.records.record import bytes_needed
 
 logger = get_logger(__name__)
 

@@ -19,10 +19,11 @@ from vq.client.consumer.hand_overs import HandOvers
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.together import Together
-from vq.coordination import claims, commits
-from vq.coordination.claims import CLAIMS_PER_MULTI, Claim, StillOwned
-from vq.coordination.commits import COMMITS_PER_MULTI
-from vq.coordination.coordinator import (
+from vq.coordination.groups import claims, commits
+from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned
+from vq.coordination.groups.commits import COMMITS_PER_MULTI
+from vq.coordination.groups.group_view import Assigned
+from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,
     NotConnected,
@@ -30,8 +31,7 @@ from vq.coordination.coordinator import (
     SessionState,
     WatchEvent,
 )
-from vq.coordination.group_view import Assigned
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition

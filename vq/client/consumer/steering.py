@@ -13,7 +13,7 @@ from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Holds, Reading
 from vq.client.consumer.positions import Position, check_position, check_where
 from vq.client.consumer.reader import Reader
-from vq.coordination.reading import gather_all
+from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidState
 from vq.model import TopicPartition
 

@@ -17,7 +17,7 @@ from vq.client.producer.head import Head
 from vq.client.producer.topic_queues import TopicQueues
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message
-from vq.store import codec
+from vq.store.records import codec
 
 try:
     from vq.client.producer import _accumulator

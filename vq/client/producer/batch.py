@@ -10,8 +10,8 @@ import google_crc32c
 from vq.client.future import SendFuture, report
 from vq.errors import VqError
 from vq.model import DivertedResult, ProducerStamp, SendResult
-from vq.store.codec import encode_records, places
-from vq.store.format import RECORD_HEADER_BYTES
+from vq.store.records.codec import encode_records, places
+from vq.store.records.format import RECORD_HEADER_BYTES
 
 _content = attrgetter("content")
 _deadline = attrgetter("deadline")

@@ -11,8 +11,8 @@ from typing import Final
 from vq import limits
 from vq.client.config import ProducerConfig
 from vq.model import Compression, TopicSettings
-from vq.store.compression import compress
-from vq.store.format import (
+from vq.store.records.compression import compress
+from vq.store.records.format import (
     COMPRESSION_LZ4,
     COMPRESSION_NONE,
     COMPRESSION_ZLIB,

@@ -32,7 +32,7 @@ from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
 from vq.client.producer.unsent import AT_EXIT, flush_or_give_up, log_lost, nobody_learns
-from vq.coordination.routes import Routes
+from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
     InvalidState,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from vq.client.future import SendFuture
 from vq.client.producer.batch import bytes_of
-from vq.store.format import RECORD_HEADER_BYTES
+from vq.store.records.format import RECORD_HEADER_BYTES
 
 #: If less than this part of a batch is in flight and pending, further messages wait for the answer.
 _FEW_PART = 8

@@ -9,8 +9,8 @@ from vq import limits
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import TAG_SEPARATOR, Key
 from vq.shown import shown
-from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
-from vq.store.record import Properties, encode_key, encode_properties
+from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
+from vq.store.records.record import Properties, encode_key, encode_properties
 
 #: The largest head that has only a tag.
 TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX

@@ -11,9 +11,9 @@ from vq.client.producer.load_weights import weights
 from vq.client.producer.partition_load import NUMBER_MAX, PartitionLoad
 from vq.client.producer.partitioner import Sense
 from vq.client.producer.stored_bytes import read_stored
-from vq.coordination.reading import TopicView
-from vq.coordination.routes import Routes
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.topics.routes import Routes
+from vq.coordination.tree.reading import TopicView
+from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.tasks import begin_task

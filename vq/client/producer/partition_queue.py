@@ -38,7 +38,7 @@ from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
 from vq.model import Address, TopicPartition
-from vq.store.format import RECORD_HEADER_BYTES
+from vq.store.records.format import RECORD_HEADER_BYTES
 
 F = TypeVar("F", bound=SendFuture)
 #: With more pending messages than this, search for late ones only once a second.

@@ -6,7 +6,7 @@ from vq.errors import OutcomeUnknown, ProtocolError, SequenceStale, VqError
 from vq.remoting import messages
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
-from vq.store.format import OFFSET_MAX
+from vq.store.records.format import OFFSET_MAX
 
 
 def put_header(queue: PartitionQueue, batch: Batch) -> bytes:

@@ -25,8 +25,8 @@ from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.space_line import SpaceLine, Turn
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
-from vq.coordination.reading import TopicView
-from vq.coordination.registry import read_state
+from vq.coordination.brokers.registry import read_state
+from vq.coordination.tree.reading import TopicView
 from vq.errors import (
     ConnectionCut,
     DiskFull,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.routes import Master
+from vq.coordination.topics.routes import Master
 from vq.errors import VqError
 from vq.model import PartitionPlacement, Span
 from vq.remoting.format import Command

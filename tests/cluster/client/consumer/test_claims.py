@@ -18,9 +18,9 @@ from support.membership import (
 from support.waiting import until, until_true
 
 from vq.client.consumer import membership as memberships
-from vq.coordination import claims
-from vq.coordination.coordinator import ConnectionLost, SessionExpired, SessionState
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.groups import claims
+from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired, SessionState
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CoordinationError, NotMaster
 
 pytestmark = pytest.mark.virtual_time

@@ -19,7 +19,7 @@ from vq.client.consumer import share as shares
 from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hold_states import Event
 from vq.client.consumer.holds import Hold
-from vq.coordination import claims, commits
+from vq.coordination.groups import claims, commits
 from vq.errors import GenerationStale, InvalidArgument
 from vq.model import TopicPartition
 

@@ -16,11 +16,11 @@ from support.producers import producer_of
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.broker import insync_set
-from vq.broker.repairing import Repairer
+from vq.broker.health.repairing import Repairer
+from vq.broker.replication import insync_set
 from vq.client.consumer import fetch_sessions, fetcher, nodes
 from vq.model import Message
-from vq.store.log import Log
+from vq.store.log.log import Log
 
 COUNT = 4
 

@@ -11,7 +11,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
-from vq.coordination.coordinator import NodeExists
+from vq.coordination.tree.coordinator import NodeExists
 from vq.errors import (
     InvalidArgument,
     InvalidState,

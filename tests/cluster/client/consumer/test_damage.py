@@ -15,13 +15,13 @@ from vq.admin import streams
 from vq.admin.cluster import cluster_status
 from vq.admin.stored import Source
 from vq.backoff import Backoff
-from vq.broker.repairing import Repairer
+from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import fetcher as fetchers
 from vq.client.consumer import reader as readers
 from vq.client.consumer.fetcher import Chunk, chunk_of
-from vq.coordination import claims
-from vq.coordination.values.consumers import Owner
+from vq.coordination.groups import claims
+from vq.coordination.tree.values.consumers import Owner
 from vq.errors import (
     CorruptData,
 )

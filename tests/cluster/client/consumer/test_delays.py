@@ -10,7 +10,7 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.broker.config import ConnectionLimits
+from vq.broker.base.config import ConnectionLimits
 from vq.client.consumer.fetch_sessions import DELAY_TOLD_S
 from vq.errors import Busy
 from vq.model import TopicPartition

@@ -12,8 +12,8 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.inbox import InboxDelivery
-from vq.coordination import topics
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.topics import topics
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
     CoordinationError,
 )

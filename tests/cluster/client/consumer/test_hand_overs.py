@@ -20,9 +20,10 @@ from support.waiting import until, until_true
 
 from vq.client.consumer import membership as memberships
 from vq.client.consumer import share as shares
-from vq.coordination import claims, topics
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.values.consumers import Owner
+from vq.coordination.groups import claims
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.values.consumers import Owner
 from vq.errors import CoordinationError, GenerationStale
 from vq.model import TopicPartition
 

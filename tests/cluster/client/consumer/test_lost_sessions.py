@@ -16,9 +16,9 @@ from support.consumers import consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.coordination import commits, groups
-from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionState
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits, groups
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionState
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 WHERE = TopicPartition("t", 0)

@@ -7,8 +7,8 @@ from support.broker import memory_cluster
 from support.client import factory_of
 from support.waiting import WAIT_S, until
 
-from vq.broker.fetched_partition import FetchedPartition
-from vq.broker.fetching import Fetches
+from vq.broker.serving.fetched_partition import FetchedPartition
+from vq.broker.serving.fetching import Fetches
 from vq.client.config import ConsumerConfig
 from vq.model import Message
 

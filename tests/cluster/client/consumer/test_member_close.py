@@ -12,8 +12,8 @@ from support.membership import (
 )
 from support.waiting import WAIT_S, until
 
-from vq.coordination import claims
-from vq.coordination.coordinator import SessionState
+from vq.coordination.groups import claims
+from vq.coordination.tree.coordinator import SessionState
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

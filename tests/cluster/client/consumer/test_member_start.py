@@ -15,8 +15,8 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq.client.consumer import membership as memberships
 from vq.client.departures import Departure
-from vq.coordination import claims
-from vq.coordination.coordinator import NodeExists, SessionState
+from vq.coordination.groups import claims
+from vq.coordination.tree.coordinator import NodeExists, SessionState
 from vq.errors import InvalidArgument
 
 pytestmark = pytest.mark.virtual_time

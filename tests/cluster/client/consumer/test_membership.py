@@ -14,8 +14,9 @@ from support.membership import (
 )
 from support.waiting import until, until_true
 
-from vq.coordination import commits, topics
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

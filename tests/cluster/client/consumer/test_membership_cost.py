@@ -26,7 +26,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.client.departures import Departures
 from vq.clock import SystemClock
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.model import TopicPartition
 
 LIMIT_S = 120.0

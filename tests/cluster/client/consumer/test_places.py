@@ -19,8 +19,9 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.hold_states import State
-from vq.coordination import commits, topics
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits
+from vq.coordination.topics import topics
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     CorruptData,
     GroupStopped,

@@ -16,10 +16,11 @@ from vq.admin import placements
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, StartPosition
 from vq.client.consumer import share as shares
-from vq.coordination import commits, topics
-from vq.coordination.coordinator import Operation, Stat
-from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups import commits
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Operation, Stat
+from vq.coordination.tree.memory import MemoryCoordinator
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     UnknownTopic,
 )

@@ -14,9 +14,9 @@ from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import core as cores
 from vq.client.consumer import share as shares
 from vq.client.consumer import troubles
-from vq.coordination import claims, commits
-from vq.coordination.coordinator import ConnectionLost
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.groups import claims, commits
+from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CorruptData, VqError
 from vq.model import Message, TopicPartition
 

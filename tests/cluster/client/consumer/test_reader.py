@@ -10,7 +10,7 @@ from support.consumers import consumer_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
-from vq.broker.channel import Channel
+from vq.broker.partition.channel import Channel
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -24,9 +24,9 @@ from vq.errors import (
 )
 from vq.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX
 from vq.model import Message
-from vq.store.compression import compress
-from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import encode_record
+from vq.store.records.compression import compress
+from vq.store.records.format import COMPRESSION_ZLIB
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 

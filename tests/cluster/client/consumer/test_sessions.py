@@ -18,9 +18,9 @@ from support.waiting import until, until_true
 
 from vq.client.consumer import membership as memberships
 from vq.client.consumer import share as shares
-from vq.coordination import claims
-from vq.coordination.coordinator import SessionState
-from vq.coordination.values.consumers import Member, Owner
+from vq.coordination.groups import claims
+from vq.coordination.tree.coordinator import SessionState
+from vq.coordination.tree.values.consumers import Member, Owner
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 

@@ -12,13 +12,13 @@ from vq.admin import topics
 from vq.admin.cluster import cluster_status
 from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.admin.stored import Source
-from vq.broker.repairing import Repairer
+from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.damage import report_damage
 from vq.errors import CorruptData
 from vq.model import TopicPartition
-from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import encode_record
+from vq.store.records.format import COMPRESSION_ZLIB
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 

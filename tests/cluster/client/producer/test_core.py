@@ -20,7 +20,7 @@ from support.waiting import until
 from vq import aio
 from vq.client.producer import accumulator, appender
 from vq.client.producer.partitioner import key_partition
-from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
     InvalidState,
     NotPublished,

@@ -10,7 +10,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.client.producer.interceptors import ProducerInterceptor
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownTopic, VqError
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult

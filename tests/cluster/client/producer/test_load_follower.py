@@ -18,7 +18,7 @@ from vq.client.producer import load_follower, stored_bytes
 from vq.client.producer.load_follower import INTERVAL_S, LoadFollower
 from vq.client.producer.partitioner import Sense, TopicPartitions
 from vq.client.producer.stored_bytes import read_stored
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import TimedOut
 from vq.model import Message
 from vq.remoting.format import Command

@@ -32,7 +32,7 @@ from vq.client.producer.batch import Ended
 from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.partitioner import key_partition
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import (
     InvalidState,
     MessageTooLarge,

@@ -13,8 +13,8 @@ from support.producers import producer_of, stored_in
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.broker import following, insync_set
-from vq.broker.channel import Channel
+from vq.broker.partition.channel import Channel
+from vq.broker.replication import following, insync_set
 from vq.errors import OutcomeUnknown
 from vq.model import Message
 

@@ -19,7 +19,7 @@ from support.threads import in_thread
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.coordination import topics
+from vq.coordination.topics import topics
 from vq.errors import (
     NotPublished,
     UnknownTopic,

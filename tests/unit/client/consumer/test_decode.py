@@ -11,9 +11,9 @@ from vq.client.consumer.decode import Decoder, decode_messages, to_message
 from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
-from vq.store import codec as codecs
-from vq.store.compression import compress
-from vq.store.format import (
+from vq.store.records import codec as codecs
+from vq.store.records.compression import compress
+from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
     COMPRESSION_LZ4,
@@ -31,14 +31,14 @@ from vq.store.format import (
     encode_control,
     md5,
 )
-from vq.store.record import (
+from vq.store.records.record import (
     Properties,
     boundaries,
     decode_records,
     encode_properties,
     encode_record,
 )
-from vq.store.tag_filter import filter_by_tag
+from vq.store.records.tag_filter import filter_by_tag
 
 WHERE = TopicPartition("t", 3)
 BASE = 1_000

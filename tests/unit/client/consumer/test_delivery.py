@@ -16,7 +16,7 @@ from vq.client.consumer.delivery import Workers
 from vq.client.runtime import LoopThread
 from vq.clock import ManualClock
 from vq.model import Message
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 def test_messages_come_in_order_over_many_chunks(workers: Workers) -> None:

@@ -18,7 +18,7 @@ from vq.client.consumer.delivery import ThreadDelivery, Workers, _Place
 from vq.client.consumer.fetcher import Chunk
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 class Odd(BaseException):

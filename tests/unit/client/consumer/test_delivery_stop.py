@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, block_until
 
 from vq.client.consumer.delivery import Progress, Workers, _Place
 from vq.model import Message
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: Workers) -> None:

@@ -1,7 +1,7 @@
 """In which epoch the batch before an offset was written: only what the answers prove."""
 
 from vq.client.consumer.epochs import RANGES_MAX, Epochs
-from vq.store.format import BatchHeader, encode_control
+from vq.store.records.format import BatchHeader, encode_control
 
 
 def test_an_answer_within_one_epoch_tells_it_for_every_offset_in_it() -> None:

@@ -11,8 +11,8 @@ from vq.client.consumer import hand_overs as module
 from vq.client.consumer.hand_overs import HandOvers
 from vq.client.consumer.hold_states import Event
 from vq.client.consumer.holds import Hold
-from vq.coordination.claims import Claim
-from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.coordinator import ConnectionLost
 from vq.model import TopicPartition
 
 pytestmark = pytest.mark.virtual_time

@@ -6,8 +6,8 @@ import pytest
 
 from vq.client.consumer.delivery import Progress
 from vq.client.consumer.handled import Handled, go_on_at
-from vq.coordination.claims import Claim
-from vq.coordination.values.consumers import CommittedOffset
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
 OURS = CommittedOffset(offset=100, message_id=1, time_ms=5, member="a")

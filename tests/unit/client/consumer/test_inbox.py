@@ -11,7 +11,7 @@ from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.inbox import Inbox, Messages
 from vq.client.consumer.permit import Permit
 from vq.clock import ManualClock
-from vq.store.record import encode_record
+from vq.store.records.record import encode_record
 
 
 async def test_the_position_passes_what_a_filter_left_out() -> None:

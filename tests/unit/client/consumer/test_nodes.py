@@ -8,7 +8,7 @@ import pytest
 
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.nodes import AVOID_S, Nodes, candidates
-from vq.coordination.routes import CopyNode, Master
+from vq.coordination.topics.routes import CopyNode, Master
 from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
 from vq.model import Address, TopicPartition
 

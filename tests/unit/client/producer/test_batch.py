@@ -8,7 +8,7 @@ from vq.client.producer.batch import Batch
 from vq.client.producer.head import encode_head
 from vq.errors import Busy, TimedOut
 from vq.model import ProducerStamp, SendResult
-from vq.store.record import Properties, decode_records, encode_properties, encode_record
+from vq.store.records.record import Properties, decode_records, encode_properties, encode_record
 
 MESSAGES: list[tuple[bytes, bytes | None, bytes | None]] = [
     (b"plain", None, None),

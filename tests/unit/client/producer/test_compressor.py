@@ -8,8 +8,8 @@ from vq import limits
 from vq.client.config import ProducerConfig
 from vq.client.producer.compressor import Compressor, compressor_of
 from vq.model import Compression, TopicSettings
-from vq.store.compression import decompress
-from vq.store.format import (
+from vq.store.records.compression import decompress
+from vq.store.records.format import (
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,

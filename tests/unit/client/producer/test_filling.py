@@ -6,7 +6,7 @@ import pytest
 
 from vq.client.future import SendFuture
 from vq.client.producer.filling import Filling
-from vq.store.format import RECORD_HEADER_BYTES
+from vq.store.records.format import RECORD_HEADER_BYTES
 
 
 def filling_of(linger_s: float = 0.0) -> Filling:

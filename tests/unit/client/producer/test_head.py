@@ -10,8 +10,8 @@ from vq import limits
 from vq.client.producer.head import Heads, encode_head, with_flag
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import tags_of
-from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
-from vq.store.record import Properties, decode_records, encode_properties, encode_record
+from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
+from vq.store.records.record import Properties, decode_records, encode_properties, encode_record
 
 
 @pytest.mark.parametrize("tag", [None, b"t", "ü".encode(), b"t" * limits.TAG_BYTES_MAX])

@@ -7,7 +7,7 @@ import pytest
 from vq.client.producer.load_follower import INTERVAL_S, load_of
 from vq.client.producer.partition_load import PartitionLoad
 from vq.client.producer.partitioner import Sense
-from vq.coordination.values.brokers import BrokerLoad
+from vq.coordination.tree.values.brokers import BrokerLoad
 
 
 def test_every_sense_has_an_interval():

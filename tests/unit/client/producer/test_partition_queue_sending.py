@@ -7,7 +7,7 @@ from vq import errors
 from vq.client.future import SendFuture
 from vq.client.producer.head import encode_head
 from vq.model import SendResult
-from vq.store.record import Properties, encode_properties
+from vq.store.records.record import Properties, encode_properties
 
 
 def test_messages_leave_in_order_in_batches_of_bounded_count() -> None:

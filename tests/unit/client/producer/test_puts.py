@@ -13,7 +13,7 @@ from vq.model import ProducerStamp, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
-from vq.store.format import OFFSET_MAX
+from vq.store.records.format import OFFSET_MAX
 
 
 def test_the_header_says_where_what_and_under_which_master() -> None:

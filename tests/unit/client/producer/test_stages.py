@@ -19,8 +19,8 @@ from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message, TopicSettings
 from vq.serializers import Json
-from vq.store.compression import decompress
-from vq.store.format import COMPRESSION_ZSTD, FLAG_COMPRESSION_SHIFT
+from vq.store.records.compression import decompress
+from vq.store.records.format import COMPRESSION_ZSTD, FLAG_COMPRESSION_SHIFT
 
 
 def topic(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from vq.client.producer.stored_bytes import read_stored
-from vq.coordination.reading import TopicView
-from vq.coordination.routes import Master, Routes
+from vq.coordination.topics.routes import Master, Routes
+from vq.coordination.tree.reading import TopicView
 from vq.errors import NotMaster
 from vq.model import Address, PartitionPlacement, PartitionState, Span, TopicSettings
 from vq.remoting.format import Command

@@ -23,7 +23,7 @@ from vq.client.producer.spread import Ring, Spread, Sticky
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument
 from vq.model import Message, TopicPartition, TopicSettings
-from vq.store.format import COMPRESSION_LZ4
+from vq.store.records.format import COMPRESSION_LZ4
 
 
 def queues_of(

@@ -1,0 +1,71 @@
+"""What a turn of the loop leaves for its end."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from vq.broker.base.turn import Turn
+
+
+def test_a_turn_ends_once_with_the_action_first():
+    """However much is gathered, one callback; what it starts goes on beside the writes."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("action"))
+    turn.add(SimpleNamespace(write_out=lambda: seen.append("a")))
+    turn.schedule()
+    turn.add(SimpleNamespace(write_out=lambda: seen.append("b")))
+    assert len(scheduled) == 1
+    scheduled[0]()
+    assert seen == ["action", "a", "b"]
+    turn.schedule()
+    assert len(scheduled) == 2
+
+
+def test_what_is_marked_while_a_turn_writes_out_has_a_turn_of_its_own():
+    """The action of the turn that writes was over by then."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("action"))
+    turn.add(SimpleNamespace(write_out=turn.schedule))
+    scheduled.pop()()
+    scheduled.pop()()
+    assert seen == ["action", "action"]
+    assert not scheduled
+
+
+def test_what_fails_at_the_end_of_a_turn_stops_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither the action nor a writer: the other writers write, and the next turn ends, too."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    turn.on_end(broken)
+    for _ in range(2):
+        turn.add(SimpleNamespace(write_out=broken))
+        turn.add(SimpleNamespace(write_out=lambda: seen.append("b")))
+        scheduled.pop()()
+    assert seen == ["b", "b"]
+    assert not scheduled
+    assert caplog.text.count("RuntimeError: a bug") == 4
+
+
+def test_a_turn_that_its_caller_ends_schedules_nothing() -> None:
+    """A callback scheduled by a callback costs one more iteration of the loop."""
+    scheduled: list[Callable[[], None]] = []
+    seen: list[str] = []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("action"))
+    turn.begin()
+    turn.add(SimpleNamespace(write_out=lambda: seen.append("a")))
+    turn.schedule()
+    assert not scheduled
+    turn.run()
+    assert seen == ["action", "a"]
+    turn.schedule()
+    assert len(scheduled) == 1, "the next turn ends by itself"

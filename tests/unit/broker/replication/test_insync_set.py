@@ -1,0 +1,77 @@
+"""What a master decides of the other nodes, when something changes between two steps."""
+
+import asyncio
+
+import pytest
+
+from vq.broker.partition.context import Role
+from vq.broker.replication import insync_set
+from vq.broker.replication.insync_set import InSyncSet
+from vq.broker.replication.lease import Lease
+from vq.clock import SystemClock
+from vq.coordination.tree.coordinator import Node, NoNode, SessionState
+from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.model import Address, NodeInfo
+
+
+class Slow(MemoryCoordinator):
+    """Answers nothing before it is allowed to."""
+
+    answers: asyncio.Event
+    state = SessionState.CONNECTED  # type: ignore[assignment]
+
+    async def get(self, path: str, *, watch: object = None) -> Node:
+        await self.answers.wait()
+        raise NoNode(path)
+
+
+async def never(_: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("epoch", [0, 7])
+async def test_what_an_earlier_epoch_found_puts_nobody_out(epoch: int) -> None:
+    """The node is in sync by the record of the new epoch, and may have come back since."""
+    coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
+    coordinator.answers = asyncio.Event()
+    clock = SystemClock()
+    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
+    insync = InSyncSet(
+        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=never
+    )
+    insync.begin()
+    looking = asyncio.create_task(insync.look())
+    await asyncio.sleep(0)
+    role.epoch = epoch  # as ``Mastership`` has it
+    role.insync, role.leaving = frozenset({"n2"} if epoch else ()), 0
+    insync.begin()
+    coordinator.answers.set()
+    await looking
+    assert role.leaving == 0
+    assert insync._leaves == ""
+
+
+async def test_no_node_is_asked_whether_it_lives_where_nothing_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has nothing to copy, and would be asked at each look, for as long as it is so."""
+    asked = list[object]()
+
+    async def registered(*_: object) -> NodeInfo:
+        return NodeInfo("b1", "n2", Address("h", 1))
+
+    async def is_dead(address: object) -> bool:
+        asked.append(address)
+        return False
+
+    monkeypatch.setattr(insync_set, "read_node", registered)
+    coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
+    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
+    clock = SystemClock()
+    insync = InSyncSet(
+        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=is_dead
+    )
+    insync.begin()
+    await insync.look()
+    assert not asked
+    assert role.insync == {"n2"}

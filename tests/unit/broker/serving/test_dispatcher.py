@@ -1,0 +1,261 @@
+"""PUTs that must wait for their topic or their log: in order, each connection for itself."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vq.broker.serving.dispatcher import Dispatcher
+from vq.errors import InternalError, ShuttingDown, UnknownTopic
+from vq.model import TopicPartition
+from vq.remoting import wire_pb2 as wire
+
+KEY = TopicPartition("t", 0)
+
+
+class Channels:
+    """A directory whose look-ups and openings end when the test says so."""
+
+    def __init__(self) -> None:
+        self.channels: dict[TopicPartition, Any] = {}
+        self.looked_up: list[Callable[[Any], None]] = []
+        self.opened: list[Callable[[], None]] = []
+
+    def resolve(self, _where: TopicPartition, then: Callable[[Any], None], _asker: Any) -> None:
+        self.looked_up.append(then)
+
+    def open(self, _channel: Any, then: Callable[[], None]) -> None:
+        self.opened.append(then)
+
+
+class Peer:
+    """A connection that notes what its requests were told."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Any, None] = {}
+        self.put_bytes = 0
+        self.refused: list[tuple[int, type]] = []
+
+    def count_put_bytes(self, change: int) -> None:
+        self.put_bytes += change
+
+    def refuse(self, request_id: int, error: Exception) -> None:
+        self.refused.append((request_id, type(error)))
+
+    def end(self) -> None:
+        for each in list(self.waiting):
+            each.cancel()
+
+
+class Board:
+    """A dispatcher over ``Channels`` with one channel to be made, which notes its PUTs."""
+
+    def __init__(self) -> None:
+        self.directory = Channels()
+        self.done: list[tuple[Peer, int]] = []
+        self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True, put=self.put)
+        context = SimpleNamespace(
+            role=SimpleNamespace(holds=lambda: True),
+            counters=SimpleNamespace(refused=0),
+            group="b1",
+        )
+        self.dispatcher = Dispatcher(
+            self.directory,
+            None,
+            context,
+            None,
+            SimpleNamespace(fetch=None),  # type: ignore[arg-type]
+            None,
+            lambda *_: None,
+            None,
+            None,
+        )
+
+    def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:
+        self.done.append((peer, request_id))
+        if body == b"bug":
+            raise RuntimeError("a bug")
+
+    def send(self, peer: Peer, request_id: int, topic_id: str = "id", body: bytes = b"1") -> None:
+        header = wire.PutRequest(topic="t", partition=0, topic_id=topic_id)
+        self.dispatcher.put(peer, request_id, header, body)  # type: ignore[arg-type]
+
+    def appear(self) -> None:
+        self.directory.channels[KEY] = self.channel
+
+    def open(self) -> None:
+        self.channel.log = object()
+        opened, self.directory.opened = self.directory.opened, []
+        for then in opened:
+            then()
+
+    def look_up_ends(self, found: Any = None) -> None:
+        looked_up, self.directory.looked_up = self.directory.looked_up, []
+        for then in looked_up:
+            then(found or self.channel)
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+def test_nothing_overtakes_a_put_whose_topic_is_looked_up(board: Board) -> None:
+    """The channel appears, and even its log, before the look-up ends."""
+    peer = Peer()
+    board.send(peer, 0)
+    board.appear()
+    board.send(peer, 1)
+    board.open()
+    board.send(peer, 2)
+    assert board.done == []
+    board.look_up_ends()
+    assert board.done == [(peer, 0), (peer, 1), (peer, 2)]
+    board.send(peer, 3)
+    assert board.done[-1] == (peer, 3)
+    assert (peer.put_bytes, peer.waiting, board.dispatcher._lines) == (0, {}, {})
+
+
+def test_nothing_overtakes_a_put_whose_log_is_opened(board: Board) -> None:
+    """Also when somebody else opened the log meanwhile."""
+    peer = Peer()
+    board.appear()
+    board.send(peer, 0)
+    board.channel.log = object()
+    board.send(peer, 1)
+    assert board.done == []
+    board.open()
+    assert board.done == [(peer, 0), (peer, 1)]
+
+
+def test_another_connection_does_not_wait_for_a_look_up(board: Board) -> None:
+    """Whoever names a topic that must be looked up delays nobody else."""
+    stranger, peer = Peer(), Peer()
+    board.appear()
+    board.open()
+    board.send(stranger, 0, topic_id="of another topic")
+    board.send(peer, 1)
+    assert board.done == [(peer, 1)]
+    board.look_up_ends(UnknownTopic("made anew"))
+    assert stranger.refused == [(0, UnknownTopic)]
+
+
+def test_a_put_that_is_refused_lets_those_behind_it_pass(board: Board) -> None:
+    """Each is looked at by itself."""
+    peer = Peer()
+    board.appear()
+    board.open()
+    board.send(peer, 0, topic_id="of another topic")
+    board.send(peer, 1)
+    board.look_up_ends(UnknownTopic("gone"))
+    assert peer.refused == [(0, UnknownTopic)]
+    assert board.done == [(peer, 1)]
+
+
+def test_one_look_up_answers_all_that_stood_in_line_when_it_began(board: Board) -> None:
+    """Those of another topic id, and those that came later, are looked up for themselves."""
+    peer = Peer()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.send(peer, 3)
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(0, UnknownTopic)]
+    board.send(peer, 4)
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused[1:] == [(1, UnknownTopic), (3, UnknownTopic)]
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused[3:] == [(2, UnknownTopic)]
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert (board.done, board.dispatcher._lines) == ([(peer, 4)], {})
+
+
+def test_those_that_a_failed_look_up_passes_over_keep_their_order(board: Board) -> None:
+    """They name another topic of that name, which is there when they are looked up."""
+    peer = Peer()
+    board.send(peer, 0, topic_id="other")
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.send(peer, 3, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    board.send(peer, 4, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(0, UnknownTopic), (1, UnknownTopic)]
+    board.channel.topic_id = "other"
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert board.done == [(peer, 2), (peer, 3), (peer, 4)]
+
+
+def test_a_log_that_cannot_be_opened_is_told_to_each(board: Board) -> None:
+    """The channel says why; nothing waits for ever."""
+    peer = Peer()
+    board.appear()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    board.channel.takes_puts = False
+    opened, board.directory.opened = board.directory.opened, []
+    for then in opened:
+        then()
+    assert board.done == [(peer, 0), (peer, 1)]
+    assert board.dispatcher._lines == {}
+
+
+def test_one_failed_opening_answers_all_that_stood_in_line_when_it_began(board: Board) -> None:
+    """A full disk is not tried again for each of them; those that came later try again."""
+    peer = Peer()
+    board.send(peer, 9, topic_id="other")
+    board.appear()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    assert len(board.directory.opened) == 1
+    board.send(peer, 3)
+    opened, board.directory.opened = board.directory.opened, []
+    opened[0]()
+    assert board.done == [(peer, 0), (peer, 1)]
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(9, UnknownTopic), (2, UnknownTopic)]
+    board.open()
+    assert (board.done[2:], board.dispatcher._lines) == ([(peer, 3)], {})
+
+
+def test_a_connection_that_ends_takes_its_puts_along(board: Board) -> None:
+    """Its line is forgotten when the look-up ends."""
+    peer = Peer()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    peer.end()
+    assert peer.put_bytes == 0
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert (board.done, peer.refused, board.dispatcher._lines) == ([], [], {})
+
+
+def test_a_put_that_fails_keeps_nobody_waiting(board: Board) -> None:
+    """Whatever its channel raises."""
+    peer = Peer()
+    board.send(peer, 0, body=b"bug")
+    board.send(peer, 1)
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert board.done == [(peer, 0), (peer, 1)]
+    assert peer.refused == [(0, InternalError)]
+
+
+def test_what_waited_is_refused_when_the_node_takes_no_puts_any_more(board: Board) -> None:
+    """The reason is looked at when its turn comes, not when it arrived."""
+    peer = Peer()
+    board.send(peer, 0)
+    board.dispatcher.put_refusal = ShuttingDown("the broker stops")
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert (board.done, peer.refused) == ([], [(0, ShuttingDown)])

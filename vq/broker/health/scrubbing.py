@@ -1,0 +1,220 @@
+"""A slow pass over all stored bytes, again and again: damage is found before somebody needs them.
+
+In here: when a pass is due, how far it is, and where it goes on after a restart. Not in here:
+verifying bytes and what follows from damage (``verifying``, ``repairing``).
+
+The position is a text file of one line, ``<data>/@scrub``, written about once a minute and when the
+node stops:
+
+    {"v": 2, "begun_ms": "1763800000000", "ended_ms": "0", "read_bytes": "123456789",
+     "topic": "orders", "partition": "3", "offset": "134217728", "since_ms": "0", "crc": "0a1b2c3d"}
+
+A file that cannot be read costs a pass from the beginning.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from vq.broker.base.runner import Lane, Runner
+from vq.broker.health.verifying import Verifier
+from vq.broker.partition.channel import Channel
+from vq.clock import Clock
+from vq.errors import CorruptData, VqError
+from vq.log_lines import get_logger
+from vq.store.disk.disk import Disk
+from vq.store.records.checked_text import decode_text, encode_text
+
+logger = get_logger(__name__)
+
+SCRUB_NAME: Final = "@scrub"  # no topic can have this name
+_VERSION: Final = 2
+#: How often it is looked whether a pass is due, and the position is saved.
+LOOK_S: Final = 10.0
+SAVE_S: Final = 60.0
+#: Batches verified in a second, at most: each takes about 3 µs of the interpreter.
+BATCHES_PER_S: Final = 5_000
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the pass is.
+
+    Attributes:
+        begun_ms: When the last pass began, by the wall clock; 0: there was none.
+        ended_ms: When it ended; 0: it goes on.
+        read_bytes: What it has read.
+        topic, partition, offset: Everything before this was read.
+        since_ms: Since when the directory waits for its first pass; 0: not known, or it had one.
+    """
+
+    begun_ms: int = 0
+    ended_ms: int = 0
+    read_bytes: int = 0
+    topic: str = ""
+    partition: int = -1
+    offset: int = 0
+    since_ms: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Position":
+        """Return what ``to_bytes`` was given.
+
+        Raises:
+            CorruptData: It is no position.
+        """
+        try:
+            version, values = decode_text(data, version_max=_VERSION)
+            if version != _VERSION:
+                raise CorruptData(f"version {version}")
+            numbers = {name: int(values[name]) for name in values if name != "topic"}
+            return cls(topic=str(values["topic"]), **numbers)
+        except (KeyError, ValueError, TypeError) as error:
+            raise CorruptData(f"{SCRUB_NAME}: {error}") from error
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file."""
+        return encode_text(_VERSION, {name: str(value) for name, value in asdict(self).items()})
+
+
+class Scrubber:
+    """Verifies all that a node stores, slowly and for ever. Loop-bound.
+
+    Args:
+        channels: Of the node.
+        verifier: Verifies pieces, and notes damage.
+        disk, runner: For the position.
+        clock: Says when a pass is due.
+        data: The data directory.
+        bytes_per_s: How fast it reads, at most; 0: it does not.
+        interval_s: From the begin of a pass to that of the next one, at least.
+
+    Attributes:
+        position: How far it is, for STATUS.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[tuple[str, int], Channel],
+        verifier: Verifier,
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        data: Path,
+        bytes_per_s: int,
+        interval_s: float,
+    ) -> None:
+        self._channels = channels
+        self._verifier = verifier
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._path = data / SCRUB_NAME
+        self._bytes_per_s = bytes_per_s
+        self._interval_s = interval_s
+        self.position = Position()
+
+    def next_ms(self) -> int:
+        """Return when the next pass begins; 0: not known, or a pass goes on, or there are none."""
+        since_ms = self.position.begun_ms or self.position.since_ms
+        if not since_ms or self._is_running():
+            return 0
+        return since_ms + int(self._interval_s * 1000)
+
+    def _is_running(self) -> bool:
+        return bool(self.position.begun_ms) and not self.position.ended_ms
+
+    async def run(self) -> None:
+        """Verify everything, again and again."""
+        if not self._bytes_per_s:
+            return
+        await self._load()
+        is_new = not self.position.begun_ms and not self.position.since_ms
+        if is_new:
+            self.position.since_ms = self._clock.wall_ms()
+        saving = asyncio.create_task(self._keep_saved())
+        try:
+            await self._run_passes(is_new=is_new)
+        finally:
+            saving.cancel()
+            if self._is_running():  # the node stops: the next start goes on here
+                await self._save()
+
+    async def _run_passes(self, *, is_new: bool) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if is_new:  # or a node that is restarted within each interval would never begin
+                await self._save()
+                is_new = False
+            position, now_ms = self.position, self._clock.wall_ms()
+            since_ms = position.begun_ms or position.since_ms
+            if not self._is_running():
+                # After a clock that was set back, too, a pass comes within the interval.
+                if abs(now_ms - since_ms) < self._interval_s * 1000:
+                    continue
+                self.position = Position(begun_ms=now_ms)
+                logger.info("scrub started", bytes_per_s=self._bytes_per_s)
+            try:
+                await self._go_on()
+            except Exception:
+                logger.exception("scrub failed, trying again")
+                continue
+            self.position.ended_ms = self._clock.wall_ms()
+            await self._save()
+            logger.info("scrub ended", bytes=self.position.read_bytes)
+
+    async def _go_on(self) -> None:
+        """Verify what the pass has not read yet."""
+        while True:
+            position = self.position
+            place = (position.topic, position.partition)
+            key = min((each for each in self._channels if each >= place), default=None)
+            if key is None:
+                return
+            begin = position.offset if key == place else 0
+            position.topic, position.partition, position.offset = *key, begin
+            try:
+                await self._verifier.scrub(
+                    self._channels[key],
+                    begin,
+                    bytes_per_s=self._bytes_per_s,
+                    batches_per_s=BATCHES_PER_S,
+                    on_read=self._read,
+                )
+            except VqError as error:
+                logger.info(
+                    "partition is not scrubbed", partition=f"{key[0]}-{key[1]}", error=error
+                )
+            position.partition, position.offset = key[1] + 1, 0
+
+    def _read(self, size: int, offset: int) -> None:
+        self.position.read_bytes += size
+        self.position.offset = offset
+
+    async def _load(self) -> None:
+        def load() -> Position:
+            if not self._disk.exists(self._path):
+                return Position()
+            return Position.from_bytes(self._disk.read_bytes(self._path))
+
+        try:
+            self.position = await self._runner.run(load, Lane.VERIFY)
+        except (OSError, CorruptData) as error:
+            logger.warning("position of the scrub cannot be read", path=self._path, error=error)
+
+    async def _keep_saved(self) -> None:
+        """Save the position while a pass goes on: one partition may take days."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            if self._is_running():
+                await self._save()
+
+    async def _save(self) -> None:
+        data = self.position.to_bytes()
+        try:
+            await self._runner.run(lambda: self._disk.write_atomic(self._path, data), Lane.VERIFY)
+        except OSError as error:
+            logger.warning("position of the scrub cannot be saved", path=self._path, error=error)

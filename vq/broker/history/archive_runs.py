@@ -1,0 +1,476 @@
+"""The archive's runs, as one node does them: its own blocks that are due, one after the other.
+
+In here: which runs a node has to do, the way over its partitions, and what it tells of a run. Not
+in here: what is due (``store.log.archive_age``), how a block becomes an archive (``archiving``),
+and who makes runs (``daily_runs``).
+
+Every node of a group archives its own blocks, whether it leads or copies. A run that dies half-way
+is done again from the beginning by the next start: a block that is an archive already is not due.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
+
+from vq.backoff import Backoff
+from vq.broker.base.runner import Runner
+from vq.broker.partition.archiving import Archived, PlaceAway
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.context import Counters
+from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.clock import Clock
+from vq.coordination.leases.runs import read_result, read_runs, write_result
+from vq.coordination.tree.coordinator import Coordinator, WatchEvent
+from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.values.runs import (
+    ArchiveRun,
+    ArchiveTopicRun,
+    RunResult,
+    RunState,
+    covering,
+    refused,
+)
+from vq.errors import Busy, CoordinationError, InvalidState, VqError
+from vq.log_lines import get_logger
+from vq.model import TopicSettings
+from vq.store.disk.disk import Disk
+from vq.store.log.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
+from vq.store.log.block import Block
+from vq.store.log.block_facts import read_facts
+from vq.store.log.log import Log
+from vq.store.log.retention import OpenBlock
+
+logger = get_logger(__name__)
+
+#: How often runs are looked at although no watch fired.
+AUDIT_S: Final = 60.0
+_BACKOFF: Final = Backoff(first_s=0.5, most_s=30.0)
+#: From one block to the next; what works on a block makes pauses of its own.
+PAUSE_S: Final = 0.05
+#: A place elsewhere that so many blocks in turn could not reach gets no more in this run: one that
+#: hangs costs a minute for each, and there may be thousands.
+AWAY_AFTER: Final = 3
+#: How long a run waits until a block that is due is committed and durable, and in sum, in vain.
+READY_S: Final = 5.0
+READY_IN_VAIN_S: Final = 30.0
+#: How often a node writes how far it is.
+PROGRESS_S: Final = 5.0
+#: The loop runs other things after so many partitions.
+PARTITIONS_PER_TURN: Final = 64
+
+
+class ArchivesBlocks(Protocol):
+    """Changes blocks; in practice ``ChannelLogs``."""
+
+    async def roll(self, channel: Channel, block: Block) -> None:
+        """End a block that takes appends."""
+        ...
+
+    async def archive(
+        self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
+    ) -> Archived:
+        """Make an archive of a block, while ``still`` says that this is wanted."""
+        ...
+
+    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
+        """Return whether all before ``offset`` is committed and durable, after a wait perhaps."""
+        ...
+
+
+class LastRun(NamedTuple):
+    """The last run that a node has done, or does.
+
+    Attributes:
+        number: Which.
+        result: How far it is.
+    """
+
+    number: int
+    result: RunResult
+
+
+class Archiver:
+    """Does the archive's runs on one node. Loop-bound.
+
+    Args:
+        channels: Returns the channels of the node.
+        logs: Changes their blocks.
+        coordinator: Has the runs.
+        group, node: This node.
+        disk, runner: To look at blocks.
+        clock: Tells the time.
+        counters: Of the node.
+        rng: For the back-off.
+        stops: Returns whether the node stops, and closes its partitions one after the other.
+
+    Attributes:
+        last: The last run; None: there was none since the start.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Iterable[Channel]],
+        logs: ArchivesBlocks,
+        coordinator: Coordinator,
+        *,
+        group: str,
+        node: str,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        counters: Counters,
+        rng: random.Random,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stops = stops
+        self._channels = channels
+        self._logs = logs
+        self._coordinator = coordinator
+        self._group = group
+        self._node = node
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._counters = counters
+        self._keeper = Keeper(
+            coordinator,
+            self._look,
+            what="runs of the archive",
+            audit_s=AUDIT_S,
+            backoff=_BACKOFF,
+            rng=rng,
+        )
+        self._runs: Mapping[int, ArchiveRun] = {}
+        self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
+        self._written: set[int] = set()
+        self._set_aside: set[int] = set()
+        self._told: dict[str, str] = {}  # the last problem with a topic
+        self.last: LastRun | None = None
+
+    async def run(self) -> None:
+        """Follow the runs, for ever."""
+        self._keeper.start()
+        self._keeper.wake()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._keeper.stop()
+
+    async def _look(self, _: bool) -> None:
+        """Do every run that this node has not done yet; see ``Keeper``."""
+        found = await read_runs(self._coordinator, watch=self._wake, known=self._runs)
+        self._runs = found.known
+        for number, error in found.unreadable.items():
+            if number not in self._set_aside:
+                logger.warning("run cannot be read and is not done", number=number, error=error)
+        self._set_aside = set(found.unreadable)
+        self._written &= set(found.known)
+        self._ended = {
+            number: each for number, each in self._ended.items() if number in found.known
+        }
+        for number, run in found.known.items():
+            if number not in self._written:
+                await self._settle(number, run)
+
+    def _wake(self, _: WatchEvent) -> None:
+        self._keeper.wake()
+
+    async def _settle(self, number: int, run: ArchiveRun) -> None:
+        """Have a run done and its result written, unless that is so."""
+        if number not in self._ended:
+            before = await read_result(self._coordinator, number, self._group, self._node)
+            if before is not None and before.has_ended:
+                self.last = LastRun(number, before)
+            else:
+                self._ended[number] = await self._do_or_leave(number, run, before)
+                await self._write(number, self._ended[number])
+        else:  # the last write of the result failed
+            await self._write(number, self._ended[number])
+        self._written.add(number)
+
+    async def _write(self, number: int, result: RunResult) -> None:
+        await write_result(self._coordinator, number, self._group, self._node, result)
+
+    async def _do_or_leave(
+        self, number: int, run: ArchiveRun, before: RunResult | None
+    ) -> RunResult:
+        now_ms = self._clock.wall_ms()
+        left = RunResult(state=RunState.COVERED, begun_ms=now_ms, ended_ms=now_ms)
+        if refused(self._runs, number):
+            logger.warning("run of a lease that has ended is not done", number=number, by=run.by)
+            return replace(left, state=RunState.REFUSED)
+        if covering(self._runs, number) is not None:
+            return left
+        return await self._do(number, run, before)
+
+    async def _do(self, number: int, run: ArchiveRun, before: RunResult | None) -> RunResult:
+        """Do a run; return its result. What an interrupted one has done counts, too."""
+        tally = _Tally(self._clock, before)
+        logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
+        begun = tally.result(RunState.RUNNING)
+        self.last = LastRun(number, begun)
+        await self._write(number, begun)
+        telling = asyncio.get_running_loop().create_task(self._tell_progress(number, tally, begun))
+        try:
+            await self._archive_all(run, tally)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+        if self._stops():
+            await asyncio.Event().wait()  # until it is cancelled: the next start does the rest
+        result = tally.result(RunState.FAILED if tally.failed else RunState.DONE)
+        self.last = LastRun(number, result)
+        logger.info(
+            "run of the archive ended",
+            number=number,
+            state=str(result.state),
+            blocks=result.total.blocks,
+            bytes=result.total.size_bytes,
+            archive_bytes=result.total.archive_bytes,
+            failed=result.total.failed,
+            later=result.total.later,
+            seconds=(result.ended_ms - result.begun_ms) // 1000,
+        )
+        return result
+
+    async def _tell_progress(self, number: int, tally: "_Tally", told: RunResult) -> None:
+        """Write how far a run is, while ZooKeeper takes it; the end of the run is told apart."""
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            result = tally.result(RunState.RUNNING)
+            self.last = LastRun(number, result)
+            if result != told:
+                try:
+                    await self._write(number, result)
+                    told = result
+                except CoordinationError:
+                    pass
+
+    async def _archive_all(self, run: ArchiveRun, tally: "_Tally") -> None:
+        wanted = sorted(
+            (each for each in self._channels() if _is_wanted(each, run)),
+            key=lambda each: each.partition,
+        )
+        if not run.dry_run:
+            # Before the first block is read: so they end close to the run's time.
+            await self._roll_all(wanted, run, tally)
+        away: Counter[str | None] = Counter()
+        for topic, channels in groupby(wanted, key=lambda each: each.partition.topic):
+            problem = ""
+            for number, channel in enumerate(channels, start=1):
+                if not number % PARTITIONS_PER_TURN:
+                    await asyncio.sleep(0)
+                problem = await self._archive_partition(channel, run, tally, away) or problem
+            self._tell(topic, problem)
+
+    def _tell(self, topic: str, problem: str) -> None:
+        """Log a new problem with a topic; each cause once, until it is gone."""
+        if problem and problem != self._told.get(topic):
+            logger.warning("block cannot be archived, trying again", topic=topic, error=problem)
+        if problem:
+            self._told[topic] = problem
+        else:
+            self._told.pop(topic, None)
+
+    async def _roll_all(self, channels: list[Channel], run: ArchiveRun, tally: "_Tally") -> None:
+        for number, channel in enumerate(channels, start=1):
+            if not number % PARTITIONS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                block = await self._to_roll(channel, run)
+                if block is not None:
+                    await self._logs.roll(channel, block)
+            except (OSError, VqError) as error:
+                tally.add(channel, ArchiveTopicRun(error=f"{channel}: {error}"))
+
+    async def _to_roll(self, channel: Channel, run: ArchiveRun) -> Block | None:
+        """Return the block of a partition that takes appends and that the run ends, if there is."""
+        block = None if channel.log is None else channel.log.open_block
+        if block is None or not block.length:
+            return None
+        first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
+        opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
+        return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
+
+    async def _archive_partition(
+        self, channel: Channel, run: ArchiveRun, tally: "_Tally", away: Counter[str | None]
+    ) -> str:
+        """Archive what is due of one partition; return the first problem, "" if there is none.
+
+        ``away`` counts for each place how many blocks in turn could not reach it.
+        """
+        settings, problem = channel.settings, ""
+
+        def still() -> bool:
+            return is_whole(channel) and _same_archive(channel.settings, settings)
+
+        tried: set[Block] = set()  # once in a run is enough
+        unknown: set[Block] = set()  # of which no time can be read
+        while still() and settings.archived_after_hours is not None:
+            blocks = await self._due(channel, run, settings.archived_after_hours, unknown)
+            if run.dry_run:
+                size = sum(block.length for block in blocks)
+                tally.add(channel, ArchiveTopicRun(blocks=len(blocks), size_bytes=size))
+                break
+            block = next((each for each in blocks if each not in tried), None)
+            if block is None:
+                break
+            if not await self._ready(channel, block, tally):
+                # Those behind it are not, either.
+                tally.add(channel, ArchiveTopicRun(later=sum(each not in tried for each in blocks)))
+                break
+            if away[settings.archive_to] >= AWAY_AFTER:
+                problem = problem or f"{channel}: {settings.archive_to} does not answer"
+                left = sum(each not in tried for each in blocks)
+                tally.add(channel, ArchiveTopicRun(failed=left, error=problem))
+                break
+            tried.add(block)
+            try:
+                done = await self._logs.archive(channel, block, settings.archive_to, still)
+            except (OSError, VqError) as error:
+                if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
+                    continue  # it was deleted meanwhile, say: nothing is left to be archived
+                is_early = isinstance(error, InvalidState) and not _is_ready(channel, block)
+                is_in_use = isinstance(error, Busy) and not isinstance(error, PlaceAway)
+                if is_early or is_in_use:
+                    tally.add(channel, ArchiveTopicRun(later=1))
+                    continue
+                away[settings.archive_to] += isinstance(error, PlaceAway)
+                problem = problem or f"{channel}: {error}"
+                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
+            except Exception as error:  # one block must not keep the others from being archived
+                logger.exception("archiving a block failed", partition=channel, block=block.path)
+                problem = problem or f"{channel}: {type(error).__name__}: {error}"
+                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
+            else:
+                away[settings.archive_to] = 0
+                self._counters.archived_blocks += 1
+                self._counters.archived_bytes += done.size_bytes
+                tally.add(channel, ArchiveTopicRun(1, done.size_bytes, done.archive_bytes))
+            await asyncio.sleep(PAUSE_S)
+        return problem
+
+    async def _ready(self, channel: Channel, block: Block, tally: "_Tally") -> bool:
+        """Return whether a block is committed and durable, once it is or time is up."""
+        if _is_ready(channel, block):
+            return True
+        if channel.log is None or not channel.log.has(block):
+            return False
+        wait_s = min(READY_S, READY_IN_VAIN_S - tally.in_vain_s)
+        if await self._logs.stored(channel, block.end_offset, wait_s) and _is_ready(channel, block):
+            return True
+        tally.in_vain_s += wait_s
+        return False
+
+    async def _due(
+        self, channel: Channel, run: ArchiveRun, after_hours: int, unknown: set[Block]
+    ) -> list[Block]:
+        """Return the blocks of a partition that are due; in a dry run also one it would end."""
+        found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
+        if run.dry_run and channel.log is not None:
+            block = await self._to_roll(channel, run)
+            if block is not None:
+                found.append((channel.log, block))
+        await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS, unknown)
+        count = due(
+            [kept_of(log, block, self._clock) for log, block in found],
+            after_hours=after_hours,
+            as_of_ms=run.as_of_ms,
+        )
+        return [block for _, block in found[:count]]
+
+    async def _learn_times(
+        self, blocks: list[tuple[Log, Block]], before_ms: int, unknown: set[Block]
+    ) -> None:
+        """Learn the times of blocks, up to the first one that is certainly too young."""
+        for log, block in blocks:
+            is_last = block.end_offset == log.end_offset  # the log knows its time
+            if block.facts is None and not is_last and block not in unknown:
+                block.facts = await read_block(self._disk, self._runner, read_facts, block)
+                if block.facts is None:
+                    unknown.add(block)
+            last_ms = kept_of(log, block, self._clock).last_ms
+            if block.ahead_since is not None:  # the next one may tell how old it is at least
+                continue
+            if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
+                return
+
+
+class _Tally:
+    """What one run has done so far, by topic.
+
+    Attributes:
+        in_vain_s: For so long it has waited for blocks that were not ready then.
+    """
+
+    def __init__(self, clock: Clock, before: RunResult | None) -> None:
+        self._clock = clock
+        self.in_vain_s = 0.0
+        self._begun_ms = before.begun_ms if before is not None else clock.wall_ms()
+        # What failed before may not fail again; what became an archive did.
+        self._topics = {
+            name: replace(each, failed=0, error="", later=0)
+            for name, each in (before.topics if before is not None else {}).items()
+        }
+        self._total = ArchiveTopicRun()
+        for each in self._topics.values():
+            self._total = self._total.plus(each)
+
+    @property
+    def failed(self) -> bool:
+        """Whether not all that was due became an archive."""
+        return bool(self._total.failed or self._total.error)
+
+    def add(self, channel: Channel, result: ArchiveTopicRun) -> None:
+        """Count what was done of a partition."""
+        topic = channel.partition.topic
+        self._topics[topic] = self._topics.get(topic, ArchiveTopicRun()).plus(result)
+        self._total = self._total.plus(result)
+
+    def result(self, state: RunState) -> RunResult:
+        """Return what is to be told."""
+        ended_ms = 0 if state is RunState.RUNNING else self._clock.wall_ms()
+        return RunResult(
+            state=state,
+            begun_ms=self._begun_ms,
+            ended_ms=ended_ms,
+            total=self._total,
+            topics={name: each for name, each in self._topics.items() if each != ArchiveTopicRun()},
+        )
+
+
+def _is_wanted(channel: Channel, run: ArchiveRun) -> bool:
+    """Whether a run concerns a partition."""
+    if run.topic is not None and channel.partition.topic != run.topic:
+        return False
+    return channel.settings.archived_after_hours is not None and is_whole(channel)
+
+
+def _is_ready(channel: Channel, block: Block) -> bool:
+    """Whether a block is committed and durable."""
+    for part in (*channel.older, channel):
+        if part.log is not None and part.log.has(block):
+            stored = min(part.high_watermark, part.log.synced_offset)
+            return block.end_offset <= stored and not block.dirty
+    return False
+
+
+def _has(channel: Channel, block: Block) -> bool:
+    """Whether a block is still one of the partition's."""
+    logs = [each.log for each in (*channel.older, channel)]
+    return any(log is not None and log.has(block) for log in logs)
+
+
+def _same_archive(settings: TopicSettings, before: TopicSettings) -> bool:
+    return (settings.archived_after_hours, settings.archive_to) == (
+        before.archived_after_hours,
+        before.archive_to,
+    )
+
+
+def _is_archived(block: Block) -> bool:
+    return block.is_archived

@@ -1,0 +1,320 @@
+"""Archives made before their time: while a disk of this node is too full, of topics with archives.
+
+Nothing is lost by it, unlike by early deletion (``retaining``). An archive elsewhere frees the disk
+of the whole block. One beside the log frees what compression saves, and needs space for its zip
+while the block is still there. Each node does this for its own disks, since each archives its own
+blocks.
+
+    which     closed, committed blocks on that disk, the oldest first, over all partitions; blocks
+              that take messages, and have some of an hour or more, end before
+    until     the disk is no longer too full of bytes (``DataDisk.pressure_bytes``); archives free
+              no files
+    not       beside the log beyond the last mark, at which copies stop: a zip that would fill the
+              disk up to there is given up half-way. It is not tried again, nor are blocks of a
+              topic that hardly get smaller, until the disk has space again
+
+In here: when, and which blocks. Not in here: how a block becomes an archive (``archiving``), and
+the runs once a day (``archive_runs``).
+"""
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vq.broker.base.runner import Lane, Runner, wait_at_most
+from vq.broker.disks.data_disk import DataDisk
+from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
+from vq.broker.history.archive_runs import ArchivesBlocks
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.context import Counters
+from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.clock import Clock
+from vq.errors import Busy, InvalidState, VqError
+from vq.log_lines import get_logger
+from vq.store.archive.archive import CHUNK_BYTES
+from vq.store.archive.archive_place import lies_on_disk
+from vq.store.disk.disk import Disk
+from vq.store.log.archive_age import must_roll
+from vq.store.log.block import Block
+from vq.store.log.block_facts import read_facts
+from vq.store.log.log import Log
+from vq.store.log.retention import OpenBlock
+
+__all__ = ["EarlyArchiver", "fits"]
+
+logger = get_logger(__name__)
+
+#: How often the disks are looked at …
+LOOK_S: Final = 5.0
+#: … and one at each so many looks while nothing can be archived there.
+LOOKS_IN_VAIN: Final = 12
+#: From one block to the next; what works on a block makes pauses of its own.
+PAUSE_S: Final = 0.05
+#: A zip beside the log that saves less than this share of its block is in vain.
+SAVES_LEAST: Final = 0.05
+#: A zip beside the log is written on while there is space for so much more: some of its chunks, but
+#: no more than this part of a small disk.
+ROOM_BYTES: Final = 4 * CHUNK_BYTES
+ROOM_SHARE: Final = 64
+#: How long it may take to find out whether a place is on this disk.
+PLACE_TIMEOUT_S: Final = 10.0
+#: How long it is waited until a closed block is committed and durable, and in sum, in vain.
+READY_S: Final = 1.0
+READY_IN_VAIN_S: Final = 5.0
+#: The loop runs other things after so many partitions.
+PARTITIONS_PER_TURN: Final = 64
+
+
+def fits(watch: DiskWatch, size: int) -> bool:
+    """Return whether a disk has space for so many bytes below the mark where copies stop."""
+    used = watch.total - watch.free + size
+    return used < watch.marks.of(DiskLevel.STOP) * watch.total
+
+
+class _Head(NamedTuple):
+    """The first block of a partition that is no archive, and those behind it; sorted by time."""
+
+    last_ms: int
+    number: int
+    channel: Channel
+    block: Block
+    rest: Iterator[tuple[Log, Block]]
+
+
+class _Room:
+    """Space for one archive; one that does not lie on the disk (``is_here``) needs none.
+
+    Attributes:
+        was_short: There was too little at some moment.
+    """
+
+    def __init__(self, disk: DataDisk, *, is_here: bool) -> None:
+        self._disk = disk
+        self._is_here = is_here
+        self.was_short = False
+
+    def is_left(self) -> bool:
+        """Whether there was enough at the last look."""
+        watch = self._disk.watch
+        size = min(ROOM_BYTES, watch.total // ROOM_SHARE)
+        enough = not self._is_here or fits(watch, size)
+        self.was_short = self.was_short or not enough
+        return enough
+
+
+class EarlyArchiver:
+    """Makes archives early on one node. Loop-bound.
+
+    Args:
+        channels: Returns the channels of the node.
+        logs: Changes their blocks.
+        disks: Of the node.
+        disk, runner: To look at blocks.
+        clock: Tells the time.
+        counters: Of the node.
+        stops: Returns whether the node stops.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Iterable[Channel]],
+        logs: ArchivesBlocks,
+        disks: Sequence[DataDisk],
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        counters: Counters,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._channels = channels
+        self._logs = logs
+        self._disks = disks
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._counters = counters
+        self._stops = stops
+        self._vain: dict[Path, set[str]] = {}  # by directory: topics that gain no space there
+        self._told: dict[str, str] = {}  # the last problem with a topic
+        self._in_vain_s = 0.0  # so long the look under way waited for blocks that were not ready
+
+    async def run(self) -> None:
+        """Look at the disks, for ever; those where nothing is left less often."""
+        in_vain: Counter[Path] = Counter()  # looks since something became an archive
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for each in self._disks:
+                if in_vain[each.path] % LOOKS_IN_VAIN and _is_pressed(each):
+                    in_vain[each.path] += 1
+                elif await self._look_at(each):
+                    in_vain[each.path] = 0
+                else:
+                    in_vain[each.path] += 1
+
+    async def look(self) -> None:
+        """Archive blocks on each disk that is too full, until it is not, or nothing is left."""
+        for each in self._disks:
+            await self._look_at(each)
+
+    async def _look_at(self, disk: DataDisk) -> bool:
+        """Do so on one disk; return whether anything became an archive, or nothing has to."""
+        if _is_pressed(disk):
+            await disk.look()
+        if not _is_pressed(disk):
+            self._vain.pop(disk.path, None)
+            return True
+        return await self._relieve(disk)
+
+    async def _relieve(self, disk: DataDisk) -> bool:
+        mine = [each for each in self._channels() if each.place is disk.place and _is_wanted(each)]
+        self._in_vain_s = 0.0
+        here = await self._places_here(disk, mine)
+        problems: dict[str, str] = {}
+        await self._roll_all(mine, problems)
+        heads = [head async for head in self._heads(mine)]
+        heapq.heapify(heads)
+        done: dict[str, Counter[str]] = {}
+        silent: set[str | None] = set()  # places that did not answer: each would be waited for
+        while heads and _is_pressed(disk) and not self._stops():
+            head = heapq.heappop(heads)
+            channel, topic = head.channel, head.channel.partition.topic
+            to = channel.settings.archive_to
+            is_here = to in here
+            if to in silent or (is_here and topic in self._vain.get(disk.path, ())):
+                continue
+            sums = done.setdefault(topic, Counter())
+            room = _Room(disk, is_here=is_here)
+            if not room.is_left():
+                continue
+            problem = await self._archive(head, to, sums, room)
+            saved = sums["archive_bytes"] <= (1 - SAVES_LEAST) * sums["bytes"]
+            if is_here and (room.was_short or not saved):
+                self._vain.setdefault(disk.path, set()).add(topic)
+            if problem is not None:
+                problems.setdefault(topic, f"{channel}: {problem}")
+                if to is not None and isinstance(problem, Busy):
+                    silent.add(to)
+                continue
+            following = await self._next(head.number, channel, head.rest)
+            if following is not None:
+                heapq.heappush(heads, following)
+            await asyncio.sleep(PAUSE_S)
+            await disk.look()
+        self._tell(done, problems)
+        return any(sums["blocks"] for sums in done.values())
+
+    async def _archive(
+        self, head: _Head, to: str | None, sums: Counter[str], room: _Room
+    ) -> Exception | None:
+        """Archive a block; return why that was not possible, None if it was, or need not be."""
+        channel, settings = head.channel, head.channel.settings
+
+        def still() -> bool:
+            now = channel.settings
+            return _is_wanted(channel) and now.archive_to == settings.archive_to and room.is_left()
+
+        try:
+            made = await self._logs.archive(channel, head.block, to, still)
+        except (Busy, InvalidState) as error:
+            # A run works on it, or it went meanwhile; or its place does not answer.
+            return error if to is not None and isinstance(error, Busy) else None
+        except (OSError, VqError) as error:
+            return error
+        except Exception as error:  # one block must not keep the disk full
+            logger.exception("archiving a block failed", partition=channel, block=head.block.path)
+            return error
+        sums.update(blocks=1, bytes=made.size_bytes, archive_bytes=made.archive_bytes)
+        self._counters.archived_blocks += 1
+        self._counters.archived_bytes += made.size_bytes
+        self._counters.archived_early_bytes += made.size_bytes
+        return None
+
+    def _tell(self, done: dict[str, Counter[str]], problems: dict[str, str]) -> None:
+        """Log what was done to each topic, and each cause of a problem once, until it is gone."""
+        for topic, sums in done.items():
+            if sums["blocks"]:
+                logger.info(
+                    "blocks archived early, since a disk is too full",
+                    topic=topic,
+                    blocks=sums["blocks"],
+                    bytes=sums["bytes"],
+                    archive_bytes=sums["archive_bytes"],
+                )
+        for topic, problem in problems.items():
+            if problem != self._told.get(topic):
+                logger.warning(
+                    "block cannot be archived early, trying again", topic=topic, error=problem
+                )
+        self._told = problems
+
+    # Which blocks -------------------------------------------------------------------------------
+    async def _places_here(self, disk: DataDisk, channels: Sequence[Channel]) -> set[str | None]:
+        """Return the places of archives that take space of a disk; None stands for beside."""
+        found: set[str | None] = {None}
+        for url in {each.settings.archive_to for each in channels}:
+            if url is None:
+                continue
+            try:
+                look = partial(lies_on_disk, url, disk.path)
+                call = self._runner.run(look, Lane.UPLOAD, url.rstrip("/"))
+                is_here = await wait_at_most(PLACE_TIMEOUT_S, call)
+            except TimeoutError:
+                is_here = True
+            if is_here:
+                found.add(url)
+        return found
+
+    async def _roll_all(self, channels: Sequence[Channel], problems: dict[str, str]) -> None:
+        for number, channel in enumerate(channels, start=1):
+            if not number % PARTITIONS_PER_TURN:
+                await asyncio.sleep(0)
+            block = None if channel.log is None else channel.log.open_block
+            if block is None or not block.length:
+                continue
+            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
+            opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
+            if not must_roll(opened, as_of_ms=self._clock.wall_ms()):
+                continue
+            try:
+                await self._logs.roll(channel, block)
+            except (OSError, VqError) as error:
+                problems.setdefault(channel.partition.topic, f"{channel}: {error}")
+
+    async def _heads(self, channels: Sequence[Channel]) -> AsyncIterator[_Head]:
+        for number, channel in enumerate(channels, start=1):
+            if not number % PARTITIONS_PER_TURN:
+                await asyncio.sleep(0)
+            head = await self._next(number, channel, iter(closed_blocks(channel)))
+            if head is not None:
+                yield head
+
+    async def _next(
+        self, number: int, channel: Channel, rest: Iterator[tuple[Log, Block]]
+    ) -> _Head | None:
+        """Return the next block of a partition that can become an archive; None: there is none."""
+        for log, block in rest:
+            if block.is_archived:
+                continue
+            if block.end_offset > channel.high_watermark:
+                wait_s = min(READY_S, READY_IN_VAIN_S - self._in_vain_s)
+                if not await self._logs.stored(channel, block.end_offset, wait_s):
+                    self._in_vain_s += wait_s
+                    return None
+            if block.facts is None and block.end_offset != log.end_offset:
+                block.facts = await read_block(self._disk, self._runner, read_facts, block)
+            last_ms = kept_of(log, block, self._clock).last_ms
+            return _Head(last_ms or 0, number, channel, block, rest)
+        return None
+
+
+def _is_pressed(disk: DataDisk) -> bool:
+    return bool(disk.pressure_bytes and disk.watch.size_excess)
+
+
+def _is_wanted(channel: Channel) -> bool:
+    return channel.settings.archived_after_hours is not None and is_whole(channel)

@@ -1,0 +1,235 @@
+"""Key indexes of closed blocks, made in the background: searches then read little.
+
+In here: which block is next, and how slowly. Not in here: what an index holds and how it is made
+(``store.care.key_index``, ``store.care.key_index_build``). Nothing depends on an index: a search
+reads a block without one. So none is made in the way of an append, and none while the disk is short
+of space.
+
+An index lies beside its block, goes with it, and is not made durable. Copies make their own.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from vq.broker.base.runner import Lane, Runner, wait_at_most
+from vq.broker.partition.channel import Channel
+from vq.clock import Clock
+from vq.log_lines import get_logger
+from vq.store.archive.archive import place_of
+from vq.store.care.key_index import covers
+from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
+from vq.store.disk.disk import Disk
+from vq.store.log.block import Block
+from vq.store.log.log import Log
+from vq.store.log.piece import Piece
+from vq.store.records.format import keys_name
+
+logger = get_logger(__name__)
+
+#: From the end of a pass over all logs to the next one.
+LOOK_S: Final = 10.0
+#: A pause is at least so many times as long as the step before it: others get the interpreter.
+PAUSE_SHARE: Final = 4.0
+#: The loop runs other things after so many logs without a block to index.
+LOGS_PER_TURN: Final = 64
+#: How long one step waits for an archive elsewhere.
+ELSEWHERE_TIMEOUT_S: Final = 60.0
+#: Blocks of one log that were there before are looked at together.
+LOOKED_AT: Final = 256
+
+
+class _Due(NamedTuple):
+    """A block that needs an index."""
+
+    channel: Channel
+    log: Log
+    block: Block
+
+
+class KeyIndexer:
+    """Makes the key indexes of a node. Loop-bound.
+
+    Args:
+        channels: Returns the channels of the node.
+        disk, runner: To read blocks and write indexes.
+        clock: To measure steps.
+        bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
+
+    Attributes:
+        unindexed_bytes: Of closed blocks that are to get an index and have none yet; None: not
+            known yet, or none is made.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Iterable[Channel]],
+        *,
+        disk: Disk,
+        runner: Runner,
+        clock: Clock,
+        bytes_per_s: int,
+    ) -> None:
+        self._channels = channels
+        self._disk = disk
+        self._runner = runner
+        self._clock = clock
+        self._bytes_per_s = bytes_per_s
+        self.unindexed_bytes: int | None = None
+        # Start offsets of blocks that have an index, or can have none, of logs that are open.
+        self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
+        # Those of blocks whose index a search had no use of, perhaps before the first pass.
+        self._missed: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
+
+    def rebuild(self, log: Log, start: int) -> None:
+        """Have the index of a block made again if there was one: it is gone, or of no use."""
+        self._missed.setdefault(log, set()).add(start)
+
+    async def run(self) -> None:
+        """Make indexes, for ever."""
+        if not self._bytes_per_s:
+            return
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Make one pass over all logs."""
+        self.unindexed_bytes = await self._count()
+        for number, (channel, log) in enumerate(self._logs(), start=1):
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                await self._index_log(channel, log)
+            except OSError as error:  # it is tried again in the next pass
+                logger.warning("key index cannot be written", partition=channel, error=error)
+            except Exception:  # one log must not keep the others without
+                logger.exception("making a key index failed", partition=channel)
+
+    def _logs(self) -> list[tuple[Channel, Log]]:
+        return [
+            (part, part.log)
+            for channel in self._channels()
+            for part in (*channel.older, channel)
+            if part.log is not None and part.log.status.can_flush
+        ]
+
+    async def _count(self) -> int:
+        """Return how many bytes of closed blocks are to get an index and have none."""
+        count = 0
+        for number, (_, log) in enumerate(self._logs(), start=1):
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+            try:
+                settled = await self._known(log)
+            except OSError:
+                continue  # told where its indexes are made
+            count += sum(
+                each.length for each in log.closed_blocks if each.start_offset not in settled
+            )
+        return count
+
+    async def _known(self, log: Log) -> set[int]:
+        """Return the blocks of a log that have an index, or can have none."""
+        if log not in self._settled:
+            self._settled[log] = await self._fitting(log)
+        return self._settled[log]
+
+    async def _index_log(self, channel: Channel, log: Log) -> None:
+        settled = await self._known(log)
+        again = settled & self._missed.pop(log, set())
+        if again:
+            settled -= again
+            logger.info("key indexes are made again", partition=channel, blocks=len(again))
+        for block in log.closed_blocks:
+            if block.start_offset in settled or not block.length:
+                continue
+            due = _Due(channel, log, block)
+            if not _is_closed(due) or channel.place.refusal is not None:
+                return
+            await self._index(due)
+            settled.add(block.start_offset)
+            self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - block.length)
+        settled.intersection_update([each.start_offset for each in log.closed_blocks])
+
+    async def _fitting(self, log: Log) -> set[int]:
+        """Return the start offsets of the blocks that had an index that seems to fit already."""
+        ranges = [(each.start_offset, each.end_offset) for each in log.closed_blocks]
+        found: set[int] = set()
+        for at in range(0, len(ranges), LOOKED_AT):
+            some = ranges[at : at + LOOKED_AT]
+            found |= await self._runner.run(lambda some=some: self._look_at(log, some), Lane.KEYS)  # type: ignore[misc]
+        return found
+
+    def _look_at(self, log: Log, ranges: list[tuple[int, int]]) -> set[int]:
+        found = set()
+        for start, end in ranges:
+            path = log.directory / keys_name(start)
+            if self._disk.exists(path) and covers(self._head(path), start, end):
+                found.add(start)
+        return found
+
+    def _head(self, path: Path) -> bytes:
+        try:
+            file = self._disk.open(path)
+        except OSError:
+            return b""
+        try:
+            return file.pread(0, 64)
+        finally:
+            file.close()
+
+    async def _index(self, due: _Due) -> None:
+        """Make the index of one block, slowly; none of a block that is damaged or goes away.
+
+        Nor of one in a place that does not answer.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        block = due.block
+        piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
+        build = KeyIndexBuild(self._disk, piece)
+        now = self._clock.monotonic
+        place = "" if block.archive is None else place_of(block.archive.url)
+        try:
+            while not build.done and _is_closed(due):
+                begun = now()
+                if place:
+                    step = self._runner.run(build.step, Lane.ELSEWHERE, place)
+                    read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
+                else:
+                    read = await self._runner.run(build.step, Lane.KEYS)
+                await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
+        except TimeoutError:
+            return  # its place does not answer: a search that meets the block asks again
+        finally:  # behind a step that a cancellation left running
+            await self._runner.run(build.close, Lane.KEYS)
+        data, path = build.index, due.log.directory / keys_name(block.start_offset)
+        if data is None or not _is_closed(due):
+            return
+        try:
+            await self._runner.run(lambda: write_key_index(self._disk, path, data), Lane.KEYS)
+        except OSError:
+            if _is_closed(due):
+                raise
+            return  # its log was moved out of the way meanwhile
+        if not _is_closed(due):  # retention took the block meanwhile, perhaps with its files
+            await self._runner.run(lambda: self._remove(path), Lane.KEYS)
+
+    def _remove(self, path: Path) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+
+def _is_closed(due: _Due) -> bool:
+    """Whether a block is still one of its log that takes no more appends, and is committed."""
+    channel, log, block = due
+    return (
+        channel.log is log
+        and log.status.can_flush
+        and block.end_offset <= min(log.synced_offset, channel.high_watermark)
+        and any(each is block for each in log.closed_blocks)
+    )

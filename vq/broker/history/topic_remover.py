@@ -1,0 +1,142 @@
+"""Removes deleted topics for good once their time is up.
+
+In here: when to count, and what to do when the time of a topic is up. Not in here: how time is
+counted and what a removal is (``coordination.topics.grace``), and what becomes of data
+(``partitions``).
+
+Every broker does it. The one whose step was added to the count looks at the topics; if it dies
+meanwhile, another one goes on at its own next step. So a removal that was begun, also by an
+operator, is finished.
+"""
+
+import asyncio
+import random
+from typing import Final
+
+from vq.broker.partition.topics_view import TopicsView
+from vq.clock import Clock
+from vq.coordination.topics import grace
+from vq.coordination.topics.grace import Counted, GraceCounter
+from vq.coordination.tree.coordinator import (
+    BadVersion,
+    Coordinator,
+    NodeExists,
+    NoNode,
+)
+from vq.coordination.tree.reading import TopicView
+from vq.coordination.tree.values.topics import IN_GRACE, GraceClock
+from vq.errors import UnknownTopic, VqError
+from vq.log_lines import get_logger
+
+logger = get_logger(__name__)
+
+#: How far the pauses of brokers are spread.
+_JITTER: Final = 0.1
+
+
+class TopicRemover:
+    """Counts the time of deleted topics, and removes those whose time is up. Loop-bound.
+
+    Args:
+        coordinator: Where the topics are.
+        view: The topics as this broker knows them.
+        clock: Its monotonic time is counted.
+        rng: For the spread of pauses.
+        interval_s: The pause between two looks; a step of the count is about as long.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        view: TopicsView,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        interval_s: float,
+    ) -> None:
+        self._coordinator = coordinator
+        self._view = view
+        self._clock = clock
+        self._rng = rng
+        self._interval_s = interval_s
+        self._counter = GraceCounter()
+        self._told: dict[str, str] = {}  # the last problem, by topic; "" is the count
+
+    async def run(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+            await self.look()
+
+    async def look(self) -> None:
+        """Count, and if this broker's step was added, remove the topics whose time is up."""
+        waiting = [each for each in self._view.topics.values() if each.phase == IN_GRACE]
+        removing = sorted(self._view.removing)
+        if not waiting and not removing:
+            self._counter.forget()
+            self._told.clear()
+            return
+        try:
+            count = await self._count(waiting)
+        except VqError as error:
+            self._counter.forget()
+            self._tell("", error)
+            return
+        self._told.pop("", None)
+        if count is None:
+            return
+        for view in waiting:
+            if view.deletion is not None and not grace.left_ms(view.deletion, count.ms):
+                await self._remove(view.name, view.id)
+        for name in removing:
+            await self._remove(name, "")
+
+    async def _count(self, waiting: list[TopicView]) -> Counted | None:
+        """Add the time that passed to the count; return the new one, None if nothing was added.
+
+        Raises:
+            VqError: The count cannot be read, or it is not known whether it was written.
+        """
+        asked_s = self._clock.monotonic()
+        found = await grace.read_count(self._coordinator)
+        path = GraceClock.path()
+        if found.version < 0:
+            # It was lost. A count that began at 0 would have topics wait far too long.
+            first = max((each.deletion.counted_ms for each in waiting if each.deletion), default=0)
+            try:
+                await self._coordinator.create(path, GraceClock(counted_ms=first).encode())
+            except NodeExists:
+                pass
+            return None
+        step_ms = self._counter.step_ms(found, asked_s=asked_s, answered_s=self._clock.monotonic())
+        if not step_ms:
+            return None
+        value = GraceClock(counted_ms=found.ms + step_ms)
+        try:
+            stat = await self._coordinator.set(path, value.encode(), version=found.version)
+        except (BadVersion, NoNode):
+            self._counter.forget()
+            return None
+        after = Counted(value.counted_ms, stat.czxid, stat.version)
+        self._counter.added(after, answered_s=self._clock.monotonic())
+        return after
+
+    async def _remove(self, name: str, topic_id: str) -> None:
+        try:
+            if await grace.remove_when_due(self._coordinator, name, topic_id):
+                logger.info("deleted topic is removed for good", topic=name)
+        except UnknownTopic:
+            pass  # another broker was faster
+        except VqError as error:
+            self._tell(name, error)
+            return
+        self._told.pop(name, None)
+
+    def _tell(self, name: str, error: VqError) -> None:
+        if self._told.get(name) != str(error):
+            logger.warning(
+                "deleted topics cannot be removed, trying again",
+                topic=name or None,
+                error=error,
+            )
+        self._told[name] = str(error)

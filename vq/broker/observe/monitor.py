@@ -1,0 +1,204 @@
+"""What a node tells whoever watches it: metrics and health, over HTTP, from the node's own loop.
+
+    /metrics   for Prometheus; see ``metrics``
+    /healthz   200: the event loop answers
+    /readyz    200: the node does its work; 503 with the reasons, one a line
+
+Nothing is counted for this page alone but times per batch, per flush and of the loop itself: a
+scrape reads what is there. Without a port nothing of it exists.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
+
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.histogram import Histogram
+from vq.broker.base.tasks import Tasks
+from vq.broker.history.archive_runs import Archiver
+from vq.broker.history.retaining import Retainer
+from vq.broker.observe.metrics import BrokerMetrics, Facts
+from vq.broker.observe.survey import survey
+from vq.broker.partition.channel import Channel
+from vq.broker.replication.lag import Lags
+from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.errors import AddressUnavailable
+from vq.log_lines import get_logger
+from vq.model import Address
+from vq.remoting.exposition import metrics_page
+from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.transport import Network
+
+logger = get_logger(__name__)
+
+#: The port that is taken unless another is named, and how many after it may be taken instead.
+PORT: Final = 8124
+PORTS: Final = 100
+#: How often it is looked how late the loop is.
+LOOK_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The parts of a node that are looked at.
+
+    Attributes:
+        metrics: Makes the families.
+        channels: All partitions of the node.
+        count_damage: Returns how many ranges of a partition are damaged.
+        lags: Knows the copies.
+        retainer: Deletes what topics keep no longer.
+        archiver: Does the runs of the archive.
+        registered: Returns whether the process is registered in ZooKeeper.
+        not_ready: Returns why the started node does not do its work, apart from ZooKeeper.
+    """
+
+    metrics: BrokerMetrics
+    channels: Mapping[tuple[str, int], Channel]
+    count_damage: Callable[[Channel], int]
+    lags: Lags
+    retainer: Retainer
+    archiver: Archiver
+    registered: Callable[[], bool]
+    not_ready: Callable[[], list[str]]
+
+
+class Monitor:
+    """Serves metrics and health of one node. Loop-bound.
+
+    Args:
+        config: Says where.
+        coordinator: Knows the session.
+        process_metrics: Returns families about the process.
+
+    Attributes:
+        has_started: Set by the node once it does its work.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        coordinator: Coordinator,
+        process_metrics: Callable[[], Iterable[Metric]],
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._process_metrics = process_metrics
+        self._watched: Watched | None = None
+        self._sessions_ended = 0
+        self._scraping = asyncio.Lock()
+        self._server = HttpServer(
+            {"/metrics": self.metrics, "/healthz": self.health, "/readyz": self.readiness}
+        )
+        self.has_started = False
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0: it does not."""
+        address = self._server.address
+        return 0 if address is None else address.port
+
+    async def start(self, watched: Watched, network: Network, tasks: Tasks) -> None:
+        """Watch the parts of a node, and listen, unless the settings say not to.
+
+        Raises:
+            AddressUnavailable: The port that was named cannot be used.
+        """
+        self._watched = watched
+        if self._config.metrics_port == 0:
+            return
+        await self._listen(network)
+        if not self.port:
+            return
+        self._coordinator.add_listener(self._on_session)
+        tasks.start(_watch_loop(watched.metrics.loop_lag))
+        logger.info("metrics and health are served", url=f"http://{self._server.address}/metrics")
+
+    async def _listen(self, network: Network) -> None:
+        host, named = self._config.metrics_host, self._config.metrics_port
+        if named is not None:
+            try:
+                await self._server.listen(network, Address(host, named))
+            except AddressUnavailable as error:
+                raise AddressUnavailable(
+                    f"metrics: {error}; choose another with --metrics-port, 0 serves none"
+                ) from error
+            return
+        reason: AddressUnavailable | None = None
+        for port in range(PORT, PORT + PORTS):
+            try:
+                await self._server.listen(network, Address(host, port))
+            except AddressUnavailable as error:
+                reason = error
+            else:
+                return
+        logger.warning(
+            "metrics are not served, no port is free",
+            host=host,
+            first=PORT,
+            last=PORT + PORTS - 1,
+            error=reason,
+        )
+
+    async def close(self) -> None:
+        """Stop listening and cut who is being answered."""
+        await self._server.close()
+
+    # Pages --------------------------------------------------------------------------------------
+    async def metrics(self) -> Page:
+        """Return the page for Prometheus; those who ask meanwhile wait for their turn."""
+        async with self._scraping:
+            return await metrics_page(await self.families())
+
+    async def families(self) -> Iterable[Metric]:
+        """Return the families of metrics as they are now."""
+        watched = self._watched
+        assert watched is not None
+        totals = await survey(watched.channels, watched.count_damage)
+        facts = Facts(
+            totals=totals,
+            lags=watched.lags.aged(totals.lag) if watched.metrics.leads else {},
+            connected=self._coordinator.state is SessionState.CONNECTED,
+            sessions_ended=self._sessions_ended,
+            registered=watched.registered(),
+            ready=not self._reasons(),
+        )
+        return chain(watched.metrics.families(facts), self._process_metrics())
+
+    async def health(self) -> Page:
+        """Return that the loop runs: it does, or nobody would see this."""
+        return text_page(200, "ok")
+
+    async def readiness(self) -> Page:
+        """Return whether the node does its work, and if not, why."""
+        reasons = self._reasons()
+        return text_page(503, "\n".join(reasons)) if reasons else text_page(200, "ready")
+
+    def _reasons(self) -> list[str]:
+        watched = self._watched
+        if watched is None or not self.has_started:
+            reasons = ["the node is starting"]
+        else:
+            reasons = watched.not_ready()
+        if self._coordinator.state is not SessionState.CONNECTED:
+            reasons.append(f"ZooKeeper does not answer: {self._coordinator.state.value}")
+        elif watched is not None and not watched.registered():
+            reasons.append("the node is not registered in ZooKeeper")
+        return reasons
+
+    # Beside -------------------------------------------------------------------------------------
+    def _on_session(self, state: SessionState) -> None:
+        self._sessions_ended += state is SessionState.LOST
+
+
+async def _watch_loop(lag: Histogram) -> None:
+    """Note how late the loop runs what is due, for ever."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LOOK_S
+        await asyncio.sleep(LOOK_S)
+        lag.observe(max(0.0, loop.time() - due))

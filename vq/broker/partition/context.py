@@ -1,0 +1,143 @@
+"""What all channels of a node share: storers, timers, counters, and the role in each group."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from vq.broker.base.histogram import Histogram
+from vq.broker.partition.storer import Storer
+from vq.clock import Clock
+from vq.errors import VqError
+
+
+class Timer(Protocol):
+    """A callback that will be called unless it is cancelled first."""
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a node counts from its start on; nothing is ever subtracted."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    batches_in: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    deleted_bytes: int = 0
+    deleted_blocks: int = 0
+    deleted_early_bytes: int = 0
+    archived_bytes: int = 0
+    archived_early_bytes: int = 0
+    archived_blocks: int = 0
+
+
+def _fetch_at_once(session: object, read: Any) -> None:
+    """The default: fetch on the calling thread."""
+    read.then()
+
+
+@dataclass(slots=True, kw_only=True)
+class Role:
+    """What this node is in one group. Only ``mastership`` and ``insync_set`` write it.
+
+    Attributes:
+        group: The group.
+        holds: Whether this node may act under ``epoch`` alone, see ``Lease.holds``.
+        may_confirm: Whether it may where its copies confirm, see ``Lease.goes_on``.
+        epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
+        problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
+        follows: The node that leads instead, and whose logs this one copies; "" if there is none.
+        insync: The other nodes of its group without which nothing is committed; see
+            ``replica_rules.counted``.
+        named: How many nodes its group's record names as in sync, itself included.
+        leaving: How many of these are to leave, or may have left already.
+    """
+
+    group: str
+    holds: Callable[[], bool]
+    may_confirm: Callable[[], bool] = lambda: False
+    epoch: int = 0
+    problem: str = ""
+    follows: str = ""
+    insync: frozenset[str] = frozenset()
+    named: int = 1
+    leaving: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may act without a lease, where other nodes in sync confirm all that counts."""
+        return bool(self.insync) and self.may_confirm()
+
+    @property
+    def acts(self) -> bool:
+        """Whether this node leads, and takes messages at least where its copies confirm them."""
+        return self.epoch > 0 and (self.holds() or self.goes_on)
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A data directory as the channels see it whose logs lie there.
+
+    Attributes:
+        storer: Flushes them.
+        refusal: Why they take no PUTs, None: the directory and its disk are no reason. Only
+            ``data_disk`` writes it.
+        gone: The directory was removed or unmounted, or does not answer. Likewise.
+        silent: It does not answer: what touches it may hang. Likewise.
+    """
+
+    storer: Storer
+    refusal: VqError | None = None
+    gone: bool = False
+    silent: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Shared by the channels of one node.
+
+    Attributes:
+        group: This node's broker group.
+        places: Of the data directories, the main one first; at least one.
+        roles: What this node is in each group of which it holds partitions.
+        call_later: Calls back after so many seconds, on the loop.
+        fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
+        suspect: Called with a channel and an offset at which its bytes seem to be damaged.
+        acknowledged: Times from append to acknowledgement; None: they are not measured.
+    """
+
+    group: str
+    places: Mapping[Path, Place]
+    clock: Clock
+    call_later: Callable[[float, Callable[[], None]], Timer]
+    roles: Mapping[str, Role]
+    suspect: Callable[[Any, int], None] = lambda channel, offset: None
+    fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
+    counters: Counters = field(default_factory=Counters)
+    acknowledged: Histogram | None = None
+
+    @property
+    def main(self) -> Place:
+        """The main data directory."""
+        return next(iter(self.places.values()))
+
+    @property
+    def flushes(self) -> int:
+        """How many flushes ended."""
+        return sum(each.storer.flushes for each in self.places.values())
+
+    @property
+    def flushed_logs(self) -> int:
+        """Over how many logs in sum; one flush may be of many."""
+        return sum(each.storer.flushed_logs for each in self.places.values())
+
+    @property
+    def role(self) -> Role:
+        """What this node is in its own group."""
+        return self.roles[self.group]

@@ -1,0 +1,433 @@
+"""What a copy gets from its master, and how it is stored: one fetch session (REPLICATE).
+
+What is asked for tells the master what is stored here, so the next bytes of a partition are asked
+for when the last ones are flushed (with flush ``async``: written). All partitions that were
+flushed together are asked for together.
+
+A batch says how much of the log was durable when it was appended. So a batch is written when all
+of that is durable here, too: after a loss of power, recovery may believe it as on the master.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from vq import limits
+from vq.broker.base.pace import Pace
+from vq.broker.partition.channel import Channel
+from vq.coordination.brokers.leadership import Following
+from vq.errors import (
+    ConnectionCut,
+    InternalError,
+    NotMaster,
+    ProtocolError,
+    ShuttingDown,
+    StaleEpoch,
+    StorageFailed,
+    VqError,
+)
+from vq.log_lines import get_logger
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.messages import decode_reply, described_error, encode_header
+from vq.store.log.framing import batches_ready
+from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX
+
+logger = get_logger(__name__)
+
+ANSWER_TIMEOUT_S: Final = 10.0
+#: The master answers a request that waits at the latest after this time.
+WAIT_S: Final = 10.0
+#: With more bytes to be written than this nothing further is asked for.
+PENDING_BYTES_MAX: Final = 64 * limits.MIB
+#: Errors of one partition that are so of all: the peer leads no more, or is gone.
+OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
+#: While nothing is taken for a partition, it is asked for so often.
+PAUSED_S: Final = 5.0
+#: A master that is left has so long to hear of it.
+LAST_WORD_S: Final = 1.0
+_SESSION: Final = 1
+
+
+class Copy:
+    """One partition that is copied.
+
+    Attributes:
+        channel: Of the partition, on this node.
+        pending: What came and is not written yet. A view: a long answer is written in many parts,
+            each behind a flush; to copy what is left each time took a seventh of all time.
+        asked_at: What follows this offset is asked for and did not come yet; -1: nothing is.
+    """
+
+    __slots__ = ("_held", "_session", "_wrote", "asked_at", "channel", "handle", "pending")
+
+    def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
+        self.channel = channel
+        self.handle = handle
+        self.pending = memoryview(b"")
+        self._held = 0  # bytes that ``pending`` keeps in memory
+        self.asked_at = -1
+        self._wrote = False  # something of what came last
+        self._session = session
+
+    @property
+    def offset(self) -> int:
+        """Where it goes on."""
+        log = self.channel.log
+        return self.channel.start_offset if log is None else log.end_offset
+
+    def take(self, data: bytes) -> None:
+        """Write what came; ask for what follows once that is stored.
+
+        Raises:
+            VqError: It cannot be written; nothing of it counts.
+        """
+        self._wrote = False
+        self._hold(len(data))
+        self._keep(memoryview(data))
+        self._write()
+
+    def _keep(self, data: memoryview) -> None:
+        """Have so much left to write."""
+        self.pending = data
+        if not data:
+            self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        """Count the memory of an answer until all of it is written."""
+        self._session.pending += size - self._held
+        self._held = size
+
+    def drop(self) -> None:
+        """Write nothing more."""
+        self._keep(memoryview(b""))
+
+    def watch(self) -> None:
+        """See ``Copies.watch``. While something is written here, the next request does it."""
+        if self.asked_at >= 0:
+            self._session.ask(self)
+
+    def _write(self) -> None:
+        """Write the batches that may be written now; the others after the next flush."""
+        channel, log = self.channel, self.channel.log
+        if log is None:
+            raise InternalError(f"partition {channel} has no log to copy to")
+        ready = batches_ready(self.pending, log.synced_offset)
+        if ready:
+            channel.copy(self.pending[:ready])
+            self._keep(self.pending[ready:])
+            self._wrote = True
+            channel.show_copied()
+        elif log.synced_offset >= log.end_offset:  # no flush would help
+            if not self._wrote:
+                channel.copy(self.pending)  # it says what is wrong with them
+            self._keep(memoryview(b""))  # the beginning of a batch, which is asked for again
+        if self.pending or channel.sync:
+            channel.when_settled(self._settled)
+        else:
+            self._session.ask(self)
+
+    def _settled(self) -> None:
+        """All that was written is durable, or nothing more will be."""
+        try:
+            if self._session.has(self):  # if not, another session may write to the log now
+                self._go_on()
+        except VqError as error:
+            self._session.fail(self, error)
+        except Exception as error:  # nobody else would ask for what follows
+            logger.exception("copying a partition failed", partition=self.channel)
+            self._session.end(InternalError(f"{type(error).__name__}: {error}"))
+
+    def _go_on(self) -> None:
+        """Write what is left, or ask for what follows.
+
+        Raises:
+            VqError: Neither can be done.
+        """
+        channel = self.channel
+        if channel.log is None or channel.failed:
+            raise StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
+        if self.pending:
+            self._write()
+        else:
+            self._session.ask(self)
+
+
+class CopySession:
+    """The connection to one master, and what is copied over it. Loop-bound.
+
+    Args:
+        connection: To the master.
+        following: Whom this node follows.
+        node: This node's name.
+        on_deleted: Called with a channel and an offset: its master has deleted what lies before.
+        bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
+            is not slowed.
+        refuse: Returns why nothing is taken for a partition now, None: it is. What the master has
+            deleted is deleted all the same: that makes space.
+    """
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        following: Following,
+        node: str,
+        on_deleted: Callable[[Channel, int], None],
+        refuse: Callable[[Channel], VqError | None] = lambda _: None,
+        *,
+        bytes_per_s: int = 0,
+    ) -> None:
+        self._refuse = refuse
+        self._on_deleted = on_deleted
+        self._pace = Pace(bytes_per_s)
+        # Any batch has room in an answer; one at a time, so that others are not held up by a burst.
+        self._answer_bytes = BATCH_ON_DISK_BYTES_MAX if bytes_per_s else limits.FETCH_BYTES_MAX
+        self._connection = connection
+        self._following = following
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._sequence = 0
+        self._copies: dict[int, Copy] = {}
+        self._handles = 0
+        self._asked: dict[Copy, bool] = {}  # with the next request; True: it is new there
+        self._paused: dict[Copy, float] = {}  # since when
+        self._removed: list[int] = []
+        self._scheduled = False
+        self._waiting = 0  # requests without an answer
+        self._leaving = False  # the connection is closed once the master has heard the last word
+        self.pending = 0  # bytes of answers that are not wholly written
+        self.answered_at = self._loop.time()
+        self.ended: asyncio.Future[VqError] = self._loop.create_future()
+        self.failures: dict[Channel, VqError] = {}
+
+    @property
+    def channels(self) -> dict[Channel, None]:
+        """What is copied."""
+        return {copy.channel: None for copy in self._copies.values()}
+
+    def has(self, copy: Copy) -> bool:
+        """Whether a partition is still copied in this session."""
+        return self._copies.get(copy.handle) is copy
+
+    def add(self, channel: Channel) -> None:
+        """Copy a partition whose log has nothing that the master's has not."""
+        if self.ended.done():
+            return  # this node follows another master by now, or leads
+        self._handles += 1
+        copy = self._copies[self._handles] = Copy(channel, self._handles, self)
+        channel.follow(self._following.epoch, copy.watch)
+        self.ask(copy, new=True)
+
+    def remove(self, channel: Channel) -> None:
+        """Copy a partition no more."""
+        for handle, copy in list(self._copies.items()):
+            if copy.channel is channel:
+                self._drop(copy)
+                self._removed.append(handle)
+                self._schedule()
+
+    def _drop(self, copy: Copy) -> None:
+        if self._copies.pop(copy.handle, None) is not None:
+            copy.channel.follow_no_more()
+        self._asked.pop(copy, None)
+        self._paused.pop(copy, None)
+        copy.drop()
+
+    def leave(self, epoch: int) -> None:
+        """Copy nothing more, as this node follows another master in ``epoch``, or leads.
+
+        The old one is told: it may not know yet, and lead on without anybody who confirms. The
+        connection stays open until it has heard that.
+        """
+        following = self._following
+        if epoch > following.epoch and not self.ended.done():
+            request = wire.ReplicateRequest(
+                session=_SESSION,
+                sequence=self._sequence,
+                node=self._node,
+                incarnation=following.incarnation,
+                epoch=epoch,
+            )
+            header = encode_header(Command.REPLICATE, request)
+            close = self._connection.close
+            with contextlib.suppress(VqError):
+                self._connection.send(Command.REPLICATE, header, b"", lambda _: close())
+                self._loop.call_later(LAST_WORD_S, close)
+                self._leaving = True
+        self._stop(ConnectionCut("this node follows another master, or leads"))
+
+    def end(self, why: VqError) -> None:
+        """End the session; ``why`` is for the log."""
+        self._stop(why)
+        if not self._leaving:
+            self._connection.close()
+
+    def _stop(self, why: VqError) -> None:
+        if not self.ended.done():
+            self.ended.set_result(why)
+        for copy in list(self._copies.values()):
+            self._drop(copy)
+
+    # Requests -----------------------------------------------------------------------------------
+    def ask(self, copy: Copy, *, new: bool = False) -> None:
+        """Ask for what follows, with the next request."""
+        if self.has(copy):
+            copy.asked_at = copy.offset
+            self._asked[copy] = self._asked.get(copy, False) or new
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self.pending <= PENDING_BYTES_MAX:
+            self._scheduled = True
+            pause_s = self._pace.pause_s(self._loop.time())
+            if pause_s:
+                self._loop.call_later(pause_s, self._request)
+            else:
+                self._loop.call_soon(self._request)
+
+    def _request(self) -> None:
+        """Send one request for all that is asked for."""
+        self._scheduled = False
+        if self.ended.done():
+            return
+        following = self._following
+        request = wire.ReplicateRequest(
+            session=_SESSION,
+            sequence=self._sequence,
+            max_bytes=self._answer_bytes,
+            max_wait_ms=round(WAIT_S * 1000),
+            removed=self._removed,
+            node=self._node,
+            incarnation=following.incarnation,
+            epoch=following.epoch,
+        )
+        asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
+        for copy, new in asked:
+            # One byte: one batch, to be thrown away; only what was deleted is of use now.
+            size = 1 if self._refuse(copy.channel) else self._answer_bytes
+            item = request.partitions.add(handle=copy.handle, offset=copy.asked_at, max_bytes=size)
+            if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
+                item.watch_above = max(1, copy.channel.high_watermark)
+            if new:
+                item.topic, item.partition = copy.channel.partition
+                item.topic_id = copy.channel.topic_id
+            del self._asked[copy]
+        try:
+            self._connection.send(
+                Command.REPLICATE,
+                encode_header(Command.REPLICATE, request),
+                b"",
+                self._answered,
+            )
+        except VqError as error:
+            self.end(error)
+            return
+        self._waiting += 1
+        self._removed = []
+        self._sequence += 1
+        if self._asked:
+            self._schedule()
+
+    # Answers ------------------------------------------------------------------------------------
+    def _answered(self, frame: Frame | None) -> None:
+        if self.ended.done():
+            return
+        self.answered_at = self._loop.time()
+        self._waiting -= 1
+        try:
+            if frame is None:
+                raise ConnectionCut("the connection to the master has ended")
+            response: Any = decode_reply(frame)
+            self._take(response, frame.body)
+        except VqError as error:
+            self.end(error)
+            return
+        except Exception as error:
+            logger.exception("taking what was copied failed")
+            self.end(InternalError(f"{type(error).__name__}: {error}"))
+            return
+        self.keep_waiting()
+
+    def _take(self, response: Any, body: bytes) -> None:
+        """Take the bytes of an answer.
+
+        Raises:
+            ProtocolError: They are fewer than the answer says.
+            NotMaster: Another epoch than the one followed gave them.
+            VqError: The peer leads no more, see ``OF_ALL``.
+        """
+        view = memoryview(body)
+        for result in response.results:
+            data, view = view[: result.size], view[result.size :]
+            if len(data) != result.size:
+                raise ProtocolError(
+                    f"an answer to REPLICATE has {len(body)} bytes, its results need more"
+                )
+            copy = self._copies.get(result.handle)
+            if copy is None:
+                continue  # it was removed meanwhile
+            if result.status:
+                error = described_error(result)
+                if isinstance(error, OF_ALL):
+                    raise error
+                self._drop(copy)
+                self.failures[copy.channel] = error
+                continue
+            if result.epoch != self._following.epoch:
+                raise NotMaster(
+                    f"the master leads in epoch {result.epoch}, this node follows "
+                    f"{self._following.epoch}"
+                )
+            copies = copy.channel.copies
+            copies.told = max(copies.told, result.high_watermark)
+            copy.channel.show_copied()
+            if result.deleted_before > copies.deleted:
+                self._on_deleted(copy.channel, result.deleted_before)
+            if result.offset != copy.asked_at:
+                continue  # it was asked for twice, see ``Copy.watch``, and came before
+            copy.asked_at = -1
+            self._asked.pop(copy, None)  # for ``Copy.watch``, and not sent
+            if not data:
+                self.ask(copy)
+                continue
+            if self._refuse(copy.channel):
+                self._paused[copy] = self._loop.time()
+                continue
+            lacked = min(result.size, result.high_watermark - result.offset)
+            if lacked > 0:  # never so of a node in sync: the high watermark waits for it
+                self._pace.spend(lacked, self.answered_at)
+            try:
+                copy.take(body if len(data) == len(body) else bytes(data))
+            except VqError as error:
+                self.fail(copy, error)
+
+    def fail(self, copy: Copy, error: VqError) -> None:
+        """Copy a partition no more until its log was compared with the master's again."""
+        if self.has(copy):
+            self._drop(copy)
+            self.failures[copy.channel] = error
+            self._removed.append(copy.handle)
+
+    def look_at_paused(self, now: float) -> None:
+        """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
+        for copy, since in list(self._paused.items()):
+            if now - since >= PAUSED_S or not self._refuse(copy.channel):
+                del self._paused[copy]
+                self.ask(copy)
+
+    def keep_waiting(self) -> None:
+        """Have a request wait at the master, if none does."""
+        if not self.ended.done() and (self._asked or (self._copies and not self._waiting)):
+            self._schedule()
+
+    def check_answered(self, now: float) -> None:
+        """Return if the master owes no answer for long; ``now`` is a time of the loop.
+
+        Raises:
+            ConnectionCut: It has been silent for too long.
+        """
+        if self._waiting and now - self.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
+            raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")

@@ -1,0 +1,166 @@
+"""What a group sees of this node: its registration, its claim to lead, and whether it has damage.
+
+In here: that registration and leadership know of each other, and both of damage and of a loss of
+power. Not in here: what an epoch changes on this node (``mastership``), what damage leads to
+(``soundness``), and who may lead (``coordination.brokers.insync``).
+"""
+
+import random
+from collections.abc import Callable
+
+from vq.broker.base.config import BrokerConfig
+from vq.broker.partition.context import Role
+from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.soundness import Soundness
+from vq.clock import Clock
+from vq.coordination.brokers.leadership import Leadership, Standing
+from vq.coordination.brokers.registry import BrokerRegistration
+from vq.coordination.tree.coordinator import Coordinator
+from vq.errors import CoordinationError
+from vq.log_lines import get_logger
+from vq.model import Address
+from vq.version import __version__
+
+__all__ = ["Presence"]
+
+logger = get_logger(__name__)
+
+
+class Presence:
+    """One node in its group. ``begin`` once, then ``end``; loop-bound.
+
+    Args:
+        config: Its settings.
+        coordinator: Started before ``begin``.
+        clock: For the times of changes.
+        rng: For back-off.
+        directory: Identity of the main data directory.
+        role: What the node is in the group.
+        soundness: Whether it has damage; tells this object of changes.
+        doubt: What a loss of power may have taken.
+        log_end_bytes: Returns where the logs of the node end, added up.
+        on_change: See ``Leadership``.
+
+    Attributes:
+        registration: None until the node has begun to register.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        coordinator: Coordinator,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        directory: str,
+        role: Role,
+        soundness: Soundness,
+        doubt: Doubt,
+        log_end_bytes: Callable[[], int],
+        on_change: Callable[[Standing], None],
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._clock = clock
+        self._rng = rng
+        self._directory = directory
+        self._role = role
+        self._soundness = soundness
+        self._doubt = doubt
+        self._log_end_bytes = log_end_bytes
+        self._leadership = Leadership(
+            coordinator,
+            group=config.group,
+            node=config.node,
+            directory=directory,
+            accept_data_loss=config.accept_data_loss,
+            lost_power=lambda: doubt.lost,
+            damaged=soundness.has_damage,
+            full=lambda: soundness.disk_full,
+            rng=rng,
+            on_change=on_change,
+            on_in_sync=self._is_in_sync,
+        )
+        self.registration: BrokerRegistration | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the group knows this process now."""
+        return self.registration is not None and self.registration.incarnation is not None
+
+    async def begin(self, address: Address, *, metrics_port: int, pid: int) -> None:
+        """Register this node as one that serves at ``address``; have it lead, or follow.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be reached, or this node may not lead its group.
+        """
+        config = self._config
+        await self._leadership.check()  # before waiting for a node that another directory left
+        if await self._soundness.may_lack_messages():
+            await self._doubt.begin()
+        self.registration = BrokerRegistration(
+            self._coordinator,
+            self._clock,
+            group=config.group,
+            node=config.node,
+            address=address,
+            metrics_port=metrics_port,
+            version=__version__,
+            directory=self._directory,
+            pool=config.pool,
+            labels=config.labels,
+            pid=pid,
+            rack=config.rack,
+            lost_power=lambda: self._doubt.lost,
+            damaged=lambda: self._soundness.damaged,
+            full=lambda: self._soundness.disk_full,
+            log_end_bytes=self._log_end_bytes,
+            rng=self._rng,
+            on_change=self._registration_changed,
+        )
+        await self.registration.start()
+        await self._leadership.start()
+
+    async def end(self) -> None:
+        """Claim the group no more and take the registration back, as far as there are any."""
+        await self._leadership.stop()
+        if self.registration is not None:
+            await self.registration.stop()
+
+    def tell_damage(self) -> None:
+        """Have registration and leadership look at what has changed, and the next start know it.
+
+        Of damage, and of a full disk.
+        """
+        assert self.registration is not None
+        if self._soundness.damaged:
+            self._doubt.begin_now()
+        elif self._role.epoch:
+            self._is_in_sync()
+        self.registration.look()
+        self._leadership.look()
+
+    async def register_anew(self) -> None:
+        """Give this node a new incarnation.
+
+        Raises:
+            CoordinationError: It is not registered yet, or ZooKeeper cannot be reached.
+        """
+        if self.registration is None:
+            raise CoordinationError("this node is not registered yet")
+        await self.registration.renew()
+
+    def _registration_changed(self, incarnation: int | None) -> None:
+        self._leadership.registered(incarnation)
+        if incarnation is None:
+            # Whether to go on acting is the lease's decision, not that of a lost session.
+            logger.warning("registration lost, messages are taken while the lease allows it")
+
+    def _is_in_sync(self) -> None:
+        """Take that this node has all that counts, whatever a loss of power took before.
+
+        Not while it has damage: its next start may not find that again, as it reads no more than
+        what follows a checkpoint.
+        """
+        if not self._soundness.damaged:
+            self._doubt.end()

@@ -1,0 +1,198 @@
+"""One partition of a fetch session: what was asked for, and whether there is something to tell.
+
+In here: when it is looked at, when it is parked, and what is checked before it is read. Not in
+here: the answer, which a session gathers from all its partitions (``fetching``).
+"""
+
+from typing import Protocol
+
+from vq import limits
+from vq.broker.base.parked import Parked
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.cold_reads import Tries
+from vq.broker.partition.places import check_epoch
+from vq.broker.serving.reach import Reach
+from vq.broker.serving.reading import check_boundary
+from vq.errors import OffsetOutOfRange, VqError
+from vq.remoting import wire_pb2 as wire
+from vq.store.archive.archived_file import NotInMemory
+from vq.store.log.log import Log
+
+__all__ = ["FetchedPartition", "Fetching"]
+
+
+class Fetching(Protocol):
+    """The session of a partition; in practice ``fetching.FetchSession``.
+
+    Attributes:
+        partitions: By handle.
+        reach: How far its reads go.
+    """
+
+    partitions: "dict[int, FetchedPartition]"
+    reach: Reach
+
+    def ready(self, fetched: "FetchedPartition") -> None:
+        """There is something to tell of a partition."""
+        ...
+
+
+class FetchedPartition:
+    """One partition of a session: asked for and parked, ready, being looked up; or answered.
+
+    Attributes:
+        at_once: The client wants an answer also when there is nothing to read.
+        channel: None while it is looked up.
+        offset: What the client asked for last.
+        position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
+        failure: An error to be told instead of data.
+        validate, last_epoch: The offset, and the epoch of what was read before it, are still to be
+            checked, before an answer.
+        size: What it counts for in the bounds of its session.
+        told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
+        tries: How often bytes were fetched for it that were not in memory when they should be.
+        warm: The bytes from this offset on were brought into memory; -1: none were.
+        watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
+            not.
+    """
+
+    __slots__ = (
+        "_log",
+        "_parked_in",
+        "at_once",
+        "channel",
+        "epoch",
+        "failure",
+        "handle",
+        "last_epoch",
+        "max_bytes",
+        "offset",
+        "position",
+        "session",
+        "size",
+        "tags",
+        "told_deleted",
+        "tries",
+        "validate",
+        "warm",
+        "watch_above",
+    )
+
+    def __init__(self, session: Fetching, handle: int, tags: frozenset[bytes], size: int) -> None:
+        self.session = session
+        self.handle = handle
+        self.tags = tags
+        self.size = size
+        self.told_deleted = 0
+        self.channel: Channel | None = None
+        self.failure: VqError | None = None
+        self._log: Log | None = None  # that was read last
+        self._parked_in: tuple[Parked, ...] = ()
+
+    def ask(self, item: wire.FetchPartition) -> None:
+        """Take what the client wants to read next."""
+        self.unpark()
+        if self.channel is not None:
+            self.failure = None  # one of the look-up stays, to be told now
+        self.offset = self.position = item.offset
+        self.warm = -1
+        self.tries = Tries()
+        self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        self.epoch = item.epoch
+        self.validate = item.validate
+        self.last_epoch = item.last_epoch
+        self.at_once = item.at_once
+        self.watch_above = item.watch_above
+
+    def found(self, channel: Channel | VqError) -> None:
+        """Go on once the look-up has ended."""
+        if self.session.partitions.get(self.handle) is not self:
+            return  # removed meanwhile
+        if isinstance(channel, VqError):
+            self.failure = channel
+            self.session.ready(self)
+        else:
+            self.channel = channel
+            self.look()
+
+    def look(self) -> None:
+        """Become ready if there is something to tell; park until there is."""
+        if self.channel is None:
+            if self.failure is not None:
+                self.session.ready(self)
+            return
+        try:
+            part = self.readable()
+        except NotInMemory:
+            pass  # whoever answers has it brought there
+        except VqError as error:
+            self.failure = error
+        else:
+            reach = self.session.reach
+            if part is self.channel:  # not of an earlier range, which ended long ago
+                reach.asked(part, self.offset)
+            is_due = self.at_once or self.unchecked or self.is_news_due
+            if reach.limit(part) <= self.position and not is_due:
+                self._parked_in = reach.park(part, self, watches=self.watch_above > 0)
+                return
+        self.session.ready(self)
+
+    @property
+    def is_news_due(self) -> bool:
+        """Whether the high watermark alone is worth an answer, or what was deleted."""
+        channel = self.channel
+        return channel is not None and (
+            0 < self.watch_above < channel.high_watermark
+            or self.session.reach.deleted(channel) > self.told_deleted
+        )
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether something is still to be checked before an answer."""
+        return self.validate or self.last_epoch > 0
+
+    def check(self) -> None:
+        """Return if the log has what was read before the offset, and a record begins there.
+
+        Raises:
+            VqError: It is not so; or nothing can be read there.
+        """
+        part = self.readable()
+        check_epoch(part, self.offset, self.last_epoch)  # tells more than no boundary
+        if self.validate and part.log is not None:
+            check_boundary(part, part.log, self.offset)
+        self.validate, self.last_epoch = False, 0
+
+    def readable(self) -> Channel:
+        """Return the channel of the range to read from now.
+
+        Raises:
+            VqError: This group or this topic has nothing to read there.
+        """
+        channel = self.channel
+        assert channel is not None
+        reach = self.session.reach
+        reach.check(channel, self.epoch)
+        if channel.older:
+            channel = channel.holding(self.position)
+        try:
+            reach.check_range(channel, self.position)
+        except OffsetOutOfRange:
+            check_epoch(channel, self.position, self.last_epoch)  # this tells more
+            raise
+        if channel.log is not self._log:
+            if self._log is not None:
+                reach.check_next_log(channel, self.position)
+            self._log = channel.log
+        return channel
+
+    def wake(self) -> None:
+        """See ``parked.Woken``."""
+        self.unpark()
+        self.look()
+
+    def unpark(self) -> None:
+        """Wait for nothing any more."""
+        for parked in self._parked_in:
+            parked.pop(self, None)
+        self._parked_in = ()

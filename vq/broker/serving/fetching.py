@@ -1,0 +1,567 @@
+"""FETCH: one request waits for many partitions.
+
+A session remembers what a client wants to read; a request names only what changed.
+
+    FETCH ──▶ partitions named are looked at ──▶ ready ──▶ gathered into one answer
+                      │ nothing to read yet        ▲
+                      ▼                            │ the session answers at the end of the turn
+              parked in their channels ── wake ────┘
+
+Each partition is asked for once and answered once; then it rests until the client asks for it
+again. Idle partitions therefore cost no work: neither a request that waits, nor its time-out, nor
+an answer looks at any partition but those that are ready. Ready ones are answered in turn, so
+that none waits for more than one answer of each of the others.
+
+Sessions end with their connection. What they remember is bounded per connection and per node.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from vq import limits
+from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.session import Session
+from vq.broker.base.turn import Turn
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.cold_reads import ColdRead
+from vq.broker.partition.context import Context, Timer
+from vq.broker.partition.places import last_epoch
+from vq.broker.serving.directory import Directory, known, look_up
+from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.serving.fetched_partition import FetchedPartition
+from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
+from vq.broker.serving.reading import FILTER_SCAN_BYTES, check_tags, cold, scan
+from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
+from vq.log_lines import get_logger
+from vq.model import TopicPartition
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
+from vq.store.archive.archived_file import NotInMemory
+
+logger = get_logger(__name__)
+
+#: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
+#: turn of the loop.
+SCANS_PER_ANSWER: Final = 8
+#: Offsets checked in one turn of the loop: each check may walk through a batch of thousands of
+#: records, and a client that begins names hundreds of partitions at once.
+CHECKS_PER_TURN: Final = 8
+
+
+class Fetches:
+    """All fetch sessions of a node."""
+
+    def __init__(
+        self, directory: Directory, context: Context, turn: Turn, bounds: ConnectionLimits
+    ) -> None:
+        self.directory = directory
+        self.context = context
+        self.turn = turn
+        self._bounds = bounds
+        self._sessions: dict[tuple[Session, int], FetchSession] = {}
+        self._bytes: dict[Session, int] = {}
+        self._bytes_of: Counter[str] = Counter()  # by address
+        self._bytes_total = 0
+
+    def fetch(
+        self, session: Session, request_id: RequestId, header: wire.FetchRequest, body: bytes
+    ) -> None:
+        """FETCH: change what a session waits for, and answer when some of it is there."""
+        reach = COPY_READERS if header.from_copy else READERS
+        self._request(session, request_id, header, reach)
+
+    def replicate(
+        self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
+    ) -> None:
+        """REPLICATE: the same for a node of this group, up to the end of the logs."""
+        reach = CopyReach(header.node, header.incarnation, header.epoch)
+        self._request(session, request_id, header, reach)
+
+    def _request(
+        self,
+        session: Session,
+        request_id: RequestId,
+        header: wire.FetchRequest | wire.ReplicateRequest,
+        reach: Reach,
+    ) -> None:
+        key = session, header.session
+        found = self._sessions.get(key)
+        try:
+            if len(header.partitions) > limits.FETCH_PARTITIONS_PER_REQUEST_MAX:
+                raise InvalidRequest(
+                    f"{len(header.partitions)} partitions in one FETCH; at most "
+                    f"{limits.FETCH_PARTITIONS_PER_REQUEST_MAX} are taken"
+                )
+            if header.sequence == 0:
+                if found is not None:
+                    found.end()
+                if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
+                    raise Busy(self.too_many_bytes)
+                found = self._sessions[key] = FetchSession(self, session, header.session, reach)
+            elif found is None or not is_same(found.reach, reach):
+                raise FetchSessionLost(
+                    f"fetch session {header.session} is unknown, or was begun by another command, "
+                    "with another from_copy, or in another epoch"
+                )
+            elif header.sequence != found.sequence + 1:
+                raise FetchSessionLost(
+                    f"fetch session {header.session} is at sequence {found.sequence}, the request "
+                    f"has sequence {header.sequence}"
+                )
+        except VqError as error:
+            if found is not None:
+                found.end()
+            session.refuse(request_id, error)
+            return
+        try:
+            found.take(request_id, header)
+        except Exception:
+            found.cancel()  # whoever called this answers
+            raise
+
+    @property
+    def too_many_bytes(self) -> str:
+        """The text of the error when ``count_bytes`` refuses."""
+        return (
+            f"too many fetched partitions: at most {self._bounds.fetch_state_bytes_max} "
+            f"bytes are kept for a connection, {self._bounds.fetch_state_bytes_total_max} for all, "
+            "half of them for the connections of one address"
+        )
+
+    def count_bytes(self, session: Session, size: int) -> bool:
+        """Count ``size`` bytes for a connection; False, and nothing is counted, beyond a bound.
+
+        The connections of one address get half of what there is for all.
+        """
+        used = self._bytes.get(session, 0) + size
+        of_address = self._bytes_of[session.address] + size
+        total_max = self._bounds.fetch_state_bytes_total_max
+        if (
+            used > self._bounds.fetch_state_bytes_max
+            or of_address > total_max // 2
+            or self._bytes_total + size > total_max
+        ):
+            return False
+        self._bytes[session] = used
+        self._bytes_of[session.address] = of_address
+        self._bytes_total += size
+        return True
+
+    def uncount_bytes(self, session: Session, size: int) -> None:
+        """Subtract what ``count_bytes`` added."""
+        self._bytes_total -= size
+        self._bytes[session] -= size
+        if not self._bytes[session]:
+            del self._bytes[session]
+        self._bytes_of[session.address] -= size
+        if not self._bytes_of[session.address]:
+            del self._bytes_of[session.address]
+
+    def forget(self, session: Session, number: int) -> None:
+        """A session has ended."""
+        del self._sessions[session, number]
+        self.uncount_bytes(session, limits.FETCH_STATE_ENTRY_BYTES)
+
+
+class Due(enum.Enum):
+    """Who calls a session that is to answer."""
+
+    END_OF_TURN = "the end of this turn"
+    NEXT_TURN = "the next turn"
+    PEER = "the connection, once the peer has taken more"
+
+
+class FetchSession:
+    """What one client waits for, and the FETCH that it waits with.
+
+    Attributes:
+        partitions: By handle.
+        reach: How far its reads go.
+        sequence: Of the last request.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_checks",
+        "_cold",
+        "_due",
+        "_fetches",
+        "_next_turn",
+        "_number",
+        "_progress_since",
+        "_progressed",
+        "_ready",
+        "_scans",
+        "_session",
+        "_waiting",
+        "partitions",
+        "reach",
+        "sequence",
+    )
+
+    def __init__(self, fetches: Fetches, session: Session, number: int, reach: Reach) -> None:
+        self._fetches = fetches
+        self.reach = reach
+        self._session = session
+        self._number = number
+        self.partitions: dict[int, FetchedPartition] = {}
+        self.sequence = 0
+        # Ready for the next answer, in the order in which they became so: those to be read from
+        # or to be told of, and those to be looked through for tags.
+        self._ready: dict[FetchedPartition, None] = {}
+        self._scans: dict[FetchedPartition, None] = {}
+        # Those whose bytes are being brought into memory, from an offset on.
+        self._cold: dict[FetchedPartition, int] = {}
+        # Filtered ones that have come further and have nothing to show for it yet.
+        self._progressed: dict[FetchedPartition, None] = {}
+        self._progress_since = 0.0
+        # The request that waits,
+        self._waiting: FetchWait | None = None
+        self._due: Due | None = None
+        # The call in the next turn: one, however many requests come meanwhile.
+        self._next_turn: Timer | None = None
+        # and its answer so far.
+        self._answer = FetchAnswer()
+        self._checks = 0  # of offsets, since the last call in a next turn
+        session.waiting[self] = None
+
+    # Requests -----------------------------------------------------------------------------------
+    def take(
+        self, request_id: RequestId, header: wire.FetchRequest | wire.ReplicateRequest
+    ) -> None:
+        """Change what is waited for; answer now, or as soon as there is something to tell.
+
+        A request that waits already is answered first, with what there is: perhaps nothing.
+        """
+        self.sequence = header.sequence
+        if self._waiting is not None:
+            self._send(self._waiting)
+        self._due = Due.NEXT_TURN  # ``_gather`` below, for all that is ready by then
+        wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        waiting = self._waiting = FetchWait(request_id, max_bytes, wait_s, timed_out=wait_s <= 0)
+        if header.close:
+            self.end()
+            return
+        for handle in header.removed:
+            self._remove(handle)
+        for item in header.partitions:
+            self._ask(item)
+        self._gather(waiting)
+        if self._waiting is waiting and not waiting.timed_out:
+            waiting.timer = self._fetches.context.call_later(wait_s, self._expire)
+
+    def _ask(self, item: wire.FetchPartition) -> None:
+        """Look at one partition that a request names."""
+        if item.topic:
+            self._add(item)
+            return
+        fetched = self.partitions.get(item.handle)
+        if fetched is None:
+            error = InvalidRequest(f"handle {item.handle} is not in fetch session {self._number}")
+            self._answer.add_error(item.handle, item.offset, error)
+            return
+        self._unready(fetched)
+        fetched.ask(item)
+        fetched.look()
+
+    def _add(self, item: wire.FetchPartition) -> None:
+        """Take a partition into the session. One that cannot be is told of in this answer."""
+        self._remove(item.handle)
+        try:
+            check_tags(item.tags)
+            if item.tags and isinstance(self.reach, CopyReach):
+                raise InvalidRequest("a copy of a log takes all records; send no tags")
+            tags = frozenset(tag.encode() for tag in item.tags)
+            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
+                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
+            )
+            if not self._fetches.count_bytes(self._session, size):
+                raise Busy(self._fetches.too_many_bytes)
+        except VqError as error:
+            self._answer.add_error(item.handle, item.offset, error)
+            return
+        fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
+        fetched.ask(item)
+        partition = TopicPartition(item.topic, item.partition)
+        directory = self._fetches.directory
+        fetched.channel = known(directory, partition, item.topic_id)
+        if fetched.channel is None:
+            look_up(directory, partition, item.topic_id, fetched.found, self._session)
+        else:
+            fetched.look()
+
+    def _remove(self, handle: int) -> None:
+        fetched = self.partitions.pop(handle, None)
+        if fetched is not None:
+            fetched.unpark()
+            if fetched.channel is not None:
+                self.reach.gone(fetched.channel)
+            self._unready(fetched)
+            self._fetches.uncount_bytes(self._session, fetched.size)
+
+    def _unready(self, fetched: FetchedPartition) -> None:
+        self._ready.pop(fetched, None)
+        self._scans.pop(fetched, None)
+        self._cold.pop(fetched, None)
+        self._progressed.pop(fetched, None)
+
+    def end(self) -> None:
+        """End the session; a request that waits is answered with what there is."""
+        if self._waiting is not None:
+            self._send(self._waiting)
+        self.cancel()
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``; called when the connection has ended."""
+        if self not in self._session.waiting:
+            return  # it has ended before
+        del self._session.waiting[self]
+        if self._waiting is not None:
+            self._waiting.stop_timer()
+            self._waiting = None
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        for handle in list(self.partitions):
+            self._remove(handle)
+        self._fetches.forget(self._session, self._number)
+
+    # Answers ------------------------------------------------------------------------------------
+    def ready(self, fetched: FetchedPartition) -> None:
+        """There is something to tell of a partition."""
+        if fetched.tags and fetched.failure is None and not fetched.unchecked:
+            self._scans[fetched] = None
+        else:
+            self._ready[fetched] = None
+        if self._waiting is not None and self._due is None:
+            self._due = Due.END_OF_TURN
+            self._fetches.turn.add(self)
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``: answer with all that became ready in this turn."""
+        self._go_on(Due.END_OF_TURN)
+
+    def _turn_came(self) -> None:
+        self._next_turn = None
+        self._go_on(Due.NEXT_TURN)
+
+    def _expire(self) -> None:
+        if self._waiting is not None:
+            self._waiting.timer = None
+            self._waiting.timed_out = True
+        self._go_on(None)
+
+    def _go_on(self, due: Due | None) -> None:
+        """Answer if it is due; called by nobody who could deal with an error."""
+        waiting = self._waiting
+        if waiting is None or self._due is not due:
+            return
+        try:
+            self._gather(waiting)
+        except Exception as error:
+            logger.exception("fetch session failed", request=waiting.request_id)
+            self._session.refuse(
+                waiting.request_id, InternalError(f"{type(error).__name__}: {error}")
+            )
+            self.cancel()
+
+    def _gather(self, waiting: FetchWait) -> None:
+        """Gather what is ready, and send it once it is enough."""
+        if self._session.congested:
+            if self._due is not Due.PEER:
+                self._due = Due.PEER
+                self._session.defer(lambda: self._go_on(Due.PEER))
+            return
+        self._due = Due.NEXT_TURN  # until it is decided below
+        answer = self._answer
+        turn_is_used = self._next_turn is not None  # by a request before this one
+        if not turn_is_used:
+            self._checks = 0
+            if self._scans and not answer.is_full(waiting.max_bytes):
+                self._scan(next(iter(self._scans)))
+        while self._ready and not answer.is_full(waiting.max_bytes):
+            if not self._read(next(iter(self._ready)), waiting.max_bytes - answer.size):
+                break
+        is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
+        scans_on = self._scans and not is_far and (turn_is_used or not waiting.timed_out)
+        is_unfinished = scans_on or self._checks >= CHECKS_PER_TURN
+        if is_unfinished and not answer.is_full(waiting.max_bytes):
+            if not turn_is_used:
+                self._next_turn = self._fetches.context.call_later(0, self._turn_came)
+            return
+        self._due = None
+        if answer.has_results or waiting.timed_out:
+            self._tell_progress(waiting)
+            self._send(waiting)
+
+    def _read(self, fetched: FetchedPartition, room: int) -> bool:
+        """Put bytes or the error of a partition into the answer; False when that must wait."""
+        try:
+            if fetched.failure is not None:
+                self._fail(fetched, fetched.failure)
+                return True
+            if fetched.unchecked:
+                if self._checks >= CHECKS_PER_TURN:
+                    return False
+                self._checks += 1
+                fetched.check()
+                if fetched.tags:
+                    del self._ready[fetched]
+                    fetched.look()
+                    return True
+            part = fetched.readable()
+            limit = self.reach.limit(part)
+            wanted = min(limit - fetched.position, fetched.max_bytes)
+            if wanted > room and self._answer.size:
+                return False  # it comes first in the next answer, and whole
+            if part.log is None or wanted <= 0:
+                if fetched.at_once or fetched.is_news_due:
+                    self._tell(fetched, fetched.position, [])
+                else:
+                    del self._ready[fetched]
+                    fetched.look()
+                return True
+            if self._must_fetch(fetched, part, min(wanted, room)):
+                return True
+            view = part.log.reader.read(fetched.position, min(wanted, room), limit)
+        except NotInMemory as error:
+            self._fetch_again(fetched, error)
+            return True
+        except VqError as error:
+            self._fail(fetched, error)
+            return True
+        self._tell(fetched, fetched.position + len(view), [view])
+        return True
+
+    def _scan(self, fetched: FetchedPartition) -> None:
+        """Look through the next bytes of a filtered partition."""
+        del self._scans[fetched]
+        self._answer.scans += 1
+        try:
+            part = fetched.readable()
+            if self._must_fetch(fetched, part, FILTER_SCAN_BYTES):
+                return
+            slices, offsets, position = scan(
+                part, fetched.position, fetched.tags, fetched.max_bytes
+            )
+        except NotInMemory as error:
+            self._fetch_again(fetched, error)
+            return
+        except VqError as error:
+            fetched.failure = error
+            self._ready[fetched] = None
+            return
+        moved = position > fetched.position
+        fetched.position = position
+        if slices or (fetched.at_once and position >= part.read_limit):
+            self._tell(fetched, position, slices, offsets)
+            return
+        if moved:
+            if not self._progressed:
+                self._progress_since = self._fetches.context.clock.monotonic()
+            self._progressed[fetched] = None
+        fetched.look()
+
+    def _must_fetch(self, fetched: FetchedPartition, part: Channel, max_bytes: int) -> bool:
+        """Whether bytes must be brought into memory first; then the partition is not ready."""
+        offset = fetched.position
+        fetch = (
+            None
+            if fetched.warm == offset
+            else cold(part, offset, max_bytes, self.reach.limit(part))
+        )
+        if fetch is None:
+            return False
+        self._fetch(fetched, fetch, warm=offset)
+        return True
+
+    def _fetch_again(self, fetched: FetchedPartition, error: NotInMemory) -> None:
+        """Bring bytes into memory that a check lacks, or that were pushed out again."""
+        try:
+            fetched.tries.spend(error)
+        except VqError as refusal:
+            self._scans.pop(fetched, None)
+            fetched.failure = refusal
+            self._ready[fetched] = None
+        else:
+            self._fetch(fetched, error.fetch, warm=-1)
+
+    def _fetch(self, fetched: FetchedPartition, fetch: Callable[[], None], *, warm: int) -> None:
+        """Bring bytes into memory; until then the partition is not ready.
+
+        ``warm``: those from this offset on are there then; -1: others are.
+        """
+        offset = fetched.position
+        self._ready.pop(fetched, None)
+        self._scans.pop(fetched, None)
+        self._cold[fetched] = offset
+
+        def then() -> None:
+            del self._cold[fetched]
+            fetched.warm = warm  # read them now, even if they were pushed out again
+            self.ready(fetched)
+
+        read = ColdRead(fetch, lambda: self._cold.get(fetched) == offset, then)
+        self._fetches.context.fetch_cold(self._session, read)
+
+    def _fail(self, fetched: FetchedPartition, error: VqError) -> None:
+        """Tell of an error; or first how far a filter got, since that is where to go on."""
+        if fetched.position > fetched.offset:
+            self._tell(fetched, fetched.position, [])
+        else:
+            self._remove(fetched.handle)
+            self._answer.add_error(fetched.handle, fetched.offset, error)
+
+    def _tell_progress(self, waiting: FetchWait) -> None:
+        """Tell how far filters got that picked nothing, once in a while."""
+        if not self._progressed:
+            return
+        since = self._fetches.context.clock.monotonic() - self._progress_since
+        if not waiting.timed_out and since < waiting.wait_s:
+            return
+        while self._progressed and not self._answer.is_full(waiting.max_bytes):
+            fetched = next(iter(self._progressed))
+            self._tell(fetched, fetched.position, [])
+
+    def _tell(
+        self,
+        fetched: FetchedPartition,
+        next_offset: int,
+        slices: list[memoryview],
+        offsets: list[int] | None = None,
+    ) -> None:
+        """Put a partition's result into the answer; it rests until it is asked for again."""
+        channel = fetched.channel
+        assert channel is not None
+        fetched.unpark()
+        self._unready(fetched)
+        offsets = offsets or []
+        answer = self._answer
+        fetched.told_deleted = self.reach.deleted(channel)
+        result = answer.response.results.add(
+            handle=fetched.handle,
+            offset=fetched.offset,
+            next_offset=next_offset,
+            high_watermark=channel.high_watermark,
+            log_start_offset=channel.earliest,
+            epoch=channel.read_epoch,
+            last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
+            size=sum(map(len, slices)),
+            filtered=bool(fetched.tags),
+            offsets=offsets,
+            deleted_before=fetched.told_deleted,
+        )
+        answer.add(result, slices, offsets)
+
+    def _send(self, waiting: FetchWait) -> None:
+        waiting.stop_timer()
+        self._waiting = None
+        answer, self._answer = self._answer, FetchAnswer()
+        self._fetches.context.counters.bytes_out += answer.size
+        if len(answer.parts) == 1:
+            self._session.reply(waiting.request_id, answer.response, answer.parts[0])
+        else:
+            self._session.reply_parts(waiting.request_id, answer.response, answer.parts)

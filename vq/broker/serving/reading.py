@@ -1,0 +1,752 @@
+"""GET and OFFSETS of one channel: ranges, waiting for data, filtering by tag.
+
+Bytes go from the mapped block to the socket without a copy, unless a tag filter picks records out.
+A GET that finds too little waits in its channel; it costs one small object and one timer.
+"""
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+from vq import limits
+from vq.broker.base.session import Session
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.cold_reads import ColdRead, Tries, read_again
+from vq.broker.partition.context import Role, Timer
+from vq.broker.partition.partition_state import State
+from vq.broker.partition.places import check_epoch, check_place, last_epoch
+from vq.errors import (
+    Busy,
+    CorruptData,
+    InvalidRequest,
+    NotMaster,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+    PartitionRangeElsewhere,
+    PermissionRefused,
+    StaleEpoch,
+    UnknownTopic,
+    VqError,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
+from vq.remoting.frames import Buffer
+from vq.shown import shown
+from vq.store.archive.archived_file import NotInMemory
+from vq.store.log.log import Log, LogState
+from vq.store.records.format import RECORD_HEADER, RECORD_HEADER_BYTES
+from vq.store.records.tag_filter import filter_by_tag
+
+#: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
+#: the offsets in one answer: their list must fit into a frame's header.
+FILTER_SCAN_BYTES: Final = 128 * limits.KIB
+
+#: An OFFSETS waits so long for the end of a partition to be known; shorter than requests time out.
+END_WAIT_S: Final = 1.5
+
+assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
+
+
+def get(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.GetRequest,
+    tries: Tries | None = None,
+) -> None:
+    """Answer a GET now, or park it until there is something to answer."""
+    tries = tries or Tries()
+    try:
+        check_readable(channel, header.epoch, from_copy=header.from_copy)
+        if channel.older:
+            channel = channel.holding(header.offset)
+        try:
+            check_range(channel, header.offset)
+        except OffsetOutOfRange:
+            check_epoch(channel, header.offset, header.last_epoch)  # this tells more
+            raise
+        check_epoch(channel, header.offset, header.last_epoch)  # tells more than no boundary
+        if header.archives and _name_archive(channel, session, request_id, header):
+            return
+        if header.validate and channel.log is not None:
+            check_boundary(channel, channel.log, header.offset)
+        if header.tags:
+            check_tags(header.tags)
+            FilteredGet(channel, session, request_id, header).begin()
+            return
+        available = channel.read_limit - header.offset
+        if (
+            available >= max(1, min(header.min_bytes, _fetch_bytes(header)))
+            and not session.congested
+            and cold(channel, header.offset, _fetch_bytes(header)) is None
+        ):
+            _answer(channel, session, request_id, header)
+            return
+    except NotInMemory as error:
+        again = partial(get, channel, session, request_id, header, tries)
+        _try_again(channel, session, request_id, error, tries, again)
+        return
+    except VqError as error:
+        session.refuse(request_id, error)
+        return
+    WaitingGet(channel, session, request_id, header).begin()
+
+
+def _name_archive(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+) -> bool:
+    """Answer with the place of the archive that has the bytes; False: the bytes are to be sent.
+
+    Not of a block whose end readers must not see yet, or from which records are picked.
+    """
+    block = None if channel.log is None else channel.log.reader.block_at(header.offset)
+    archive = None if block is None else block.archive
+    if archive is None or not archive.url or header.tags or archive.end_offset > channel.read_limit:
+        return False
+    response = _response(channel, header.offset, header.offset)
+    response.archive_url, response.archive_bytes = archive.url, archive.zip_bytes
+    response.archive_start, response.archive_end = archive.start_offset, archive.end_offset
+    session.reply(request_id, response)
+    return True
+
+
+def _try_again(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    error: NotInMemory,
+    tries: Tries,
+    again: Callable[[], None],
+) -> None:
+    """Handle a request again once what it lacks is in memory, unless that was done too often."""
+    try:
+        tries.spend(error)
+    except VqError as refusal:
+        session.refuse(request_id, refusal)
+    else:
+        read_again(channel.context, session, error, again)
+
+
+def _answer(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+) -> None:
+    """Answer with whatever there is from the offset on, perhaps nothing; raises ``VqError``."""
+    offset = header.offset
+    limit = channel.read_limit
+    if channel.log is None or offset >= limit:
+        body: Buffer = b""
+        next_offset = offset
+    else:
+        body = channel.log.reader.read(offset, _fetch_bytes(header), limit)
+        next_offset = offset + len(body)
+        channel.context.counters.bytes_out += len(body)
+    session.reply(request_id, _response(channel, offset, next_offset), body)
+
+
+def _response(channel: Channel, offset: int, next_offset: int) -> wire.GetResponse:
+    return wire.GetResponse(
+        offset=offset,
+        next_offset=next_offset,
+        high_watermark=channel.high_watermark,
+        log_start_offset=channel.start_offset,
+        epoch=channel.read_epoch,
+        last_epoch=last_epoch(channel, next_offset),
+    )
+
+
+def cold(
+    channel: Channel, offset: int, max_bytes: int, limit: int | None = None
+) -> Callable[[], None] | None:
+    """Return what must be called on a thread before such bytes are read; None: nothing.
+
+    ``limit`` is where the read stops; None: where those of clients do.
+
+    Raises:
+        VqError: They cannot be read.
+    """
+    log = channel.log
+    if limit is None:
+        limit = channel.read_limit
+    return None if log is None or offset >= limit else log.reader.cold(offset, max_bytes, limit)
+
+
+def check_boundary(channel: Channel, log: Log, offset: int) -> None:
+    """Return if a record starts at ``offset``.
+
+    Raises:
+        PartitionQuarantined: Damage keeps this from being told.
+        VqError: As ``LogReader.check_boundary``.
+    """
+    try:
+        log.reader.check_boundary(offset)
+    except CorruptData as error:
+        channel.context.suspect(channel, offset)
+        raise PartitionQuarantined(f"{channel}: {error}") from error
+
+
+def _fetch_bytes(header: wire.GetRequest) -> int:
+    return min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+
+
+def check_tags(tags: Collection[str]) -> None:
+    """Return if a filter has no more tags than may be.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    if len(tags) > limits.FILTER_TAGS_MAX:
+        raise InvalidRequest(
+            f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
+        )
+
+
+def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> None:
+    """Return if the channel may be read by somebody who knows ``epoch``.
+
+    ``from_copy``: also where it is copied at this moment, from a master that the reader knows, or
+    from a newer one.
+
+    Raises:
+        NotMaster: Another node leads the group, and this one may not answer instead of it.
+        StaleEpoch: The reader knows a newer master.
+        UnknownTopic: The topic was deleted, and can be brought back.
+        PermissionRefused: The topic is not readable.
+        Busy: Its data directory does not answer: a read would hang.
+        VqError: The channel is closing.
+    """
+    if channel.state is State.CLOSED:
+        raise channel.why_refused()
+    if channel.role.follows:
+        if not from_copy or not channel.copies.epoch or epoch > channel.copies.epoch:
+            raise not_master(channel)
+    elif epoch > channel.role.epoch:
+        raise channel.stale_epoch(epoch)
+    if channel.deleted:
+        raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
+    if not channel.settings.readable:
+        raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
+    check_answers(channel)
+
+
+def check_answers(channel: Channel) -> None:
+    """Return if the data directory of a partition answers.
+
+    Raises:
+        Busy: It does not: a read would hang.
+    """
+    if channel.place.silent:
+        raise channel.place.refusal or Busy(f"the data directory of {channel} does not answer")
+
+
+def not_master(channel: Channel) -> NotMaster:
+    """Return the error for a read of a partition whose group another node leads."""
+    role = channel.role
+    return NotMaster(f"group {role.group} is led by {role.follows or 'no node'}, not by this one")
+
+
+def not_followed(role: Role, node: str, epoch: int) -> VqError:
+    """Return the error for a node that follows another epoch than the one in which we lead."""
+    return (StaleEpoch if epoch > role.epoch else NotMaster)(
+        f"node {shown(node)} follows epoch {epoch} of group {role.group}; this node leads in "
+        f"epoch {role.epoch}",
+        details={"epoch": role.epoch},
+    )
+
+
+def check_range(channel: Channel, offset: int) -> None:
+    """Return if ``offset`` is in what is kept here, or just behind it while more may come.
+
+    Raises:
+        PartitionFailed: What is kept here could not be read at the start: it is unknown.
+        Busy: The log that holds it, or will hold it, is being opened or prepared.
+        PartitionQuarantined: It lies at the damage, behind which nothing is served, or where a
+            range lacks its end that gets nothing more: a reader would wait there for ever.
+        PartitionRangeElsewhere: Another group holds it; reading goes on there.
+        OffsetOutOfRange: Nobody holds it; the details carry the valid range.
+    """
+    log = channel.log
+    if log is not None:
+        log.status.check_readable()
+    elif not channel.rules.read:
+        raise channel.why_refused()
+    elif offset < channel.high_watermark:
+        raise Busy(f"the log of {channel} is being opened")
+    span = channel.span
+    end = span.end if span is not None else None
+    # What is stored here and not committed yet may have been read from the master before this one.
+    last = channel.high_watermark if log is None else max(channel.high_watermark, log.end_offset)
+    if channel.start_offset <= offset <= last and (end is None or offset < end):
+        if log is not None:
+            log.status.check_more(offset)
+        if offset < last or not _lacks_end(channel):
+            return
+    if log is not None and _lacks_end(channel) and last <= offset < (end or 0):
+        log.status.check_more(offset)
+        raise PartitionQuarantined(
+            f"[{last}, {end}) of {channel} is missing here: it was damaged or lost where the log "
+            "was copied from, or this node led without it",
+            details={"earliest": channel.earliest, "latest": last},
+        )
+    holder = channel.placement.span_at(offset)
+    if holder is not None and holder.group != channel.context.group:
+        raise PartitionRangeElsewhere(
+            f"offset {offset} of {channel} is on group {holder.group}",
+            details={"next_offset": offset, "group": holder.group},
+        )
+    if channel.unprepared:
+        raise Busy(f"the log of {channel} is being prepared for a move")
+    if log is not None:
+        log.status.check_more(offset)
+    raise OffsetOutOfRange(
+        f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
+        details={"earliest": channel.earliest, "latest": channel.high_watermark},
+    )
+
+
+def _lacks_end(channel: Channel) -> bool:
+    """Whether the range gets nothing more, and has not all that it should have.
+
+    The range of a partition that was moved away is such a range for a master. A copy still gets it.
+    """
+    return channel.earlier or (bool(channel.role.epoch) and channel.is_cut_short)
+
+
+_TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED})
+
+
+def epoch_end(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.EpochEndRequest,
+    tries: Tries | None = None,
+) -> None:
+    """Answer an EPOCH_END."""
+    tries, asked = tries or Tries(), channel
+    channel, next_start = channel.range_at(channel.earliest if header.new else header.end)
+    log = channel.log
+    response = wire.EpochEndResponse(
+        epoch=channel.role.epoch,
+        found=True,
+        end_offset=channel.start_offset,
+        log_start_offset=channel.start_offset,
+        next_start=next_start,
+    )
+    try:
+        if log is None or channel.state in _TELL_NO_END or log.state is LogState.QUARANTINED:
+            if not next_start or channel.state is State.CLOSED:
+                # A copy would cut what is missing here. It may be the only place that has it.
+                raise Busy(
+                    f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"
+                )
+            # An earlier range gets nothing more: the copy takes what is whole, and goes on.
+            response.damaged = True
+            response.whole_end = channel.start_offset
+            if log is not None and log.status.readable:
+                response.whole_end = log.end_offset
+        if log is not None and log.status.readable:
+            end = log.reader.epoch_end(header.of_epoch)
+            response.found = end is not None
+            response.end_epoch, response.end_offset = end or (0, 0)
+            response.producers = log.producers.before(log.start_offset).to_bytes()
+    except CorruptData as error:
+        channel.context.suspect(channel, int(error.details.get("offset", channel.start_offset)))
+        session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
+    except NotInMemory as error:
+        again = partial(epoch_end, asked, session, request_id, header, tries)
+        _try_again(channel, session, request_id, error, tries, again)
+    except VqError as error:
+        session.refuse(request_id, error)
+    else:
+        session.reply(request_id, response)
+
+
+class WaitingGet:
+    """A GET parked until enough data are there, its time is up, or its session ends."""
+
+    __slots__ = (
+        "_channel",
+        "_fetching",
+        "_header",
+        "_needed",
+        "_session",
+        "_ticket",
+        "_timer",
+        "_tries",
+        "_warm",
+    )
+
+    def __init__(
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+    ) -> None:
+        self._channel = channel
+        self._session = session
+        self._ticket = request_id
+        self._header = header
+        self._needed = header.offset + max(1, min(header.min_bytes, _fetch_bytes(header)))
+        self._timer: Timer | None = None
+        self._fetching = False  # bytes are being brought into memory
+        self._warm = -1  # the bytes from this offset on were brought into memory
+        self._tries = Tries()
+
+    def begin(self) -> None:
+        """Park; or, when there are data or it does not want to wait, answer once the peer can."""
+        wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        if wait_s <= 0 or self._channel.read_limit >= self._needed:
+            self._finish()
+            return
+        self._channel.park(self)
+        self._session.waiting[self] = None
+        self._timer = self._channel.context.call_later(wait_s, self._finish)
+
+    def wake(self) -> None:
+        """See ``parked.Woken``."""
+        channel = self._channel
+        if channel.read_limit >= self._needed:
+            self._finish()
+            return
+        try:
+            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
+            check_range(channel, self._reads_at)
+        except VqError:
+            self._finish()
+
+    @property
+    def _reads_at(self) -> int:
+        """Where it goes on to look for data."""
+        return self._header.offset
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._channel.parked.pop(self, None)
+        self._session.waiting.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _finish(self) -> None:
+        """Answer with what there is now."""
+        self.cancel()
+        self._follow_range()
+        session = self._session
+        if session.congested:
+            session.defer(self._finish)
+            return
+        try:
+            check_readable(self._channel, self._header.epoch, from_copy=self._header.from_copy)
+            check_range(self._channel, self._header.offset)
+            if not self._must_fetch(self._header.offset, _fetch_bytes(self._header)):
+                self._answer()
+        except NotInMemory as error:  # pushed out again
+            self._fetch_again(error)
+        except VqError as error:
+            session.refuse(self._ticket, error)
+
+    def _follow_range(self) -> None:
+        """Read from the range that has the place now: it may have been put aside meanwhile."""
+        if self._channel.older:
+            self._channel = self._channel.holding(self._reads_at)
+
+    def _must_fetch(self, offset: int, max_bytes: int) -> bool:
+        """Whether bytes must be brought into memory first; then that was begun."""
+        if self._fetching:
+            return True
+        fetch = None if self._warm == offset else cold(self._channel, offset, max_bytes)
+        if fetch is None:
+            return False
+        self._fetch(fetch, offset)
+        return True
+
+    def _fetch_again(self, error: NotInMemory) -> None:
+        """Bring bytes into memory that were pushed out, or that a look-up lacks."""
+        try:
+            self._tries.spend(error)
+        except VqError as refusal:
+            self.cancel()
+            self._session.refuse(self._ticket, refusal)
+        else:
+            self._fetch(error.fetch, -1)
+
+    def _fetch(self, fetch: Callable[[], None], offset: int) -> None:
+        """Bring bytes into memory, then go on; those from ``offset`` on are there then."""
+        session = self._session
+        session.waiting[self] = None
+        self._fetching = True
+
+        def then() -> None:
+            self._fetching = False
+            self._warm = offset  # read them now, even if they were pushed out again
+            self._finish()
+
+        read = ColdRead(fetch, lambda: self in session.waiting, then)
+        self._channel.context.fetch_cold(session, read)
+
+    def _answer(self) -> None:
+        _answer(self._channel, self._session, self._ticket, self._header)
+
+
+class FilteredGet(WaitingGet):
+    """A GET that takes only records with certain tags.
+
+    It looks at ``FILTER_SCAN_BYTES`` a turn and keeps its place meanwhile, so that a rare tag in a
+    long log neither holds the loop nor makes the client ask again from the start.
+    """
+
+    __slots__ = ("_position", "_tags", "_timed_out")
+
+    def __init__(
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+    ) -> None:
+        super().__init__(channel, session, request_id, header)
+        self._needed = header.offset + 1
+        self._position = header.offset
+        self._tags = frozenset(tag.encode() for tag in header.tags)
+        self._timed_out = header.max_wait_ms == 0
+
+    def begin(self) -> None:
+        """Look at once; park when nothing was found."""
+        self._session.waiting[self] = None
+        if not self._timed_out:
+            wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+            self._timer = self._channel.context.call_later(wait_s, self._expire)
+        self._finish_step()
+
+    @property
+    def _reads_at(self) -> int:
+        return self._position
+
+    def _expire(self) -> None:
+        self._timed_out = True
+        self._finish()
+
+    def _finish(self) -> None:
+        self._channel.parked.pop(self, None)
+        self._follow_range()
+        self._finish_step()
+
+    def _finish_step(self) -> None:
+        """Look at the next bytes: answer, park, or go on in the next turn."""
+        channel, session = self._channel, self._session
+        if self not in session.waiting:
+            return  # the session ended between two steps
+        if session.congested:
+            session.defer(self._finish_step)
+            return
+        try:
+            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
+            check_range(channel, self._position)
+            if self._must_fetch(self._position, FILTER_SCAN_BYTES):
+                return
+            slices, offsets, self._position = scan(
+                channel, self._position, self._tags, _fetch_bytes(self._header)
+            )
+        except PartitionRangeElsewhere as error:
+            self._sent_on(error)
+            return
+        except NotInMemory as error:
+            self._fetch_again(error)
+            return
+        except VqError as error:
+            self.cancel()
+            session.refuse(self._ticket, error)
+            return
+        at_end = self._position >= channel.read_limit
+        is_far = at_end or self._position - self._header.offset >= FILTER_SCAN_BYTES
+        if slices or (self._timed_out and is_far):
+            self._reply(slices, offsets)
+        elif at_end:
+            self._needed = self._position + 1
+            channel.park(self)
+            self.wake()  # at the end of a range that goes on elsewhere nothing more will come
+        else:
+            channel.context.call_later(0, self._finish_step)
+
+    def _sent_on(self, error: PartitionRangeElsewhere) -> None:
+        """This group's range ends here. Who asked from further back must learn how far it got."""
+        if self._position > self._header.offset:
+            self._reply([], [])
+        else:
+            self.cancel()
+            self._session.refuse(self._ticket, error)
+
+    def _reply(self, slices: list[memoryview], offsets: list[int]) -> None:
+        self.cancel()
+        channel = self._channel
+        body = b"".join(slices)
+        channel.context.counters.bytes_out += len(body)
+        self._session.reply(
+            self._ticket,
+            wire.GetResponse(
+                offset=self._header.offset,
+                next_offset=self._position,
+                high_watermark=channel.high_watermark,
+                log_start_offset=channel.start_offset,
+                epoch=channel.read_epoch,
+                filtered=True,
+                offsets=offsets,
+            ),
+            body,
+        )
+
+
+def scan(
+    channel: Channel, position: int, tags: Collection[bytes], max_bytes: int
+) -> tuple[list[memoryview], list[int], int]:
+    """Filter the next bytes by tag; a record that begins there is always taken whole.
+
+    Otherwise no more than ``max_bytes`` are picked.
+
+    Returns:
+        The matching records, their offsets, and where to go on.
+
+    Raises:
+        VqError: The bytes cannot be read, or are damaged.
+    """
+    log, limit = channel.log, channel.read_limit
+    if log is None or position >= limit:
+        return [], [], position
+    view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
+    try:
+        found = filter_by_tag(view, position, tags)
+        if sum(map(len, found[0])) > max_bytes:
+            # What is picked of so much fits; it tells at least how long the first record is.
+            view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
+            found = filter_by_tag(view, position, tags)
+        if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
+            size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
+            found = filter_by_tag(log.reader.read(position, size, limit), position, tags)
+    except CorruptData as error:
+        channel.context.suspect(channel, position)
+        check_boundary(channel, log, position)
+        raise PartitionQuarantined(f"{channel}: {error}") from error
+    if found[2] == position:
+        check_boundary(channel, log, position)
+        raise PartitionQuarantined(f"{channel}: the record at {position} is incomplete")
+    return found
+
+
+class WaitingOffsets:
+    """An OFFSETS that waits until it is known where the partition ends."""
+
+    __slots__ = ("_answer", "_channel", "_epoch", "_session", "_timer")
+
+    def __init__(
+        self, channel: Channel, session: Session, epoch: int, answer: Callable[[], None]
+    ) -> None:
+        self._channel = channel
+        self._session = session
+        self._epoch = epoch
+        self._answer = answer
+        channel.park(self)
+        session.waiting[self] = None
+        self._timer = channel.context.call_later(END_WAIT_S, self._finish)
+
+    def wake(self) -> None:
+        """See ``parked.Woken``."""
+        try:
+            check_readable(self._channel, self._epoch)
+        except VqError:
+            self._finish()
+        else:
+            if self._channel.knows_end:
+                self._finish()
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._channel.parked.pop(self, None)
+        self._session.waiting.pop(self, None)
+        self._timer.cancel()
+
+    def _finish(self) -> None:
+        self.cancel()
+        self._answer()
+
+
+def offsets(
+    channel: Channel,
+    session: Session,
+    request_id: RequestId,
+    header: wire.OffsetsRequest,
+    tries: Tries | None = None,
+    *,
+    waited: bool = False,
+) -> None:
+    """Answer an OFFSETS: the range kept here, and what else was asked.
+
+    A master that has just begun to lead may not know yet how much its predecessor has shown. Then
+    the answer waits: a number below that would have a reader begin too early, or miss messages.
+    """
+    tries = tries or Tries()
+    try:
+        check_readable(channel, header.epoch)
+        if not channel.knows_end and not header.place:
+            if waited:
+                raise Busy(
+                    f"this node leads {channel} since a moment ago; until the other nodes in sync "
+                    "told what they have, it does not know where the partition ends"
+                )
+            answer = partial(offsets, channel, session, request_id, header, tries, waited=True)
+            WaitingOffsets(channel, session, header.epoch, answer)
+            return
+        session.reply(request_id, _offsets(channel, header))
+    except NotInMemory as error:
+        again = partial(offsets, channel, session, request_id, header, tries, waited=waited)
+        _try_again(channel, session, request_id, error, tries, again)
+    except VqError as error:
+        session.refuse(request_id, error)
+
+
+def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:
+    parts = [*channel.older, channel]
+    log = channel.log
+    if log is not None:
+        log.status.check_readable()
+    elif not channel.rules.read:
+        raise channel.why_refused()
+    response = wire.OffsetsResponse(
+        earliest=channel.earliest,
+        latest=channel.high_watermark,
+        log_end_offset=log.end_offset if log is not None else channel.high_watermark,
+        epoch=channel.role.epoch,
+        end_unknown=not channel.knows_end,
+    )
+    if header.by_time:
+        response.offset = min(_offset_at_time(parts, header.time_ms), channel.read_limit)
+    if header.count:
+        _count(response, parts, header.from_offset, header.to_offset)
+    if header.place:
+        response.place, response.place_reason = check_place(channel, header)
+    return response
+
+
+def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
+    """Return the first batch appended at or after the time in any of the ranges kept here.
+
+    Raises:
+        PartitionFailed: An earlier range cannot be read, so it is unknown.
+    """
+    for part in parts:
+        if not part.rules.read:
+            raise part.why_refused()
+        if part.log is not None:
+            found = part.log.reader.offset_at_time(time_ms)
+            if found < part.read_limit:
+                return found
+    return parts[-1].read_limit
+
+
+def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end: int) -> None:
+    """Count the messages in ``[begin, end)``; not exact where that leaves what is kept here."""
+    covered = 0
+    exact = True
+    for part in parts:
+        low, high = max(begin, part.start_offset), min(end, part.read_limit)
+        if part.log is not None and low < high:
+            count, counted_exactly = part.log.reader.count(low, high)
+            response.count += count
+            exact = exact and counted_exactly
+            covered += high - low
+    last = parts[-1]
+    if last.log is None or not last.log.status.is_lost(last.log.end_offset):
+        end = min(end, last.read_limit)  # behind the end of a whole log there is nothing
+    response.count_exact = exact and covered == max(0, end - begin)

@@ -1,0 +1,477 @@
+"""Claims: which member of a group consumes which partition, and the fence of its commits.
+
+Ownership of a partition has two parts. ``assignment/<topic>/<n>`` is persistent, and its version
+only rises. Every claim sets it; the version after the claim is the *generation*, which every commit
+checks. ``owners/<topic>/<n>`` is ephemeral and names the member that consumes now. A claim creates
+it, so a claim waits until the last owner has released the partition (drained and committed) or is
+dead. A former owner whose session has ended fails at the check of the generation.
+
+Each function here does one step and reads after a lost reply to learn the outcome. The client's
+membership decides when to claim. One ``multi`` claims or releases many partitions. If another
+writer changed one of them, the whole ``multi`` fails; it is planned again from new reads, and as a
+last resort each partition is claimed or released alone.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from vq.coordination.tree.coordinator import (
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    NotConnected,
+    Operation,
+    SessionExpired,
+    Set,
+    Watch,
+)
+from vq.coordination.tree.reading import gather_all, numbered_children, read_numbered
+from vq.coordination.tree.update import AGAIN, Plan, apply_plan, update
+from vq.coordination.tree.values.consumers import (
+    Assignment,
+    CommittedOffset,
+    Owner,
+    PartitionOfGroup,
+)
+from vq.coordination.tree.values.partitions import Partition
+from vq.errors import CoordinationError
+from vq.model import TopicPartition
+
+#: Partitions claimed or released by one ``multi``. With the longest names a claim needs 3 KB of the
+#: 1 MB that ZooKeeper accepts in one request (``jute.maxbuffer``).
+CLAIMS_PER_MULTI: Final = 100
+#: With so many partitions of one topic, list their parent first: this saves the reads of missing
+#: nodes.
+LISTED_FROM: Final = 8
+#: Longest text of an error in an owner node, in characters.
+STOPPED_TEXT_MAX: Final = 500
+Kept = TypeVar("Kept", bound=PartitionOfGroup)
+T = TypeVar("T")
+
+
+class StillOwned(CoordinationError):
+    """Another member has not yet released the partition; try again when its owner node is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition this member owns.
+
+    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress after
+    the last commit (None and None: no commit yet).
+    """
+
+    group: str
+    member: str
+    partition: TopicPartition
+    generation: int
+    committed: CommittedOffset | None = None
+    offset_version: int | None = None
+
+
+async def read_partitions(
+    coordinator: Coordinator,
+    kind: type[Kept],
+    group: str,
+    topics: Sequence[str],
+    *,
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Kept]:
+    """Return the group's values of one kind, by partition; partitions without one are left out.
+
+    ``watch`` fires when a value is added or removed.
+    """
+    found: dict[TopicPartition, Kept] = {}
+    for topic in sorted(topics):
+        nodes = await read_numbered(coordinator, kind.parent(group, topic), watch=watch)
+        for number, data in nodes.items():
+            value = kind.decode(kind.path(group, topic, number), data)
+            found[TopicPartition(topic, number)] = value
+    return found
+
+
+async def claim(
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partition: TopicPartition,
+    *,
+    watch: Watch | None = None,
+) -> Claim:
+    """Claim a partition: raise its generation and create the owner node, both or neither.
+
+    Returns the claim with the progress committed so far. If this member owns the partition already
+    (a lost reply), it claims it again with a new generation. If another member owns it, ``watch``
+    is set on the owner node.
+
+    Raises:
+        StillOwned: Another member's owner node exists.
+        SessionExpired: The session ended. An owner node may have been created, even in the next
+            session: ``release`` deletes it.
+    """
+    found = await _claim(coordinator, group, member, [partition], None, watch)
+    outcome = found[partition]
+    if isinstance(outcome, StillOwned):
+        raise outcome
+    return outcome
+
+
+async def claim_together(
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    versions: Mapping[TopicPartition, int],
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Claim | CoordinationError]:
+    """Claim up to ``CLAIMS_PER_MULTI`` partitions as ``claim`` does, with few calls.
+
+    Args:
+        coordinator: A started coordinator.
+        group: The consumer group.
+        member: The member that claims.
+        partitions: The partitions to claim; each once.
+        versions: The versions of the assignments as read before; a partition without one has no
+            assignment yet. An outdated version only costs a second try.
+        watch: Set on the owner nodes of other members.
+
+    Returns:
+        For each partition its claim, or the error that ``claim`` would raise.
+
+    Raises:
+        ConnectionLost, SessionExpired: Owner nodes may have been created; see ``claim``.
+    """
+    assert len(partitions) <= CLAIMS_PER_MULTI, f"{len(partitions)} partitions for one multi"
+    try:
+        return {**await _claim(coordinator, group, member, partitions, versions, watch)}
+    except (ConnectionLost, SessionExpired):
+        raise
+    except CoordinationError:  # one of them keeps changing, or cannot be read
+        return await _each_alone(
+            partitions, lambda each: claim(coordinator, group, member, each, watch=watch)
+        )
+
+
+async def _each_alone(
+    partitions: Sequence[TopicPartition], call: Callable[[TopicPartition], Awaitable[T]]
+) -> dict[TopicPartition, T | CoordinationError]:
+    """Return each partition's result or error of a call; raise a lost connection or session."""
+    outcomes: dict[TopicPartition, T | CoordinationError] = {}
+
+    async def alone(partition: TopicPartition) -> None:
+        try:
+            outcomes[partition] = await call(partition)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except CoordinationError as error:
+            outcomes[partition] = error
+
+    await gather_all(alone(each) for each in partitions)
+    return outcomes
+
+
+async def _claim(
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partitions: Sequence[TopicPartition],
+    known: Mapping[TopicPartition, int] | None,
+    watch: Watch | None,
+) -> dict[TopicPartition, Claim | StillOwned]:
+    """Claim the free ones of ``partitions`` by one ``multi``; see ``claim_together``.
+
+    Versions are read if ``known`` is None, and after a failure.
+    """
+    session_id = coordinator.session_id
+
+    async def plan(
+        failed: CoordinationError | None,
+    ) -> Plan[tuple[list[Claim], dict[TopicPartition, Claim | StillOwned]]]:
+        if coordinator.session_id != session_id:
+            raise SessionExpired(f"the session ended while {_named(partitions)} was claimed")
+        versions = known
+        if versions is None or failed is not None:
+            versions = await _assignment_versions(coordinator, group, partitions)
+        incomplete = {each.topic for each in partitions if each not in versions}
+        if isinstance(failed, NoNode):  # the parents were deleted with the topic
+            incomplete = {each.topic for each in partitions}
+        for topic in sorted(incomplete):
+            await make_parents(coordinator, group, topic)
+        owners = await _present(coordinator, Owner, group, partitions, watch=watch)
+        claimed: list[Claim] = []
+        owned: dict[TopicPartition, Claim | StillOwned] = {}
+        operations: list[Operation] = []
+        for partition in partitions:
+            owner, owner_path = owners.get(partition), Owner.path(group, *partition)
+            if owner is not None and not _is_held_by(owner, owner_path, member, session_id):
+                other = Owner.decode(owner_path, owner.data).member
+                owned[partition] = StillOwned(
+                    f"{partition} of group {group!r} is still owned by {other!r}"
+                )
+                continue
+            made = _claim_operations(group, member, partition, versions.get(partition), owner)
+            generation = versions.get(partition, 0) + 1
+            operations += made
+            claimed.append(Claim(group, member, partition, generation))
+        return Plan(operations, (claimed, owned))
+
+    what = f"{_named(partitions)} of group {group!r}"
+    claimed, outcomes = await apply_plan(coordinator, plan, what=what)
+    for each in await with_progress(coordinator, claimed):
+        outcomes[each.partition] = each
+    return outcomes
+
+
+def _claim_operations(
+    group: str, member: str, partition: TopicPartition, version: int | None, owner: Node | None
+) -> list[Operation]:
+    """Return the operations that claim a partition.
+
+    ``version`` and ``owner`` are None if there is no assignment, or no owner node. If the claim is
+    applied and its answer is lost, the next try replaces our own owner node.
+    """
+    path, owner_path = Assignment.path(group, *partition), Owner.path(group, *partition)
+    operations: list[Operation] = []
+    if version is None:
+        operations.append(Create(path, Assignment().encode()))
+        version = 0
+    generation = version + 1
+    value = Assignment(member=member, generation=generation).encode()
+    operations.append(Set(path, value, version))
+    if owner is not None:
+        operations.append(Delete(owner_path, owner.stat.version))
+    owning = Owner(member=member, generation=generation).encode()
+    return [*operations, Create(owner_path, owning, True)]
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    """Return a short name of several partitions, for messages."""
+    more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+    return f"{partitions[0]}{more}"
+
+
+async def _assignment_versions(
+    coordinator: Coordinator, group: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the versions of the existing assignments."""
+    stats = await gather_all(
+        coordinator.exists(Assignment.path(group, *each)) for each in partitions
+    )
+    found = zip(partitions, stats, strict=True)
+    return {partition: stat.version for partition, stat in found if stat is not None}
+
+
+async def _present(
+    coordinator: Coordinator,
+    kind: type[PartitionOfGroup],
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Node]:
+    """Return the existing nodes of one kind; set ``watch`` on each."""
+    wanted = sorted(partitions)
+    for topic, count in Counter(each.topic for each in partitions).items():
+        if count >= LISTED_FROM:
+            numbers = set(await numbered_children(coordinator, kind.parent(group, topic)))
+            wanted = [each for each in wanted if each.topic != topic or each.partition in numbers]
+
+    async def read(partition: TopicPartition) -> Node | None:
+        try:
+            return await coordinator.get(kind.path(group, *partition), watch=watch)
+        except NoNode:
+            return None
+
+    nodes = await gather_all(read(each) for each in wanted)
+    found = zip(wanted, nodes, strict=True)
+    return {partition: node for partition, node in found if node is not None}
+
+
+async def assignment_version(
+    coordinator: Coordinator, group: str, partition: TopicPartition
+) -> int:
+    """Return the version of the assignment; create it and the parents first if it is missing."""
+    topic, number = partition
+    path = Assignment.path(group, topic, number)
+    stat = await coordinator.exists(path)
+    if stat is not None:
+        return stat.version
+    await make_parents(coordinator, group, topic)
+    with contextlib.suppress(NodeExists):  # another member just created it, also with version 0
+        await coordinator.create(path, Assignment().encode())
+    return 0
+
+
+async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
+    """Create the parents of a topic's owners, offsets and assignments."""
+    for kind in (Owner, CommittedOffset, Assignment):
+        parent = kind.parent(group, topic)
+        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
+            with contextlib.suppress(NodeExists):
+                await coordinator.create(parent, parents=True)
+
+
+async def with_progress(coordinator: Coordinator, claimed: Sequence[Claim]) -> list[Claim]:
+    """Return claims of one group with their present progress in the tree, in the same order."""
+    if not claimed:
+        return []
+    group, partitions = claimed[0].group, [each.partition for each in claimed]
+
+    async def read(_: CoordinationError | None) -> Plan[list[Claim]]:
+        nodes = await _present(coordinator, CommittedOffset, group, partitions)
+        return Plan((), [_with_progress(each, nodes.get(each.partition)) for each in claimed])
+
+    return await apply_plan(coordinator, read, what=f"the progress of {_named(partitions)}")
+
+
+def _with_progress(claimed: Claim, node: Node | None) -> Claim:
+    if node is None:
+        return replace(claimed, committed=None, offset_version=None)
+    path = CommittedOffset.path(claimed.group, *claimed.partition)
+    offset = CommittedOffset.decode(path, node.data)
+    return replace(claimed, committed=offset, offset_version=node.stat.version)
+
+
+async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
+    """Return whether a partition was created after the group's first claim in its topic.
+
+    A group that starts at the latest message skips messages that are older than the group. A
+    younger partition has no such messages, so the group reads it from its start.
+    """
+    topic, number = partition
+    first = await coordinator.exists(Assignment.parent(group, topic))
+    made = await coordinator.exists(Partition.path(topic, number))
+    return first is not None and made is not None and made.czxid > first.czxid
+
+
+def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
+    """Return whether an owner node is of this member and session (members may share a session)."""
+    return (
+        owner.stat.ephemeral_owner == session_id and Owner.decode(path, owner.data).member == member
+    )
+
+
+async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
+    """Return whether this member owns the partition in the tree; for the periodic audit."""
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+    try:
+        owner = await coordinator.get(path)
+    except NoNode:
+        return False
+    assignment = await coordinator.exists(Assignment.path(claimed.group, topic, number))
+    return (
+        _is_held_by(owner, path, claimed.member, coordinator.session_id)
+        and assignment is not None
+        and assignment.version == claimed.generation
+    )
+
+
+async def report_stopped(
+    coordinator: Coordinator,
+    claimed: Claim,
+    *,
+    stopped: str = "",
+    stopped_at: int | None = None,
+    stopped_since_ms: int = 0,
+) -> None:
+    """Write into the owner node the error that stops the member here; "": it goes on.
+
+    If the node belongs to another member or session, nothing is written.
+    """
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+
+    def say(node: Node | None) -> Sequence[Operation]:
+        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return ()
+        value = replace(
+            Owner.decode(path, node.data),
+            stopped=stopped[:STOPPED_TEXT_MAX],
+            stopped_at=stopped_at,
+            stopped_since_ms=stopped_since_ms,
+        )
+        return [Set(path, value.encode(), node.stat.version)]
+
+    await update(coordinator, path, say, what=f"the owner node of {claimed.partition}")
+
+
+async def release(coordinator: Coordinator, claimed: Claim) -> None:
+    """Release a partition: delete the owner node. The caller has drained and committed before.
+
+    The assignment stays, so the generation keeps rising. Releasing twice is a no-op. An owner node
+    of another session or member is not deleted.
+    """
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+
+    def give_up(node: Node | None) -> Sequence[Operation]:
+        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return ()
+        return [Delete(path, node.stat.version)]
+
+    await update(coordinator, path, give_up, what=f"the owner node of {claimed.partition}")
+
+
+async def release_together(
+    coordinator: Coordinator, claimed: Sequence[Claim]
+) -> list[CoordinationError | None]:
+    """Release up to ``CLAIMS_PER_MULTI`` partitions as ``release`` does, with one call.
+
+    The owner nodes are deleted unread: while the generation is that of our claim, the owner node is
+    the one that the claim created.
+
+    Returns:
+        For each claim the error that ``release`` would raise, or None, in the same order.
+
+    Raises:
+        ConnectionLost, SessionExpired: Some may not be released; release them again.
+    """
+    assert len(claimed) <= CLAIMS_PER_MULTI, f"{len(claimed)} claims for one multi"
+    operations: list[Operation] = []
+    for each in claimed:
+        fence = Check(Assignment.path(each.group, *each.partition), each.generation)
+        operations += [fence, Delete(Owner.path(each.group, *each.partition))]
+    try:
+        await coordinator.multi(operations)
+    except NotConnected:
+        raise
+    except AGAIN:  # another member has one of them now, or the answer was lost
+        claims = {each.partition: each for each in claimed}
+        found = await _each_alone(list(claims), lambda each: release(coordinator, claims[each]))
+        return [found[each.partition] for each in claimed]
+    return [None] * len(claimed)
+
+
+async def fence_claims(coordinator: Coordinator, group: str, topic: str, only_if: Check) -> None:
+    """Raise the generation of every partition, so that no earlier claim can commit.
+
+    Raises:
+        NoNode: ``only_if`` does not hold; its path is that of the check.
+    """
+    for number in await numbered_children(coordinator, Assignment.parent(group, topic)):
+        path = Assignment.path(group, topic, number)
+        what = f"the assignment of {topic}-{number} in group {group!r}"
+        await apply_plan(coordinator, partial(_fenced, coordinator, path, only_if), what=what)
+
+
+async def _fenced(
+    coordinator: Coordinator, path: str, only_if: Check, _: CoordinationError | None
+) -> Plan[None]:
+    if await coordinator.exists(only_if.path) is None:
+        raise NoNode(only_if.path)
+    stat = await coordinator.exists(path)
+    if stat is None:
+        return Plan((), None)
+    value = Assignment(member="", generation=stat.version + 1)
+    return Plan([only_if, Set(path, value.encode(), stat.version)], None)

@@ -1,0 +1,253 @@
+"""A consumer group in the tree: its contract, its members, its deletion.
+
+The partitions of its members are in ``claims``, their progress is in ``commits``. Each function
+here does one step and reads after a lost reply to learn the outcome. The client's membership
+decides when to join.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vq.coordination.tree.coordinator import (
+    Coordinator,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Set,
+    Watch,
+    WatchEvent,
+)
+from vq.coordination.tree.paths import CONSUMERS
+from vq.coordination.tree.reading import children_or_none, gather_all
+from vq.coordination.tree.update import Plan, apply_plan, update
+from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.model import check_name
+
+_NAME_RECHECK_S = 1.0
+
+
+class UnknownGroup(CoordinationError):
+    """There is no consumer group of this name."""
+
+    retriable = False
+    hint = "the first consumer of a group creates it; `vq group list` shows all groups"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member of a group, as read from the tree."""
+
+    member: str
+    value: Member
+    session_id: int
+
+
+# The contract -----------------------------------------------------------------------------------
+async def ensure_group(
+    coordinator: Coordinator, group: str, contract: ConsumerGroup
+) -> ConsumerGroup:
+    """Create the group with this contract, or check that it fits the group's contract.
+
+    New topics are added, and ``by_stream`` becomes that of this contract. Returns the contract of
+    the group.
+
+    Raises:
+        InvalidArgument: The model, or the filter of a topic, differs: members that disagree would
+            skip or repeat messages. Or the model does not work yet.
+    """
+    if contract.model != "clustering":
+        raise InvalidArgument(
+            f"model = {contract.model!r} does not work yet: each message goes to one member of a "
+            "group; give every reader that needs all messages a group of its own"
+        )
+    path = ConsumerGroup.path(check_name("group", group))
+
+    async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:
+        try:
+            node = await coordinator.get(path)
+        except NoNode:
+            return Plan([Create(path, contract.encode())], contract)
+        if not node.data:  # created as a parent, after the group was deleted
+            return Plan([Set(path, contract.encode(), node.stat.version)], contract)
+        present = ConsumerGroup.decode(path, node.data)
+        merged = _merged(group, present, contract)
+        if merged == present:
+            return Plan((), present)
+        return Plan([Set(path, merged.encode(), node.stat.version)], merged)
+
+    return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
+
+
+def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> ConsumerGroup:
+    if present.model != wanted.model:
+        raise InvalidArgument(
+            f"group {group!r} has model {present.model!r}, this member wants {wanted.model!r}; "
+            "use another group name"
+        )
+    for topic, wanted_filter in wanted.topics.items():
+        if present.topics.get(topic, wanted_filter) != wanted_filter:
+            raise InvalidArgument(
+                f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
+                f"{_what(topic, wanted_filter)}; use another group name"
+            )
+    topics = {**present.topics, **wanted.topics}
+    return replace(present, topics=topics, by_stream=wanted.by_stream)
+
+
+def _what(topic: str, message_filter: str) -> str:
+    """Return which messages a filter lets through, for people."""
+    if not message_filter:
+        return f"all of topic {topic!r}"
+    return f"{message_filter!r} of topic {topic!r}"
+
+
+async def list_groups(coordinator: Coordinator) -> list[str]:
+    """Return the sorted names of all consumer groups."""
+    return await children_or_none(coordinator, CONSUMERS)
+
+
+async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | None:
+    """Return the group's contract; None if there is no such group, or it has no contract yet."""
+    path = ConsumerGroup.path(check_name("group", group))
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return None
+    return ConsumerGroup.decode(path, node.data) if node.data else None
+
+
+# Members ----------------------------------------------------------------------------------------
+async def join_group(coordinator: Coordinator, group: str, member: str, value: Member) -> None:
+    """Create this member's node; ``value.nonce`` must be unique to this process.
+
+    Joining again with the same nonce in the same session changes only the value (new topics).
+
+    Raises:
+        NodeExists: Another live member has this name.
+    """
+    path = Member.path(check_name("group", group), check_name("member", member))
+
+    create = Create(path, value.encode(), ephemeral=True)
+
+    def join(node: Node | None) -> Sequence[Operation]:
+        if node is None:
+            return [create]
+        found = Member.decode(path, node.data)
+        if found.nonce != value.nonce:
+            raise NodeExists(path, f"member {member!r} of group {group!r} is there already")
+        if node.stat.ephemeral_owner != coordinator.session_id:
+            return [Delete(path, node.stat.version), create]  # left by our own ended session
+        return () if found == value else [Set(path, value.encode(), node.stat.version)]
+
+    await update(coordinator, path, join, what=f"member {member!r} of group {group!r}")
+
+
+async def name_came_free(
+    coordinator: Coordinator, group: str, member: str, timeout_s: float
+) -> bool:
+    """Wait until no member has this name, since it left or its session ended.
+
+    Return False if one still has it after ``timeout_s``, or if it is of this session.
+    """
+    path = Member.path(group, member)
+    changed = asyncio.Event()
+
+    def hint(_: WatchEvent) -> None:
+        changed.set()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                changed.clear()
+                stat = await coordinator.exists(path, watch=hint)
+                if stat is None:
+                    return True
+                if stat.ephemeral_owner == coordinator.session_id:
+                    return False
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_NAME_RECHECK_S):  # a watch is a hint
+                        await changed.wait()
+    except TimeoutError:
+        return False
+
+
+async def leave_group(coordinator: Coordinator, group: str, member: str, nonce: str) -> None:
+    """Delete the member node that was made with ``nonce``; one of a later consumer stays."""
+    path = Member.path(group, member)
+
+    def leave(node: Node | None) -> Sequence[Operation]:
+        if node is None or Member.decode(path, node.data).nonce != nonce:
+            return ()
+        return [Delete(path, node.stat.version)]
+
+    await update(coordinator, path, leave, what=f"member {member!r} of group {group!r}")
+
+
+async def members(
+    coordinator: Coordinator, group: str, *, watch: Watch | None = None
+) -> dict[str, MemberView]:
+    """Return the members, sorted by name; ``watch`` fires when one joins or leaves."""
+    names = await children_or_none(coordinator, Member.parent(group), watch=watch)
+    found = await gather_all(_read_member(coordinator, group, name, watch) for name in names)
+    return {each.member: each for each in found if each is not None}
+
+
+async def _read_member(
+    coordinator: Coordinator, group: str, member: str, watch: Watch | None
+) -> MemberView | None:
+    path = Member.path(group, member)
+    try:
+        return decode_member(path, await coordinator.get(path, watch=watch))
+    except NoNode:
+        return None
+
+
+def decode_member(path: str, node: Node) -> MemberView:
+    """Return the member that a node describes."""
+    name = path.rpartition("/")[2]
+    return MemberView(name, Member.decode(path, node.data), node.stat.ephemeral_owner)
+
+
+async def delete_group(coordinator: Coordinator, group: str) -> None:
+    """Delete a group without members, with all its progress. May be repeated.
+
+    Raises:
+        InvalidState: It has members; nothing was deleted. Or one came meanwhile; the group is
+            there, without the progress that it had.
+    """
+    path, parent = ConsumerGroup.path(check_name("group", group)), Member.parent(group)
+    try:
+        with contextlib.suppress(NoNode):
+            await coordinator.delete(parent)  # one that joins from here on keeps the group
+    except NotEmpty:
+        present = await children_or_none(coordinator, parent)
+        raise InvalidState(
+            f"group {group!r} has members, {len(present)} in all: {', '.join(present[:5])}; "
+            "stop them first"
+        ) from None
+    for name in await children_or_none(coordinator, path):
+        if f"{path}/{name}" != parent:
+            await delete_below(coordinator, f"{path}/{name}")
+    try:
+        with contextlib.suppress(NoNode):
+            await coordinator.delete(path)
+    except NotEmpty:
+        raise InvalidState(
+            f"a member of group {group!r} came meanwhile; the group is there, its progress was "
+            "deleted"
+        ) from None
+
+
+async def delete_below(coordinator: Coordinator, path: str) -> None:
+    """Delete a node and all below it."""
+    for name in await children_or_none(coordinator, path):
+        await delete_below(coordinator, f"{path}/{name}")
+    with contextlib.suppress(NoNode):
+        await coordinator.delete(path)

@@ -1,0 +1,364 @@
+"""Routes: the placement of partitions and the masters, cached, renewed by watches and a slow timer.
+
+``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the tracked topics. Watches only
+mark topics and groups as dirty; one task reads them again. While ZooKeeper is away the last
+snapshot stays in use. It may be outdated: after an error with ``refresh_routes``, call ``refresh``.
+"""
+
+import asyncio
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from vq.backoff import Backoff
+from vq.coordination.tree.coordinator import Coordinator, NoNode, SessionState, WatchEvent
+from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.reading import TopicView, gather_all, read_topic
+from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.errors import InvalidState, UnknownPartition, UnknownTopic
+from vq.log_lines import get_logger
+from vq.model import Address, PartitionPlacement, TopicPartition
+
+logger = get_logger(__name__)
+
+AUDIT_INTERVAL_S: Final = 30.0
+_BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNode:
+    """A node that is in sync with the master of its group."""
+
+    node: str
+    address: Address
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The node that leads a group: its address, its epoch and its incarnation.
+
+    ``copies`` are the other nodes in sync, once somebody called ``RouteWatcher.read_copies``.
+    """
+
+    address: Address
+    epoch: int
+    node: str = ""
+    incarnation: int = 0
+    rack: str = ""
+    copies: tuple[CopyNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A snapshot: the tracked topics and the masters of all groups that hold their partitions.
+
+    ``version`` rises with every change of the snapshot.
+    """
+
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    masters: Mapping[str, Master] = field(default_factory=dict)
+    version: int = 0
+
+    def topic(self, name: str) -> TopicView:
+        """Return a topic's id, settings and partitions.
+
+        Raises:
+            UnknownTopic: It does not exist, or is not tracked.
+        """
+        view = self.topics.get(name)
+        if view is None:
+            raise UnknownTopic(
+                f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`"
+            )
+        return view
+
+    def partitions(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Return the placement of all partitions, in order.
+
+        Raises:
+            UnknownTopic: As for ``topic``.
+        """
+        return self.topic(topic).partitions
+
+    def placement(self, partition: TopicPartition) -> PartitionPlacement:
+        """Return the placement of one partition.
+
+        Raises:
+            UnknownTopic: As for ``topic``.
+            UnknownPartition: The topic has fewer partitions.
+        """
+        placements = self.topic(partition.topic).partitions
+        if not 0 <= partition.partition < len(placements):
+            raise UnknownPartition(
+                f"topic {partition.topic!r} has partitions 0 to {len(placements) - 1}, "
+                f"not {partition.partition}"
+            )
+        return placements[partition.partition]
+
+    def master(self, group: str) -> tuple[Address, int] | None:
+        """Return the address and epoch of the group's master; None while it has none."""
+        found = self.masters.get(group)
+        return (found.address, found.epoch) if found is not None else None
+
+
+class RouteWatcher:
+    """Renews ``snapshot`` for the tracked topics.
+
+    Args:
+        coordinator: A started coordinator.
+        audit_s: Everything is read again this often, because a watch may be lost.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, audit_s: float = AUDIT_INTERVAL_S) -> None:
+        self._coordinator = coordinator
+        self._snapshot = Routes()
+        self._tracked: set[str] = set()
+        self._dirty_topics: set[str] = set()
+        self._dirty_groups: set[str] = set()
+        self._dirty_whole = False  # everything is dirty: sync with ZooKeeper's leader first
+        self._with_copies = False
+        self._keeper = Keeper(
+            coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
+        )
+        self._callbacks: list[Callable[[Routes], None]] = []
+        self._remove_listener: Callable[[], None] | None = None
+        self._closed = False
+        # One read of a topic or group at a time: otherwise an older answer could replace a newer.
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    @property
+    def snapshot(self) -> Routes:
+        """The present snapshot."""
+        return self._snapshot
+
+    def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
+        """Call ``callback`` on the loop with each new snapshot; return a function to remove it."""
+        self._callbacks.append(callback)
+
+        def remove() -> None:
+            with contextlib.suppress(ValueError):
+                self._callbacks.remove(callback)
+
+        return remove
+
+    async def track(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Track a topic from now on; return its partitions.
+
+        A topic that does not exist is tracked, too: it appears in the snapshot once it is created.
+
+        Raises:
+            UnknownTopic: It does not exist now.
+        """
+        self._start()
+        known = topic in self._tracked and topic in self._snapshot.topics
+        self._tracked.add(topic)
+        if not known:
+            await self._read_topic(topic)
+        return self._snapshot.partitions(topic)
+
+    async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Sync with ZooKeeper's leader, then read a topic and the masters of its groups again.
+
+        Raises:
+            UnknownTopic: It does not exist.
+        """
+        self._start()
+        self._tracked.add(topic)
+        await self._coordinator.sync()
+        await self._read_topic(topic, groups_too=True)
+        return self._snapshot.partitions(topic)
+
+    def read_copies(self) -> None:
+        """Read which nodes are in sync with each master, too, from now on.
+
+        That costs one more read for each of them. The state of the group tells when they change.
+        """
+        if not self._with_copies:
+            self._with_copies = True
+            self._dirty_groups |= self._groups()
+            if self._keeper.started:
+                self._keeper.wake()
+
+    def hint(self, group: str, master: Master) -> None:
+        """Use a master that a broker of its group named, until ZooKeeper says as much.
+
+        ``master.incarnation`` is 0: it is not known. An answer of ZooKeeper that has an older epoch
+        is taken only after a sync with its leader.
+        """
+        known = self._snapshot.masters.get(group)
+        if known is not None and known.epoch < master.epoch:
+            self._publish(self._snapshot.topics, {**self._snapshot.masters, group: master})
+
+    async def close(self) -> None:
+        """Stop tracking. The last snapshot stays readable."""
+        self._closed = True
+        if self._remove_listener is not None:
+            self._remove_listener()
+        await self._keeper.stop()
+
+    # Tracking -----------------------------------------------------------------------------------
+    def _start(self) -> None:
+        if self._closed:
+            raise InvalidState("the route watcher is closed")
+        if not self._keeper.started:
+            self._remove_listener = self._coordinator.add_listener(self._on_session)
+            self._keeper.start()
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._mark_all()
+            self._keeper.wake()
+
+    def _mark_all(self) -> None:
+        self._dirty_topics |= self._tracked
+        self._dirty_groups |= set(self._groups())
+        self._dirty_whole = True
+
+    def _on_topic(self, name: str, _: WatchEvent) -> None:
+        if name in self._tracked:
+            self._dirty_topics.add(name)
+            self._keeper.wake()
+
+    def _on_group(self, group: str, _: WatchEvent) -> None:
+        self._dirty_groups.add(group)
+        self._keeper.wake()
+
+    async def _look(self, everything: bool) -> None:
+        """Read dirty topics and groups again; see ``Keeper``."""
+        if everything:
+            self._mark_all()
+        if self._dirty_whole:
+            self._dirty_whole = False
+            await self._coordinator.sync()
+        topics, self._dirty_topics = sorted(self._dirty_topics), set()
+        groups, self._dirty_groups = sorted(self._dirty_groups), set()
+        for topic in topics:
+            with contextlib.suppress(UnknownTopic):
+                await self._read_topic(topic)
+        wanted = self._groups()
+        await gather_all(self._read_group(group) for group in groups if group in wanted)
+
+    # Reading ------------------------------------------------------------------------------------
+    async def _read_topic(self, name: str, *, groups_too: bool = False) -> None:
+        """Read one topic and the masters of its new groups; with ``groups_too``, of all of them."""
+        watch = _Hint(self._on_topic, name)
+        async with self._lock(f"topic:{name}"):
+            known = self._snapshot.topics.get(name)
+            try:
+                view = await read_topic(self._coordinator, name, watch=watch, known=known)
+            except UnknownTopic:
+                self._publish_topic(name, None)
+                raise
+            if view is not known:
+                self._publish_topic(name, view)
+            elif not groups_too:
+                return
+        groups = {span.group for placement in view.partitions for span in placement.spans}
+        led = set() if groups_too else set(self._snapshot.masters)
+        await gather_all(
+            self._read_group(group, synced=groups_too) for group in sorted(groups - led)
+        )
+
+    async def _read_group(self, group: str, *, synced: bool = False) -> None:
+        async with self._lock(f"group:{group}"):
+            master = await self._read_master(group)
+            masters = dict(self._snapshot.masters)
+            known = masters.get(group)
+            is_hint = known is not None and not known.incarnation
+            if master and known and is_hint and not synced and master.epoch < known.epoch:
+                return  # of a server that lags behind
+            if master is None:
+                masters.pop(group, None)
+            else:
+                masters[group] = master
+            self._publish(self._snapshot.topics, masters)
+
+    async def _read_master(self, group: str) -> Master | None:
+        watch = _Hint(self._on_group, group)
+        path = GroupState.path(group)
+        try:
+            state = GroupState.decode(path, (await self._coordinator.get(path, watch=watch)).data)
+        except NoNode:
+            await self._coordinator.exists(path, watch=watch)
+            return None
+        node_path = BrokerNode.path(group, state.master)
+        try:
+            node = await self._coordinator.get(node_path, watch=watch)
+        except NoNode:
+            return None  # the next claim of a master changes ``state``, and the watch fires
+        if node.stat.czxid != state.incarnations.get(state.master):
+            return None  # registered again, not yet master; the watch on ``state`` fires later
+        value = BrokerNode.decode(node_path, node.data)
+        copies = await self._read_copies(group, state) if self._with_copies else ()
+        return Master(
+            Address(value.host, value.port),
+            state.epoch,
+            state.master,
+            node.stat.czxid,
+            value.rack,
+            copies,
+        )
+
+    async def _read_copies(self, group: str, state: GroupState) -> tuple[CopyNode, ...]:
+        """Read the nodes in sync that are registered as the record says."""
+        copies = []
+        for name in state.insync:
+            path = BrokerNode.path(group, name)
+            if name == state.master:
+                continue
+            with contextlib.suppress(NoNode):
+                found = await self._coordinator.get(path)
+                if found.stat.czxid == state.incarnations.get(name):
+                    value = BrokerNode.decode(path, found.data)
+                    copies.append(CopyNode(name, Address(value.host, value.port), value.rack))
+        return tuple(copies)
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    def _groups(self) -> set[str]:
+        return {
+            span.group
+            for view in self._snapshot.topics.values()
+            for placement in view.partitions
+            for span in placement.spans
+        }
+
+    def _publish_topic(self, name: str, view: TopicView | None) -> None:
+        topics = dict(self._snapshot.topics)
+        if view is None:
+            topics.pop(name, None)
+        elif name in self._tracked:
+            topics[name] = view
+        self._publish(topics, self._snapshot.masters)
+
+    def _publish(self, topics: Mapping[str, TopicView], masters: Mapping[str, Master]) -> None:
+        before = self._snapshot
+        if topics == before.topics and masters == before.masters:
+            return
+        self._snapshot = Routes(
+            MappingProxyType(dict(topics)), MappingProxyType(dict(masters)), before.version + 1
+        )
+        for callback in list(self._callbacks):
+            try:
+                callback(self._snapshot)
+            except Exception:
+                logger.exception("routes callback failed")
+
+
+class _Hint(functools.partial[None]):
+    """A watch for one name; equal for the same method and name, which watches need."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hint) and (self.func, self.args) == (other.func, other.args)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args))

@@ -1,0 +1,5 @@
+"""The tree in ZooKeeper as such: the port to it, its clients, paths, and the values of its nodes.
+
+In here: reading many nodes, changing one by compare-and-set, removing all below one, keeping one
+true. Not in here: what a change means for topics, brokers, groups or leases.
+"""

@@ -1,0 +1,407 @@
+"""Reads of the tree that topics, routes, groups and the registry share.
+
+A topic is read as a whole once. After that, only the changes are read: its node, the list of
+recently changed partitions, and these partitions. A view never mixes two topics of the same name,
+and every partition in it is at least as new as the list.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from vq.coordination.tree.coordinator import (
+    READS_PER_CALL_MAX,
+    Coordinator,
+    Node,
+    NoNode,
+    NotAllowed,
+    Read,
+    Stat,
+    Watch,
+    join,
+)
+from vq.coordination.tree.paths import TOPICS
+from vq.coordination.tree.values.partitions import Partition, PlacementChanges
+from vq.coordination.tree.values.topics import IN_GRACE, READY, Topic
+from vq.errors import CoordinationError, UnknownTopic
+from vq.model import PartitionPlacement, TopicDeletion, TopicOrigin, TopicSettings
+
+T = TypeVar("T")
+
+#: Reads of a topic that a change made invalid, before an error is raised.
+SNAPSHOT_TRIES_MAX: Final = 20
+#: Concurrent calls of one reader. A reader of many topics reads many partitions of each, so at most
+#: the square of this waits for the coordinator.
+AT_ONCE_MAX: Final = 64
+#: Concurrent calls of a reader of many nodes, each with ``READS_PER_CALL_MAX`` of them.
+BULK_CALLS_MAX: Final = 4
+#: Phases in which a topic has all its partitions.
+_WHOLE: Final = frozenset({READY, IN_GRACE})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic with all its partitions, at ``version`` of its node.
+
+    ``partition_versions`` are the versions of the partitions' nodes, for compare-and-set.
+    ``created`` is the czxid of the topic's node; another topic of the same name has another one.
+    Every partition is at least as new as version ``changes`` of the list of changes
+    (``PlacementChanges``).
+    """
+
+    name: str
+    id: str
+    settings: TopicSettings
+    version: int
+    partitions: tuple[PartitionPlacement, ...]
+    partition_versions: tuple[int, ...]
+    phase: str = READY
+    created: int = 0
+    changes: int = 0
+    origin: TopicOrigin | None = None
+    deletion: TopicDeletion | None = None
+
+    def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
+        """Return the view with new placements of some partitions; unknown numbers are appended.
+
+        For vq only.
+        """
+        placements, versions = list(self.partitions), list(self.partition_versions)
+        for number in sorted(found):
+            placement, version = found[number]
+            if number < len(placements):
+                placements[number], versions[number] = placement, version
+            else:
+                placements.append(placement)
+                versions.append(version)
+        return replace(self, partitions=tuple(placements), partition_versions=tuple(versions))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """One topic with the number of its partitions that are open on each group.
+
+    The sum of ``open`` is the number of partitions; "" counts those that are open on no group. For
+    a topic that is being created or deleted, ``open`` is empty.
+    """
+
+    name: str
+    id: str
+    settings: TopicSettings
+    phase: str
+    open: Mapping[str, int]
+    origin: TopicOrigin | None = None
+    deletion: TopicDeletion | None = None
+
+
+#: A placement, and the version of the node it was read from.
+PlacedVersion = tuple[PartitionPlacement, int]
+
+
+async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Run calls, ``AT_ONCE_MAX`` at a time; return the results, or raise the first error.
+
+    After an error, the other calls of the same step end before it is raised, and no further calls
+    begin. Pass a generator: a call that is made early waits in the coordinator and may time out.
+    """
+    results: list[T] = []
+    rest = iter(calls)
+    while step := list(itertools.islice(rest, AT_ONCE_MAX)):
+        for outcome in await asyncio.gather(*step, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            results.append(outcome)
+    return results
+
+
+async def read_latest(coordinator: Coordinator, path: str) -> Node:
+    """Read a node as it is now, in one round trip: a server that lags behind catches up first.
+
+    Both calls are under way at once; a server answers those of a session one after the other.
+
+    Raises:
+        NoNode: There is none.
+        CoordinationError: ZooKeeper cannot be asked.
+    """
+    synced, found = await asyncio.gather(
+        coordinator.sync(path), coordinator.get(path), return_exceptions=True
+    )
+    if isinstance(synced, BaseException):
+        raise synced
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+async def read_together(
+    coordinator: Coordinator,
+    paths: Sequence[str],
+    *,
+    watched: Sequence[str] = (),
+    watch: Watch | None = None,
+) -> list[Node | None]:
+    """Read some nodes in one round trip, in this order; None for a missing one.
+
+    With ``watch``, it is set on those ``watched``, also on missing ones, before anything is read.
+
+    Raises:
+        NotAllowed: One of them may not be read.
+        CoordinationError: ZooKeeper cannot be asked.
+    """
+    found: list[Read] = []
+
+    async def read() -> None:
+        found.extend(await coordinator.get_many(paths))
+
+    async def set_watch(path: str) -> None:
+        await coordinator.exists(path, watch=watch)
+
+    # All are under way at once; a server answers the calls of a session one after the other.
+    await gather_all([*(set_watch(each) for each in watched), read()])
+    nodes: list[Node | None] = []
+    for each in found:
+        if isinstance(each, NotAllowed):
+            raise each
+        nodes.append(each)
+    return nodes
+
+
+async def read_nodes(coordinator: Coordinator, paths: Sequence[str]) -> list[Read]:
+    """Read any number of nodes, ``BULK_CALLS_MAX`` requests at a time; see ``get_many``."""
+    found: list[Read] = []
+    size = READS_PER_CALL_MAX
+    for first in range(0, len(paths), size * BULK_CALLS_MAX):
+        step = paths[first : first + size * BULK_CALLS_MAX]
+        calls = (coordinator.get_many(step[i : i + size]) for i in range(0, len(step), size))
+        for nodes in await gather_all(calls):
+            found += nodes
+    return found
+
+
+async def children_or_none(
+    coordinator: Coordinator, path: str, *, watch: Watch | None = None
+) -> list[str]:
+    """Return the names of the children; none if the node is missing.
+
+    The watch is set in both cases: on the children, or on the node's creation.
+    """
+    while True:
+        try:
+            return await coordinator.children(path, watch=watch)
+        except NoNode:
+            if watch is None or await coordinator.exists(path, watch=watch) is None:
+                return []
+
+
+async def numbered_children(
+    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
+) -> list[int]:
+    """Return the children whose names are numbers, in order; none if ``parent`` is missing."""
+    names = await children_or_none(coordinator, parent, watch=watch)
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+async def read_numbered(
+    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
+) -> dict[int, bytes]:
+    """Return the values of the numbered children, in order, without those deleted meanwhile.
+
+    ``watch`` fires when a child is added or removed.
+    """
+
+    async def read(number: int) -> bytes | None:
+        try:
+            return (await coordinator.get(join(parent, str(number)))).data
+        except NoNode:
+            return None
+
+    numbers = await numbered_children(coordinator, parent, watch=watch)
+    values = await gather_all(read(number) for number in numbers)
+    return {number: data for number, data in zip(numbers, values, strict=True) if data is not None}
+
+
+async def read_topic(
+    coordinator: Coordinator,
+    name: str,
+    *,
+    watch: Watch | None = None,
+    any_phase: bool = False,
+    known: TopicView | None = None,
+) -> TopicView:
+    """Read a topic and all its partitions; with ``known``, only what changed since that read.
+
+    Watches are set on the topic's node, also when the topic does not exist, and on the list of
+    changed partitions. If nothing changed, ``known`` itself is returned.
+
+    Raises:
+        UnknownTopic: It does not exist, or (without ``any_phase``) is being created or deleted.
+    """
+    path = Topic.path(name)
+    for _ in range(SNAPSHOT_TRIES_MAX):
+        try:
+            node = await coordinator.get(path, watch=watch)
+        except NoNode:
+            if watch is not None and await coordinator.exists(path, watch=watch) is not None:
+                continue
+            raise UnknownTopic(
+                f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`"
+            ) from None
+        topic = Topic.decode(path, node.data)
+        if topic.phase == IN_GRACE and not any_phase:
+            raise in_grace(name)
+        if topic.phase != READY and not any_phase:
+            raise UnknownTopic(
+                f"topic {name!r} is not ready: it is {topic.phase}",
+                hint=f"try again; if it stays so, finish with `vq topic delete {name}`",
+            )
+        changes = await _read_changes(coordinator, name, watch)
+        base = TopicView(
+            name=name,
+            id=topic.id,
+            settings=topic.settings,
+            version=node.stat.version,
+            partitions=(),
+            partition_versions=(),
+            phase=topic.phase,
+            created=node.stat.czxid,
+            changes=changes.version,
+            origin=topic.origin,
+            deletion=topic.deletion,
+        )
+        numbers = _changed(known, base, changes)
+        if known is not None and numbers is not None:
+            if not numbers and (known.version, known.changes) == (base.version, base.changes):
+                return known
+            base = replace(
+                base, partitions=known.partitions, partition_versions=known.partition_versions
+            )
+        if numbers is None:
+            numbers = await _all_partitions(coordinator, topic, name)
+        found = await _read_partitions(coordinator, name, numbers)
+        if numbers and not await _still(coordinator, path, node.stat):
+            continue  # the partitions may be those of another topic with this name
+        if known is not None and len(found) < len(numbers):
+            known = None  # a partition is missing: read everything to find out which
+            continue
+        view = base.with_partitions(found)
+        _check_complete(view)
+        return view
+    raise CoordinationError(
+        f"topic {name!r} changed {SNAPSHOT_TRIES_MAX} times while it was read; try again"
+    )
+
+
+def in_grace(name: str) -> UnknownTopic:
+    """Return the error for a topic that was deleted and can be brought back."""
+    return UnknownTopic(
+        f"topic {name!r} was deleted",
+        hint=f"`vq topic undelete {name}` brings it back; see `vq topic list --deleted`",
+    )
+
+
+async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | None:
+    """Read a topic and its number of open partitions per group; None if it does not exist.
+
+    This takes two reads, whatever the number of partitions. If the topic was created or changed
+    without the counts (by an older vq, or by hand), its partitions are read.
+    """
+    path, list_path = Topic.path(name), PlacementChanges.path(name)
+    try:
+        node, listed = await gather_all([coordinator.get(path), coordinator.get(list_path)])
+        topic = Topic.decode(path, node.data)
+        if topic.phase != READY:
+            return TopicSummary(
+                name, topic.id, topic.settings, topic.phase, {}, topic.origin, topic.deletion
+            )
+        changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
+        # One ``multi`` created both; otherwise one of them is of another topic with this name.
+        counts = changes.open if listed.stat.czxid == node.stat.czxid else None
+        if counts is not None and sum(counts.values()) == topic.settings.partitions:
+            return TopicSummary(name, topic.id, topic.settings, topic.phase, counts, topic.origin)
+    except NoNode:
+        pass
+    try:
+        view = await read_topic(coordinator, name, any_phase=True)
+    except UnknownTopic:
+        return None
+    counts = Counter(each.writer_group or "" for each in view.partitions)
+    return TopicSummary(
+        name, view.id, view.settings, view.phase, counts, view.origin, view.deletion
+    )
+
+
+async def _read_changes(
+    coordinator: Coordinator, name: str, watch: Watch | None
+) -> PlacementChanges:
+    path = PlacementChanges.path(name)
+    try:
+        node = await coordinator.get(path, watch=watch)
+    except NoNode:  # a topic that is being created or deleted, or a damaged tree
+        return PlacementChanges(version=-1)
+    return PlacementChanges.of_node(path, node.data, node.stat.version)
+
+
+def _changed(
+    known: TopicView | None, now: TopicView, changes: PlacementChanges
+) -> Sequence[int] | None:
+    """Return the partitions to read to make ``known`` as new as ``now``; None: all."""
+    if known is None or known.created != now.created or {known.phase, now.phase} != {READY}:
+        return None
+    changed, count = changes.since(known.changes), len(known.partitions)
+    if changed is None or now.settings.partitions < count:
+        return None
+    return sorted({*changed, *range(count, now.settings.partitions)})
+
+
+async def _all_partitions(coordinator: Coordinator, topic: Topic, name: str) -> Sequence[int]:
+    if topic.phase in _WHOLE:
+        return range(topic.settings.partitions)
+    return await numbered_children(coordinator, Partition.parent(name))
+
+
+async def _read_partitions(
+    coordinator: Coordinator, name: str, numbers: Sequence[int]
+) -> dict[int, PlacedVersion]:
+    nodes = await gather_all(_read_partition(coordinator, name, n) for n in numbers)
+    return {n: node for n, node in zip(numbers, nodes, strict=True) if node is not None}
+
+
+async def _still(coordinator: Coordinator, path: str, known: Stat) -> bool:
+    """Return whether a node is still the same one, with the same version, as ``known``."""
+    stat = await coordinator.exists(path)
+    return stat is not None and (stat.czxid, stat.version) == (known.czxid, known.version)
+
+
+async def count_partitions(coordinator: Coordinator) -> Counter[str]:
+    """Count the open partitions of each broker group, over all topics."""
+    counts: Counter[str] = Counter()
+    for topic in await children_or_none(coordinator, TOPICS):
+        numbers = await numbered_children(coordinator, Partition.parent(topic))
+        for found in await gather_all(_read_partition(coordinator, topic, n) for n in numbers):
+            if found is not None and found[0].writer_group is not None:
+                counts[found[0].writer_group] += 1
+    return counts
+
+
+async def _read_partition(
+    coordinator: Coordinator, topic: str, number: int
+) -> PlacedVersion | None:
+    path = Partition.path(topic, number)
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return None
+    value = Partition.decode(path, node.data)
+    return PartitionPlacement(topic, number, value.spans, value.state), node.stat.version
+
+
+def _check_complete(view: TopicView) -> None:
+    wanted, found = view.settings.partitions, [each.partition for each in view.partitions]
+    if view.phase in _WHOLE and found != list(range(wanted)):
+        raise CoordinationError(
+            f"topic {view.name!r} should have partitions 0 to {wanted - 1}, "
+            f"but ZooKeeper has {len(found)} of them; restore the missing znodes"
+        )

@@ -1,0 +1,168 @@
+"""Values below ``consumers``: a group, its members, and what it has for each partition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from vq.coordination.tree.coordinator import join
+from vq.coordination.tree.paths import CONSUMERS
+from vq.coordination.tree.values.value import Value
+from vq.errors import InvalidArgument
+from vq.limits import EPOCH_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup(Value):
+    """``consumers/<group>``: the contract of all members; the first member creates it.
+
+    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
+    ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
+    committed offset. ``topics`` maps each topic to its filter, "" for none. ``by_stream``: a stream
+    that is no member writes the group's progress; left out when members do. The next member, or the
+    next commit of a stream, sets it anew.
+    """
+
+    _what = "consumer group"
+    model: str = "clustering"
+    start: str = "earliest"
+    topics: Mapping[str, str] = field(default_factory=dict)
+    by_stream: bool = False
+
+    def __post_init__(self) -> None:
+        if self.model not in {"clustering", "broadcasting"}:
+            raise InvalidArgument(
+                f"model {self.model!r} is neither 'clustering' nor 'broadcasting'"
+            )
+        if self.start not in {"earliest", "latest"}:
+            raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+
+    def _to_json(self) -> dict[str, Any]:
+        values = {"model": self.model, "start": self.start, "topics": self.topics}
+        return {**values, "by_stream": True} if self.by_stream else values
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the group's path."""
+        return join(CONSUMERS, group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Value):
+    """``consumers/<group>/members/<member>``: a consumer process."""
+
+    _what = "group member"
+    host: str = ""
+    pid: int = 0
+    topics: tuple[str, ...] = ()
+    since_ms: int = 0
+    nonce: str = ""
+
+    @staticmethod
+    def parent(group: str) -> str:
+        """Return the path that holds the group's members."""
+        return join(CONSUMERS, group, "members")
+
+    @classmethod
+    def path(cls, group: str, member: str) -> str:
+        """Return the member's path."""
+        return join(cls.parent(group), member)
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        values = cls._plain_fields(document)
+        return cls(**{**values, "topics": tuple(values.get("topics", ()))})
+
+
+class PartitionOfGroup(Value):
+    """Base of the values that a consumer group has for each partition."""
+
+    _folder: ClassVar[str]
+
+    @classmethod
+    def parent(cls, group: str, topic: str) -> str:
+        """Return the path that holds one node for each partition of the topic."""
+        return join(CONSUMERS, group, cls._folder, topic)
+
+    @classmethod
+    def path(cls, group: str, topic: str, partition: int) -> str:
+        """Return the partition's path."""
+        return join(cls.parent(group, topic), str(partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(PartitionOfGroup):
+    """``consumers/<group>/assignment/<topic>/<n>``: the last claim. Persistent: it is the fence.
+
+    ``generation`` is the version of the znode with this value. ``member`` is "" before the first
+    claim and after a reset.
+    """
+
+    _what = "assignment"
+    _folder = "assignment"
+    member: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(PartitionOfGroup):
+    """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now.
+
+    ``stopped`` is the error that stops the member, ``stopped_at`` the offset and
+    ``stopped_since_ms`` the time. All three are left out while the member goes on.
+    """
+
+    _what = "owner"
+    _folder = "owners"
+    member: str
+    generation: int = 0
+    stopped: str = ""
+    stopped_at: int | None = None
+    stopped_since_ms: int = 0
+
+    def _to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"member": self.member, "generation": self.generation}
+        if self.stopped:
+            values["stopped"] = self.stopped
+            values["stopped_at"] = self.stopped_at
+            values["stopped_since_ms"] = self.stopped_since_ms
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset(PartitionOfGroup):
+    """``consumers/<group>/offsets/<topic>/<n>``: all messages before ``offset`` are handled.
+
+    ``message_id`` is the id of the last handled message; None, and left out, if there is none or it
+    is not known. ``epoch`` is that of the batch before the offset; 0, and left out, if it is not
+    known. They and ``topic_id`` identify the place, because another topic or another log may have
+    the same offset. ``stopped`` says why the group does not go on from here. An empty ``topic_id``
+    or ``stopped`` is left out.
+    """
+
+    _what = "offset"
+    _folder = "offsets"
+    offset: int
+    message_id: int | None = None
+    time_ms: int = 0
+    member: str = ""
+    topic_id: str = ""
+    stopped: str = ""
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epoch <= EPOCH_MAX:
+            raise ValueError(f"epoch = {self.epoch} is outside [0, {EPOCH_MAX}]")
+
+    def _to_json(self) -> dict[str, Any]:
+        epoch = self.epoch or None
+        values = {"offset": self.offset, "message_id": self.message_id, "epoch": epoch}
+        known = {name: value for name, value in values.items() if value is not None}
+        texts = {"topic_id": self.topic_id, "stopped": self.stopped}
+        present = {name: text for name, text in texts.items() if text}
+        return {**known, "time_ms": self.time_ms, "member": self.member, **present}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        values = cls._plain_fields(document)
+        # No message has the id 0; an earlier vq wrote it for an unknown one.
+        return cls(**{**values, "message_id": values.get("message_id") or None})

@@ -1,0 +1,791 @@
+/* The loops of clients and brokers that run once per message, compiled.
+ *
+ * vq/store/records/codec.py has the same functions in Python: they are the reference and what runs where
+ * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
+ * here. _records.h shows the layout of a record.
+ *
+ * The checksum of a message is the first four bytes of the MD5 (RFC 1321) of everything behind it, id
+ * and flag included; that of a control record covers what is behind the header. MD5 of one message is a chain in which every step waits for the one before it; sixteen messages side by
+ * side in vector registers take little more time than two.
+ *
+ * The interpreter's lock is held throughout: a call takes well under a millisecond, and getting the
+ * lock back from a busy thread would take longer.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "_records.h"
+
+enum { MESSAGE_FIELDS = 10 };
+/* Of a batch's control record: version and size of its payload, and where its append time is. */
+enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
+enum { KEY_BYTES_SHORT = 127 };
+
+/* MD5 ------------------------------------------------------------------------------------------ */
+
+enum { LANES = 16, LANES_WORTH_IT = 4, BLOCK = 64 };
+
+typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
+
+/* Wider registers where the processor has them, found out when the module is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_THIS_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_THIS_PROCESSOR
+#endif
+
+#define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
+#define F(x, y, z) ((z) ^ ((x) & ((y) ^ (z))))
+#define G(x, y, z) ((y) ^ ((z) & ((x) ^ (y))))
+#define H(x, y, z) ((x) ^ (y) ^ (z))
+#define I(x, y, z) ((y) ^ ((x) | ~(z)))
+#define STEP(f, a, b, c, d, word, shift, sine)                                                         \
+    a += f(b, c, d) + (word) + UINT32_C(sine);                                                         \
+    a = ROTATE(a, shift) + b
+#define FOUR(f, i, j, k, l, s1, s2, s3, s4, t1, t2, t3, t4)                                            \
+    STEP(f, a, b, c, d, x[i], s1, t1);                                                                 \
+    STEP(f, d, a, b, c, x[j], s2, t2);                                                                 \
+    STEP(f, c, d, a, b, x[k], s3, t3);                                                                 \
+    STEP(f, b, c, d, a, x[l], s4, t4)
+
+/* The 64 steps of RFC 1321, section 3.4, for one message or for several in lanes. */
+#define COMPRESS(name, word_t)                                                                         \
+    static inline __attribute__((always_inline)) void name(word_t state[4], const word_t x[16])                                       \
+    {                                                                                                  \
+        word_t a = state[0], b = state[1], c = state[2], d = state[3];                                 \
+        FOUR(F, 0, 1, 2, 3, 7, 12, 17, 22, 0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee);            \
+        FOUR(F, 4, 5, 6, 7, 7, 12, 17, 22, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501);            \
+        FOUR(F, 8, 9, 10, 11, 7, 12, 17, 22, 0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be);          \
+        FOUR(F, 12, 13, 14, 15, 7, 12, 17, 22, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821);        \
+        FOUR(G, 1, 6, 11, 0, 5, 9, 14, 20, 0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa);            \
+        FOUR(G, 5, 10, 15, 4, 5, 9, 14, 20, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8);           \
+        FOUR(G, 9, 14, 3, 8, 5, 9, 14, 20, 0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed);            \
+        FOUR(G, 13, 2, 7, 12, 5, 9, 14, 20, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a);           \
+        FOUR(H, 5, 8, 11, 14, 4, 11, 16, 23, 0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c);          \
+        FOUR(H, 1, 4, 7, 10, 4, 11, 16, 23, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70);           \
+        FOUR(H, 13, 0, 3, 6, 4, 11, 16, 23, 0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05);           \
+        FOUR(H, 9, 12, 15, 2, 4, 11, 16, 23, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665);          \
+        FOUR(I, 0, 7, 14, 5, 6, 10, 15, 21, 0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039);           \
+        FOUR(I, 12, 3, 10, 1, 6, 10, 15, 21, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1);          \
+        FOUR(I, 8, 15, 6, 13, 6, 10, 15, 21, 0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1);          \
+        FOUR(I, 4, 11, 2, 9, 6, 10, 15, 21, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391);           \
+        state[0] += a;                                                                                 \
+        state[1] += b;                                                                                 \
+        state[2] += c;                                                                                 \
+        state[3] += d;                                                                                 \
+    }
+
+COMPRESS(compress_one, uint32_t)
+COMPRESS(compress_lanes, lanes_t)
+
+static const uint32_t START[4] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
+
+static inline size_t blocks_of(size_t size) { return (size + 8) / BLOCK + 1; }
+
+/* Write the last one or two blocks of a text: its end, the bit 1, zeros, its length in bits. */
+static void pad(const text_t *text, uint8_t tail[2 * BLOCK])
+{
+    size_t rest = text->size % BLOCK;
+    size_t end = rest + 9 <= BLOCK ? BLOCK : 2 * BLOCK;
+    uint64_t bits = (uint64_t)text->size * 8;
+    memcpy(tail, text->data + text->size - rest, rest);
+    memset(tail + rest, 0, end - rest);
+    tail[rest] = 0x80;
+    memcpy(tail + end - 8, &bits, 8);
+}
+
+static inline const uint8_t *block_at(const text_t *text, const uint8_t *tail, size_t number)
+{
+    size_t whole = text->size / BLOCK;
+    return number < whole ? text->data + number * BLOCK : tail + (number - whole) * BLOCK;
+}
+
+/* Return the first four bytes of the MD5 of one text, as they stand in memory. */
+static uint32_t digest_one(const text_t *text)
+{
+    uint8_t tail[2 * BLOCK];
+    uint32_t state[4] = {START[0], START[1], START[2], START[3]}, x[16];
+    pad(text, tail);
+    for (size_t number = 0, count = blocks_of(text->size); number < count; number++) {
+        memcpy(x, block_at(text, tail, number), BLOCK);
+        compress_one(state, x);
+    }
+    return state[0];
+}
+
+/* The same for LANES texts of similar size, side by side. A lane that has ended goes on over its last
+ * block; what it gave was kept. */
+FOR_THIS_PROCESSOR
+static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t digests[LANES])
+{
+    uint8_t tails[LANES][2 * BLOCK];
+    size_t counts[LANES];
+    lanes_t state[4], x[16] = {{0}};
+    for (int lane = 0; lane < LANES; lane++) {
+        pad(&texts[lane], tails[lane]);
+        counts[lane] = blocks_of(texts[lane].size);
+    }
+    for (int i = 0; i < 4; i++)
+        for (int lane = 0; lane < LANES; lane++)
+            state[i][lane] = START[i];
+    for (size_t number = 0; number < blocks_max; number++) {
+        for (int lane = 0; lane < LANES; lane++) {
+            size_t own = number < counts[lane] ? number : counts[lane] - 1;
+            uint32_t words[16];
+            memcpy(words, block_at(&texts[lane], tails[lane], own), BLOCK);
+            for (int i = 0; i < 16; i++)
+                x[i][lane] = words[i];
+        }
+        compress_lanes(state, x);
+        for (int lane = 0; lane < LANES; lane++)
+            if (number + 1 == counts[lane])
+                digests[lane] = state[0][lane];
+    }
+}
+
+/* The same for up to LANES texts of any size. */
+static void digest_some(const text_t *texts, Py_ssize_t count, uint32_t *digests)
+{
+    text_t group[LANES];
+    uint32_t found[LANES];
+    size_t most = 0, sum = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size_t blocks = blocks_of(texts[i].size);
+        most = blocks > most ? blocks : most;
+        sum += blocks;
+    }
+    /* Few texts, or one long text among short ones: most lanes would idle. */
+    if (count < LANES_WORTH_IT || most * (size_t)LANES_WORTH_IT > sum) {
+        for (Py_ssize_t i = 0; i < count; i++)
+            digests[i] = digest_one(&texts[i]);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < LANES; i++)
+        group[i] = texts[i < count ? i : count - 1];
+    digest_lanes(group, most, found);
+    memcpy(digests, found, (size_t)count * sizeof *found);
+}
+
+/* Fill digests with the first four bytes of each text's MD5. */
+static void digest_all(const text_t *texts, Py_ssize_t count, uint32_t *digests)
+{
+    for (Py_ssize_t i = 0; i < count; i += LANES)
+        digest_some(texts + i, count - i < LANES ? count - i : LANES, digests + i);
+}
+
+/* Encoding ------------------------------------------------------------------------------------- */
+
+/* Take a head apart: None, or (flag, bytes). The bytes stay the tuple's. */
+static int read_head(PyObject *head, uint32_t *flag, PyObject **before)
+{
+    *flag = 0;
+    *before = NULL;
+    if (head == Py_None)
+        return 0;
+    if (!PyTuple_CheckExact(head) || PyTuple_GET_SIZE(head) != 2 ||
+        !PyLong_CheckExact(PyTuple_GET_ITEM(head, 0)) || !PyBytes_CheckExact(PyTuple_GET_ITEM(head, 1))) {
+        PyErr_SetString(PyExc_TypeError, "a head is None or a tuple of flag and bytes");
+        return -1;
+    }
+    unsigned long value = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(head, 0));
+    if (value == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (value > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a flag has 32 bits");
+        return -1;
+    }
+    *flag = (uint32_t)value;
+    *before = PyTuple_GET_ITEM(head, 1);
+    return 0;
+}
+
+/* Check everything and sum the sizes; no Python code runs in here. Returns -1 with an exception. */
+static Py_ssize_t measure(PyObject *contents, PyObject *heads, PyObject *ids, PyObject *sizes)
+{
+    Py_ssize_t count = PyList_GET_SIZE(contents), total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *content = PyList_GET_ITEM(contents, i), *before;
+        uint32_t flag;
+        if (!PyBytes_CheckExact(content) || !PyLong_CheckExact(PyList_GET_ITEM(ids, i))) {
+            PyErr_SetString(PyExc_TypeError, "contents are bytes, ids are int");
+            return -1;
+        }
+        if (read_head(PyList_GET_ITEM(heads, i), &flag, &before) < 0)
+            return -1;
+        Py_ssize_t size = PyBytes_GET_SIZE(content) + (before ? PyBytes_GET_SIZE(before) : 0);
+        if (size > (Py_ssize_t)INT32_MAX || total > PY_SSIZE_T_MAX - size - HEADER_BYTES) {
+            PyErr_SetString(PyExc_OverflowError, "a record is longer than a length can say");
+            return -1;
+        }
+        PyObject *number = PyLong_FromSsize_t(size + HEADER_BYTES);
+        if (!number)
+            return -1;
+        PyList_SET_ITEM(sizes, i, number);
+        total += size + HEADER_BYTES;
+    }
+    return total;
+}
+
+static int write_records(PyObject *contents, PyObject *heads, PyObject *ids, uint8_t *to, text_t *texts)
+{
+    Py_ssize_t count = PyList_GET_SIZE(contents);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *content = PyList_GET_ITEM(contents, i), *before;
+        uint32_t flag;
+        uint8_t *body = to + HEADER_BYTES;
+        size_t size = 0;
+        unsigned long long id = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(ids, i));
+        if (id == (unsigned long long)-1 && PyErr_Occurred())
+            return -1;
+        if (read_head(PyList_GET_ITEM(heads, i), &flag, &before) < 0)
+            return -1;
+        if (before) {
+            size = (size_t)PyBytes_GET_SIZE(before);
+            memcpy(body, PyBytes_AS_STRING(before), size);
+        }
+        memcpy(body + size, PyBytes_AS_STRING(content), (size_t)PyBytes_GET_SIZE(content));
+        size += (size_t)PyBytes_GET_SIZE(content);
+        store_u32(to, (uint32_t)size);
+        store_u64(to + ID_AT, id);
+        store_u32(to + FLAG_AT, flag);
+        texts[i] = (text_t){to + ID_AT, HEADER_BYTES - ID_AT + size};
+        to = body + size;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(encode_records_doc, "encode_records(contents, heads, ids, /)\n--\n\nSee vq.store.records.codec.");
+
+static PyObject *encode_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[1]) ||
+        !PyList_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "encode_records takes three lists");
+        return NULL;
+    }
+    PyObject *contents = args[0], *heads = args[1], *ids = args[2];
+    /* Made first: making a list may run a garbage collection, and that any code. */
+    PyObject *sizes = PyList_New(PyList_GET_SIZE(contents));
+    if (!sizes)
+        return NULL;
+    PyObject *data = NULL, *result = NULL;
+    Py_ssize_t count = PyList_GET_SIZE(contents);
+    text_t *texts = PyMem_New(text_t, count + 1);
+    uint32_t *digests = PyMem_New(uint32_t, count + 1);
+    if (!texts || !digests) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (PyList_GET_SIZE(heads) != count || PyList_GET_SIZE(ids) != count ||
+        PyList_GET_SIZE(sizes) != count) {
+        PyErr_SetString(PyExc_ValueError, "contents, heads and ids differ in length");
+        goto done;
+    }
+    Py_ssize_t total = measure(contents, heads, ids, sizes);
+    if (total < 0)
+        goto done;
+    data = PyBytes_FromStringAndSize(NULL, total);
+    if (!data || write_records(contents, heads, ids, (uint8_t *)PyBytes_AS_STRING(data), texts) < 0)
+        goto done;
+    digest_all(texts, count, digests);
+    for (Py_ssize_t i = 0; i < count; i++)
+        memcpy((uint8_t *)texts[i].data - ID_AT + CHECKSUM_AT, &digests[i], 4);
+    result = PyTuple_Pack(2, data, sizes);
+done:
+    PyMem_Free(texts);
+    PyMem_Free(digests);
+    Py_XDECREF(data);
+    Py_DECREF(sizes);
+    return result;
+}
+
+/* Places --------------------------------------------------------------------------------------- */
+
+enum { PLACE_FIELDS = 3 };
+
+/* Return a new instance of a named tuple. Takes over the fields, which may be NULL; they must be such
+ * that nothing in them can refer back to it: the collector need not look at it then. */
+static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
+{
+    PyObject *made = NULL;
+    int whole = 1;
+    for (int i = 0; i < count; i++)
+        whole = whole && fields[i];
+    if (whole)
+        made = type->tp_alloc(type, count);
+    for (int i = 0; i < count; i++) {
+        if (made)
+            PyTuple_SET_ITEM(made, i, fields[i]);
+        else
+            Py_XDECREF(fields[i]);
+    }
+    if (made) {
+#if PY_VERSION_HEX >= 0x030E0000
+        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
+#endif
+        PyObject_GC_UnTrack(made);
+    }
+    return made;
+}
+
+static int check_type(PyObject *type)
+{
+    if (PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type) &&
+        ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize)
+        return 0;
+    PyErr_SetString(PyExc_TypeError, "the type is no named tuple");
+    return -1;
+}
+
+PyDoc_STRVAR(places_doc, "places(type, partition, offset, sizes, ids, /)\n--\n\nSee vq.store.records.codec.");
+
+static PyObject *places(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *type, *partition, *sizes, *ids;
+    long long offset;
+    if (!PyArg_ParseTuple(args, "OO!LO!O!:places", &type, &PyLong_Type, &partition, &offset,
+                          &PyList_Type, &sizes, &PyList_Type, &ids))
+        return NULL;
+    if (check_type(type) < 0)
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(sizes);
+    PyObject *made = PyList_New(count);
+    if (!made)
+        return NULL;
+    /* Making a tuple may run a garbage collection and that any code: look again each time. */
+    for (Py_ssize_t i = 0;; i++) {
+        if (PyList_GET_SIZE(sizes) != count || PyList_GET_SIZE(ids) != count) {
+            PyErr_SetString(PyExc_ValueError, "sizes and ids differ in length");
+            goto failed;
+        }
+        if (i == count)
+            return made;
+        PyObject *size = PyList_GET_ITEM(sizes, i), *id = PyList_GET_ITEM(ids, i);
+        if (!PyLong_CheckExact(size) || !PyLong_CheckExact(id)) {
+            PyErr_SetString(PyExc_TypeError, "sizes and ids are int");
+            goto failed;
+        }
+        long long step = PyLong_AsLongLong(size);
+        if (step == -1 && PyErr_Occurred())
+            goto failed;
+        PyObject *fields[PLACE_FIELDS] = {Py_NewRef(partition), PyLong_FromLongLong(offset),
+                                          Py_NewRef(id)};
+        PyObject *place = named_tuple((PyTypeObject *)type, fields, PLACE_FIELDS);
+        if (!place)
+            goto failed;
+        PyList_SET_ITEM(made, i, place);
+        if (__builtin_add_overflow(offset, step, &offset)) {
+            PyErr_SetString(PyExc_OverflowError, "an offset has 63 bits");
+            goto failed;
+        }
+    }
+failed:
+    Py_DECREF(made);
+    return NULL;
+}
+
+/* Decoding ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *topic, *partition, *tags, *out, *read_properties;
+    PyObject *appended; /* append time of the batch at hand, or None */
+    PyTypeObject *type;
+    const uint8_t *data;
+    long long base;
+} reader_t;
+
+/* Return the tag of a body as text (borrowed from the tags seen so far), or NULL: with an exception,
+ * or without one when it is no UTF-8. */
+static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t size)
+{
+    PyObject *key = PyBytes_FromStringAndSize((const char *)tag, size);
+    if (!key)
+        return NULL;
+    PyObject *text = PyDict_GetItemWithError(reader->tags, key);
+    if (!text && !PyErr_Occurred()) {
+        text = PyUnicode_DecodeUTF8((const char *)tag, size, NULL);
+        if (text) {
+            int failed = PyDict_SetItem(reader->tags, key, text);
+            Py_DECREF(text); /* the dictionary has it, or nobody wants it */
+            if (failed)
+                text = NULL;
+        } else if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            PyErr_Clear();
+        }
+    }
+    Py_DECREF(key);
+    return text;
+}
+
+/* Return the integer (a new reference) whose zigzag varint is the whole text, or NULL: with an
+ * exception, or without one when the text is something else. */
+static PyObject *integer_of(const uint8_t *data, size_t size)
+{
+    uint64_t value = 0;
+    if (size > VARINT_BYTES_MAX || (size == VARINT_BYTES_MAX && data[size - 1] > 1))
+        return NULL;
+    for (size_t i = 0; i < size; i++) {
+        if ((data[i] < 0x80) != (i == size - 1))
+            return NULL;
+        value |= (uint64_t)(data[i] & 0x7f) << 7 * i;
+    }
+    return PyLong_FromLongLong((int64_t)(value >> 1 ^ (~(value & 1) + 1)));
+}
+
+/* Return the key (a new reference) of properties that have nothing but a short one, or NULL: with an
+ * exception, or without one when there is more to them. */
+static PyObject *key_of(const text_t *properties)
+{
+    const uint8_t *data = properties->data;
+    if (properties->size >= 2 && data[0] == KEY_INT_FIELD)
+        return integer_of(data + 1, properties->size - 1);
+    if (properties->size < 3 || properties->size > 2 + KEY_BYTES_SHORT ||
+        data[1] != properties->size - 2)
+        return NULL;
+    if (data[0] == KEY_BYTES_FIELD)
+        return PyBytes_FromStringAndSize((const char *)data + 2, data[1]);
+    if (data[0] != KEY_FIELD)
+        return NULL;
+    PyObject *key = PyUnicode_DecodeUTF8((const char *)data + 2, data[1], NULL);
+    if (!key && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        PyErr_Clear();
+    return key;
+}
+
+/* Have Python read properties that have more than a short key. Returns 1 with two new references, 0 if
+ * they are none, -1 with an exception. */
+static int read_properties(const reader_t *reader, const text_t *properties, PyObject **key,
+                           PyObject **headers)
+{
+    PyObject *data =
+        PyBytes_FromStringAndSize((const char *)properties->data, (Py_ssize_t)properties->size);
+    if (!data)
+        return -1;
+    PyObject *found = PyObject_CallOneArg(reader->read_properties, data);
+    Py_DECREF(data);
+    if (!found)
+        return -1;
+    int is_pair = PyTuple_CheckExact(found) && PyTuple_GET_SIZE(found) == 2;
+    if (is_pair) {
+        *key = Py_NewRef(PyTuple_GET_ITEM(found, 0));
+        *headers = Py_NewRef(PyTuple_GET_ITEM(found, 1));
+    }
+    Py_DECREF(found);
+    return is_pair;
+}
+
+/* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
+ * -1 with an exception. */
+static int append_message(const reader_t *reader, const uint8_t *head)
+{
+    uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    text_t body = {head + HEADER_BYTES, length}, field;
+    PyObject *tag = Py_None, *key = NULL, *headers = NULL;
+    long long offset, next_offset;
+    if (__builtin_add_overflow(reader->base, (long long)(head - reader->data), &offset) ||
+        __builtin_add_overflow(offset, HEADER_BYTES + (long long)length, &next_offset))
+        return 0; /* Python's integers have no bound */
+    if (flag & TAG) {
+        if (!cut_field(&body, &field))
+            return 0;
+        tag = tag_of(reader, field.data, (Py_ssize_t)field.size);
+        if (!tag)
+            return PyErr_Occurred() ? -1 : 0;
+    }
+    Py_INCREF(tag); /* reading properties may run any code, also such that changes the tags */
+    if (flag & PROPERTIES) {
+        int found = cut_field(&body, &field);
+        if (found && !(key = key_of(&field)))
+            found = PyErr_Occurred() ? -1 : read_properties(reader, &field, &key, &headers);
+        if (found != 1) {
+            Py_DECREF(tag);
+            return found;
+        }
+    }
+    PyObject *fields[MESSAGE_FIELDS] = {
+        Py_NewRef(reader->topic),
+        PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
+        tag,
+        key ? key : Py_NewRef(Py_None),
+        headers ? headers : Py_NewRef(Py_None),
+        Py_NewRef(reader->partition),
+        PyLong_FromLongLong(offset),
+        PyLong_FromLongLong(next_offset),
+        PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
+        Py_NewRef(reader->appended),
+    };
+    PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
+    if (!message)
+        return -1;
+    int failed = PyList_Append(reader->out, message);
+    Py_DECREF(message);
+    return failed ? -1 : 1;
+}
+
+/* Records that follow one another: what the checksums of the common ones and of the control records
+ * among them cover. */
+typedef struct {
+    text_t messages[LANES], controls[LANES];
+    int batches[LANES]; /* of each message: how many of the control records stand before it */
+    int message_count, control_count;
+    uint32_t digests[LANES]; /* of the messages */
+    const uint8_t *damaged;  /* the head of the first control record that is; NULL: none */
+} group_t;
+
+static int differs(const uint8_t *head, uint32_t digest) { return memcmp(head + CHECKSUM_AT, &digest, 4); }
+
+static void digest_group(group_t *group)
+{
+    uint32_t digests[LANES];
+    digest_all(group->controls, group->control_count, digests);
+    group->damaged = NULL;
+    for (int i = group->control_count - 1; i >= 0; i--)
+        if (differs(group->controls[i].data - HEADER_BYTES, digests[i]))
+            group->damaged = group->controls[i].data - HEADER_BYTES;
+    digest_all(group->messages, group->message_count, group->digests);
+}
+
+/* Take the next common records and control records from *position on into the group, with their
+ * digests; return how many. *position comes to stand behind the last one. */
+static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
+                  uint32_t control_size, group_t *group)
+{
+    group->message_count = group->control_count = 0;
+    while (group->message_count < LANES && group->control_count < LANES &&
+           *position <= size - HEADER_BYTES) {
+        const uint8_t *head = data + *position;
+        uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+        if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
+            break;
+        if (flag <= (TAG | PROPERTIES)) {
+            group->batches[group->message_count] = group->control_count;
+            group->messages[group->message_count++] =
+                (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
+        } else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
+            group->controls[group->control_count++] = (text_t){head + HEADER_BYTES, length};
+        else
+            break;
+        *position += HEADER_BYTES + (Py_ssize_t)length;
+    }
+    digest_group(group);
+    return group->message_count + group->control_count;
+}
+
+static int check_reader(const reader_t *reader, PyObject *type)
+{
+    if (check_type(type) < 0)
+        return -1;
+    if (!PyUnicode_CheckExact(reader->topic) || !PyLong_CheckExact(reader->partition) ||
+        !PyDict_CheckExact(reader->tags) || !PyList_CheckExact(reader->out)) {
+        PyErr_SetString(PyExc_TypeError, "topic is str, partition int, tags a dict, out a list");
+        return -1;
+    }
+    return 0;
+}
+
+/* Take the append time of the batch that a verified control record begins; -1 with an exception. */
+static int enter_batch(reader_t *reader, const text_t *control)
+{
+    PyObject *appended = Py_None;
+    if (control->size == CONTROL_PAYLOAD && control->data[0] == CONTROL_VERSION)
+        appended = PyLong_FromUnsignedLongLong(load_u64(control->data + APPEND_TIME_AT));
+    else
+        Py_INCREF(appended);
+    if (!appended)
+        return -1;
+    Py_SETREF(reader->appended, appended);
+    return 0;
+}
+
+/* Append the messages of a group. Returns where to read on: behind the group if all is well. NULL with an
+ * exception. */
+static const uint8_t *append_group(reader_t *reader, const group_t *group, const uint8_t *behind)
+{
+    int entered = 0;
+    for (int i = 0; i < group->message_count; i++) {
+        const uint8_t *head = group->messages[i].data - ID_AT;
+        int taken = 0;
+        if (group->damaged && head > group->damaged)
+            break;
+        if (group->batches[i] > entered) {
+            entered = group->batches[i];
+            if (enter_batch(reader, &group->controls[entered - 1]) < 0)
+                return NULL;
+        }
+        if (!differs(head, group->digests[i]))
+            taken = append_message(reader, head);
+        if (taken < 0)
+            return NULL;
+        if (!taken) /* damaged, or of another kind: the caller looks closer */
+            return head;
+    }
+    int intact = 0; /* control records before the damage, behind the last message */
+    while (intact < group->control_count &&
+           (!group->damaged || group->controls[intact].data - HEADER_BYTES < group->damaged))
+        intact++;
+    if (intact > entered && enter_batch(reader, &group->controls[intact - 1]) < 0)
+        return NULL;
+    return group->damaged ? group->damaged : behind;
+}
+
+PyDoc_STRVAR(decode_common_doc,
+             "decode_common(data, position, base, topic, partition, message, tags, out, "
+             "read_properties, control_flag, control_size, times=None, /)\n--\n\n"
+             "See vq.store.records.codec.");
+
+/* Decode from a position on; NULL with an exception. */
+static const uint8_t *decode_from(reader_t *reader, Py_ssize_t position, Py_ssize_t size,
+                                  uint32_t control_flag, uint32_t control_size)
+{
+    for (;;) {
+        group_t group;
+        Py_ssize_t behind = position;
+        if (!gather(reader->data, size, &behind, control_flag, control_size, &group))
+            return reader->data + behind;
+        const uint8_t *end = append_group(reader, &group, reader->data + behind);
+        if (end != reader->data + behind)
+            return end;
+        position = behind;
+    }
+}
+
+static PyObject *decode_common(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *type, *times = Py_None;
+    Py_ssize_t position;
+    unsigned int control_flag, control_size;
+    reader_t reader;
+    if (!PyArg_ParseTuple(args, "SnLOOOOOOII|O:decode_common", &data, &position, &reader.base,
+                          &reader.topic, &reader.partition, &type, &reader.tags, &reader.out,
+                          &reader.read_properties, &control_flag, &control_size, &times))
+        return NULL;
+    if (check_reader(&reader, type) < 0)
+        return NULL;
+    if (times != Py_None && (!PyList_CheckExact(times) || PyList_GET_SIZE(times) != 1)) {
+        PyErr_SetString(PyExc_TypeError, "times is a list of one append time, or None");
+        return NULL;
+    }
+    Py_ssize_t size = PyBytes_GET_SIZE(data);
+    if (position < 0 || position > size) {
+        PyErr_SetString(PyExc_ValueError, "position is outside the data");
+        return NULL;
+    }
+    reader.type = (PyTypeObject *)type;
+    reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
+    reader.appended = Py_NewRef(times == Py_None ? Py_None : PyList_GET_ITEM(times, 0));
+    const uint8_t *end = decode_from(&reader, position, size, control_flag, control_size);
+    /* Takes the reference. Reading properties may run any code: the list may be shorter now. */
+    if (times != Py_None && PyList_GET_SIZE(times) == 1) {
+        if (PyList_SetItem(times, 0, reader.appended) < 0)
+            return NULL;
+    } else {
+        Py_DECREF(reader.appended);
+    }
+    return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
+}
+
+/* Checking ------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(intact_doc,
+             "intact(data, position, control_flag, control_size, /)\n--\n\nSee vq.store.records.codec.");
+
+static PyObject *intact(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t position;
+    unsigned int control_flag, control_size;
+    if (!PyArg_ParseTuple(args, "y*nII:intact", &data, &position, &control_flag, &control_size))
+        return NULL;
+    if (position < 0 || position > data.len) {
+        PyBuffer_Release(&data);
+        PyErr_SetString(PyExc_ValueError, "position is outside the data");
+        return NULL;
+    }
+    const uint8_t *damaged = NULL;
+    group_t group;
+    while (!damaged &&
+           gather(data.buf, data.len, &position, control_flag, control_size, &group)) {
+        damaged = group.damaged;
+        for (int i = group.message_count - 1; i >= 0; i--) {
+            const uint8_t *head = group.messages[i].data - ID_AT;
+            if (differs(head, group.digests[i]) && (!damaged || head < damaged))
+                damaged = head;
+        }
+    }
+    if (damaged)
+        position = damaged - (const uint8_t *)data.buf;
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(position);
+}
+
+typedef struct {
+    unsigned long long payload_max, tag_max, properties_max;
+    uint32_t flags_mask;
+} bounds_t;
+
+/* Whether the record whose header is at head, with size bytes of data from there on, is well-formed. */
+static int is_well_formed(const uint8_t *head, size_t size, const bounds_t *bounds)
+{
+    uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    text_t body = {head + HEADER_BYTES, length}, field;
+    if (length > size - HEADER_BYTES || head[ID_AT] & 0x80 || flag & ~bounds->flags_mask)
+        return 0;
+    if (flag & TAG &&
+        (!cut_field(&body, &field) || field.size > bounds->tag_max || !is_utf8(field.data, field.size)))
+        return 0;
+    if (flag & PROPERTIES && (!cut_field(&body, &field) || field.size > bounds->properties_max))
+        return 0;
+    return body.size <= bounds->payload_max;
+}
+
+PyDoc_STRVAR(well_formed_doc,
+             "well_formed(data, count, payload_max, tag_max, properties_max, flags_mask, /)\n--\n\n"
+             "See vq.store.records.codec.");
+
+static PyObject *well_formed(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data;
+    Py_ssize_t count, found = 0;
+    unsigned int flags_mask;
+    bounds_t bounds;
+    if (!PyArg_ParseTuple(args, "SnKKKI:well_formed", &data, &count, &bounds.payload_max,
+                          &bounds.tag_max, &bounds.properties_max, &flags_mask))
+        return NULL;
+    bounds.flags_mask = flags_mask;
+    const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(data);
+    size_t size = (size_t)PyBytes_GET_SIZE(data), position = 0;
+    while (found < count && size - position >= HEADER_BYTES &&
+           is_well_formed(start + position, size - position, &bounds)) {
+        position += HEADER_BYTES + load_u32(start + position);
+        found++;
+    }
+    return Py_BuildValue("nn", found, (Py_ssize_t)position);
+}
+
+/* The module ----------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
+    {"places", places, METH_VARARGS, places_doc},
+    {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
+    {"intact", intact, METH_VARARGS, intact_doc},
+    {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "vq.store.records._codec",
+    .m_doc = "The record codec's loops, compiled; see vq.store.records.codec.",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__codec(void) { return PyModuleDef_Init(&definition); }
