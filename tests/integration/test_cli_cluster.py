@@ -479,7 +479,11 @@ def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
         assert_names_the_clusters(cluster, *command)
         with admin(cluster.zookeeper) as client:
             assert client.exists("/vq/prodd") is None, command
-    assert b"--cluster" in cluster.vq("doctor", "--cluster", "prodd").stdout
+    said = cluster.vq("doctor", "--cluster", "prodd").stdout.decode()
+    assert "--cluster" in said
+    assert (
+        cluster.name in said.partition("none has ever registered in this cluster; there are: ")[2]
+    )
     with admin(cluster.zookeeper) as client:
         assert client.exists("/vq/prodd") is None
 

@@ -213,9 +213,14 @@ _UNSAFE_REMEDIES: Final = {
 }
 
 
-def no_brokers(*, is_first: bool) -> Finding:
-    """Judge a cluster without brokers; ``is_first``: the first one is being set up."""
-    detail = "none has ever registered in this cluster"
+def no_brokers(*, is_first: bool, others: str = "") -> Finding:
+    """Judge a cluster without brokers.
+
+    Args:
+        is_first: The first one is being set up.
+        others: Which clusters there are; "": not known.
+    """
+    detail = "; ".join(filter(None, ("none has ever registered in this cluster", others)))
     if is_first:
         return warn("brokers", detail, "start this one: vq broker --config FILE")
     remedy = "start one: vq broker --config FILE; or name another --cluster or --zookeeper"

@@ -1,7 +1,7 @@
 """Opening a cluster for the questions and changes of an operator."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
@@ -35,7 +35,11 @@ async def cluster_client(
     try:
         if await cluster.coordinator.exists(BROKERS) is None:
             if must_exist:
-                raise await _unknown(config)
+                names = await cluster_names(config)
+                raise UnknownCluster(
+                    f"there is no cluster {config.cluster!r} at {config.zookeeper}; "
+                    f"{there_are(names)}"
+                )
             await forget_root(cluster.coordinator)
         yield cluster
     finally:
@@ -48,8 +52,8 @@ async def forget_root(coordinator: Coordinator) -> None:
         await coordinator.delete("")
 
 
-async def _unknown(config: MessageFactoryConfig) -> UnknownCluster:
-    """Return the error that names the clusters there are; forget the one that there is not."""
+async def cluster_names(config: MessageFactoryConfig) -> list[str]:
+    """Return the clusters that exist; forget that of ``config``, which does not."""
     tree = ZooKeeperCoordinator(
         config.zookeeper, ROOT, root="", session_timeout_s=config.session_timeout_s
     )
@@ -64,7 +68,9 @@ async def _unknown(config: MessageFactoryConfig) -> UnknownCluster:
             await tree.delete(config.cluster)
     finally:
         await tree.close()
-    return UnknownCluster(
-        f"there is no cluster {config.cluster!r} at {config.zookeeper}; there are: "
-        f"{', '.join(names) or 'none yet'}"
-    )
+    return names
+
+
+def there_are(names: Sequence[str]) -> str:
+    """Return the names of clusters as an error and a check tell them."""
+    return f"there are: {', '.join(names) or 'none yet'}"

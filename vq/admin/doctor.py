@@ -20,12 +20,13 @@ from vq.admin.archive_runs import archive_facts
 from vq.admin.brokers import ping
 from vq.admin.checks import BrokerAnswer, Finding, Level
 from vq.admin.cluster import BrokerReport, cluster_status
-from vq.admin.connect import cluster_client
+from vq.admin.connect import cluster_client, cluster_names, there_are
 from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
 from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, VqError
@@ -127,7 +128,9 @@ async def check_cluster(
     try:
         async with cluster_client(config, must_exist=False) as cluster:
             session = checks.zookeeper_session(await _latencies(cluster), None)
-            brokers = await check_brokers(cluster, is_broker_here=is_broker_here)
+            is_known = await cluster.coordinator.exists(BROKERS) is not None
+            others = "" if is_known else there_are(await cluster_names(config))
+            brokers = await check_brokers(cluster, is_broker_here=is_broker_here, others=others)
             return [found, session, *brokers]
     except VqError as error:
         return [found, checks.zookeeper_session((), str(error))]
@@ -161,9 +164,12 @@ async def _latencies(cluster: ClusterClient) -> list[float]:
 
 
 async def check_brokers(
-    cluster: ClusterClient, *, is_broker_here: bool = False
+    cluster: ClusterClient, *, is_broker_here: bool = False, others: str = ""
 ) -> Sequence[Finding]:
-    """Look at every registered broker, at the groups without a master, and at what is unsafe."""
+    """Look at every registered broker, at the groups without a master, and at what is unsafe.
+
+    ``others``: which clusters there are, if this one has never had a broker.
+    """
     status = await cluster_status(cluster)
     answers = await gather_all(
         _answer(cluster, report, report.node)
@@ -173,7 +179,7 @@ async def check_brokers(
     groups = {report.group.group: report.group.alive for report in status.brokers}
     causes = {each.group.group: each.error for each in status.brokers if not each.name}
     if not groups:
-        return [checks.no_brokers(is_first=is_broker_here)]
+        return [checks.no_brokers(is_first=is_broker_here, others=others)]
     found = checks.brokers(groups, answers, status.unsafe, causes)
     return [*found, *checks.archive(await archive_facts(cluster))]
 
