@@ -38,7 +38,8 @@ This page is written by `make docs` from the commands themselves; a test keeps i
 **Settings.** A flag overrides a `VQ_*` variable, a variable overrides the TOML file (`--config` or
 `VQ_CONFIG`), and the file overrides the default. A command refuses an unknown key
 in the sections of the file that it reads, and an unknown variable that begins with the name of such
-a section (`VQ_PRODUCER_…`), and names the nearest known one. It names other unknown variables that
+a section (`VQ_PRODUCER_…`), and names the nearest known one. It also refuses a variable whose first
+word after `VQ_` is nearly a known one (`VQ_ZOOKEPER`). It names other unknown variables that
 begin with `VQ_`, and ignores them. Settings that hold objects
 (`serializer`, `interceptors`) can only be set in Python.
 

@@ -44,7 +44,7 @@ _COLUMNS = (
 
 @click.group(cls=Commands)
 def group() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete consumer groups; forget topics."""
 
 
 group.add_command(reset)

@@ -41,7 +41,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "consume": Entry(
         "vq.cli.consume", "consume", "Print messages, as a member of a group or without one."
     ),
-    "group": Entry("vq.cli.group", "group", "List, describe, reset and delete consumer groups."),
+    "group": Entry(
+        "vq.cli.group", "group", "List, describe, reset and delete consumer groups; forget topics."
+    ),
     "write": Entry("vq.cli.write", "write", "List repeatable writes of Spark, and end one."),
     "message": Entry("vq.cli.message", "message", "Look at single messages, and find them."),
     "archive": Entry(
