@@ -50,6 +50,7 @@ class Output:
     ) -> None:
         """Print rows that all have the keys ``columns``; JSON is a list of objects.
 
+        A column has the name of its field in JSON and in ``record``.
         A row may have more keys than are shown as columns: JSON has them all. Where a terminal is
         too narrow for the columns, each row is a block of lines instead: nothing is left out.
         None in a column of ``optional`` means no value, not an unknown one: ``-`` for people.
@@ -170,7 +171,7 @@ class Output:
         for column in columns:
             number = any(_is_number(row[column]) for row in rows)
             table.add_column(
-                column.replace("_", " "),
+                column,
                 justify="right" if number else "left",
                 overflow="fold",  # rather than leave out characters of an address
                 no_wrap=column != columns[-1],  # long texts stand in the last one
@@ -180,7 +181,7 @@ class Output:
         console = Console(file=self._stdout)
         endless = console.options.update(width=_ENDLESS)
         # Only the last column may be broken, between words. Rich's own minimum breaks all columns.
-        last = [columns[-1].replace("_", " "), *(_pretty(row[columns[-1]]) for row in rows)]
+        last = [columns[-1], *(_pretty(row[columns[-1]]) for row in rows)]
         spared = max(map(cell_len, last)) - max(cell_len(w) for text in last for w in text.split())
         if Measurement.get(console, endless, table).maximum - spared <= console.width:
             console.print(table)
@@ -194,7 +195,7 @@ class Output:
             if number:
                 self._line("")
             for column in columns:
-                self._line(f"{column.replace('_', ' ').ljust(width)}  {_pretty(row[column])}")
+                self._line(f"{column.ljust(width)}  {_pretty(row[column])}")
 
     def _line(self, text: str) -> None:
         self._stdout.write(text + "\n")

@@ -49,7 +49,7 @@ def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None
     rows = [cluster._row(each, PICTURE) for each in PICTURE.brokers]
     cluster._show(Output(stdout=stdout), rows, PICTURE)
     head, _, *lines = stdout.getvalue().splitlines()
-    assert " ".join(head.split()) == "group node address role epoch in sync lag answers"
+    assert " ".join(head.split()) == "group node address role epoch in_sync lag answers"
     assert max(map(len, [head, *lines])) <= 80
     assert [line.split() for line in lines] == [
         ["b1", "n1", "127.0.0.1:18123", "master", "12", "yes", "-", "yes"],
