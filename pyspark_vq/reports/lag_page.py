@@ -1,6 +1,6 @@
 """The page of a lag report: from its numbers to ``page.Page``; pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark_vq.reports import charts, outputs
@@ -207,7 +207,8 @@ def _drawn(report: LagReport) -> list[Html]:
             )
         )
     if len({each["snapshot"] for each in report.history}) > 1:
-        blocks.append(card("Lag over time, bytes", _over_time(report.history)))
+        bounds = {each["name"] for each in report.rollups["group"] if each["lag_is_upper_bound"]}
+        blocks.append(card("Lag over time, bytes", _over_time(report.history, bounds)))
     return blocks
 
 
@@ -218,17 +219,18 @@ def _bar(row: Mapping[str, Any], field: str) -> Bar:
     return Bar(
         label=row["name"],
         value=row[field],
-        shown=shown(row[field]),
+        shown=_bounded(row, shown(row[field])),
         kind=bad,
         note=f"{count_text(unknown)} unknown" if unknown else "",
     )
 
 
-def _over_time(history: Sequence[Mapping[str, Any]]) -> Html:
+def _over_time(history: Sequence[Mapping[str, Any]], bounds: Container[str]) -> Html:
+    """Draw a line for each group; those whose lags are upper bounds are marked."""
     names = list(dict.fromkeys(each["group"] for each in history))
     series = [
         Line(
-            label=name,
+            label=f"{name} (≤)" if name in bounds else name,
             points=[
                 (outputs.snapshot_seconds(each["snapshot"]), each["lag_bytes"])
                 for each in history
@@ -338,9 +340,9 @@ def _rolled(rows: Sequence[Mapping[str, Any]], kind: str) -> Html:
                 each["name"],
                 count_text(each["partitions"]),
                 *(count_text(each[verdict]) if each[verdict] else "·" for verdict in VERDICTS),
-                _known(size_text(each["lag_bytes"]), each["unknown_lags"]),
-                _known(count_text(each["lag_messages"]), each["unknown_messages"]),
-                seconds_text(each["lag_seconds"]),
+                _bounded(each, _known(size_text(each["lag_bytes"]), each["unknown_lags"])),
+                _bounded(each, _known(count_text(each["lag_messages"]), each["unknown_messages"])),
+                _bounded(each, seconds_text(each["lag_seconds"])),
                 "-" if each["skew"] is None else f"{each['skew']:.1f}",
             )
             for each in rows
@@ -361,7 +363,8 @@ def _known(text: str, unknown: int) -> str:
 def _bounded(row: Mapping[str, Any], text: str) -> str:
     """Return a lag in which messages of other tags may lie as the upper bound that it is."""
     has_number = any(letter.isdigit() for letter in text)
-    return f"≤ {text}" if row["filter"] and has_number and "≥" not in text else text
+    is_bound = row["lag_is_upper_bound"] and has_number and "≥" not in text
+    return f"≤ {text}" if is_bound else text
 
 
 def _or(value: Any, otherwise: str) -> str:

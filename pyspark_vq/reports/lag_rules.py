@@ -356,8 +356,8 @@ def rollups(rows: DataFrame, cluster: str) -> DataFrame:
 
     ``lag_bytes`` and ``lag_messages`` are sums of what is known, and ``unknown_lags`` and
     ``unknown_messages`` how many are not; null where none is known. ``lag_seconds`` is the
-    largest. ``skew`` is the largest lag in bytes divided by the mean: 1 is even; null where there
-    is no lag.
+    largest. ``lag_is_upper_bound``: a group that filters is in it. ``skew`` is the largest lag in
+    bytes divided by the mean: 1 is even; null where there is no lag.
     """
     names = {ALL: F.lit(cluster), **{each: F.col(each) for each in ROLLUPS}}
     keys = F.explode(
@@ -385,13 +385,17 @@ def severity(verdict: Column) -> Column:
 
 
 def _sums() -> list[Column]:
-    """Return the sums of lags, the oldest age, and how many rows do not know their lag."""
+    """Return the sums of lags, the oldest age, how many are unknown, and whether one is a bound.
+
+    Messages with other tags lie in the lag of a group that filters: it is an upper bound.
+    """
     return [
         F.sum("lag_bytes").alias("lag_bytes"),
         F.sum("lag_messages").alias("lag_messages"),
         F.max("lag_seconds").alias("lag_seconds"),
         F.count_if(F.col("lag_bytes").isNull()).cast("bigint").alias("unknown_lags"),
         F.count_if(F.col("lag_messages").isNull()).cast("bigint").alias("unknown_messages"),
+        F.max(F.col("filter").isNotNull()).alias("lag_is_upper_bound"),
     ]
 
 
@@ -438,7 +442,6 @@ def by_cause(rows: DataFrame, at_most: int) -> DataFrame:
                 "partitions"
             ),
             *_sums(),
-            F.max("filter").alias("filter"),
             F.sum("trend_bytes_per_s").alias("trend_bytes_per_s"),
             F.min("owner").alias("owner"),
             F.count_distinct("owner").alias("owners"),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from html import unescape
 from typing import Any
 
@@ -32,7 +33,7 @@ def cause(verdict: str, name: str, **more: Any) -> dict[str, Any]:
         "lag_bytes": GIB,
         "lag_messages": 10,
         "lag_seconds": 60.0,
-        "filter": None,
+        "lag_is_upper_bound": False,
         "unknown_lags": 0,
         "unknown_messages": 0,
         "trend_bytes_per_s": None,
@@ -45,7 +46,12 @@ def cause(verdict: str, name: str, **more: Any) -> dict[str, Any]:
     return {**row, **more}
 
 
-def page_of(*causes: dict[str, Any], **counts: int) -> str:
+def page_of(
+    *causes: dict[str, Any],
+    groups: Sequence[dict[str, Any]] = (),
+    history: Sequence[dict[str, Any]] = (),
+    **counts: int,
+) -> str:
     verdicts = {**dict.fromkeys(VERDICTS, 0), "ok": 1, **counts}
     rows: Any = None
     report = LagReport(
@@ -56,10 +62,10 @@ def page_of(*causes: dict[str, Any], **counts: int) -> str:
         rows=rows,
         groups=1,
         verdicts=verdicts,
-        rollups={"group": [], "topic": [], "broker": [], "pool": []},
+        rollups={"group": groups, "topic": [], "broker": [], "pool": []},
         offenders=[],
         causes=causes,
-        history=[],
+        history=history,
         silent={},
         wanted=Wanted(),
     )
@@ -130,9 +136,35 @@ def test_a_lag_that_means_nothing_is_none_and_one_without_a_part_is_a_bound() ->
 
 def test_the_lag_of_a_group_with_a_filter_is_an_upper_bound() -> None:
     """Messages with other tags lie in it, too."""
-    row = rows_of(page_of(cause("warning", "old", filter="paid"), warning=1))[0]
+    row = rows_of(page_of(cause("warning", "old", lag_is_upper_bound=True), warning=1))[0]
     assert row.count("≤") == 3
     assert "≤" not in rows_of(page_of(cause("warning", "old"), warning=1))[0]
+
+
+def test_sums_and_charts_of_a_group_with_a_filter_show_the_bound_too() -> None:
+    def rolled(name: str, *, bound: bool) -> dict[str, Any]:
+        lags = {
+            "lag_bytes": 732,
+            "lag_messages": 3,
+            "lag_seconds": 5.0,
+            "lag_is_upper_bound": bound,
+        }
+        unknown = {"unknown_lags": 0, "unknown_messages": 0}
+        more = {"partitions": 1, "skew": 1.0, "of": 2, **dict.fromkeys(VERDICTS, 0)}
+        return {"name": name, **lags, **unknown, **more}
+
+    history = [
+        {"snapshot": f"2027011{day}T000000Z", "group": name, "lag_bytes": 732}
+        for day in (4, 5)
+        for name in ("picky", "whole")
+    ]
+    groups = [rolled("picky", bound=True), rolled("whole", bound=False)]
+    text = PageReader(page_of(groups=groups, history=history)).text
+    assert text.count("≤ 732 B") == 2  # the chart and the table
+    assert text.count("732 B") == 10  # with those of the other, two lines over time, four dots
+    assert text.count("≤ 3") == 1
+    assert "picky (≤)" in text
+    assert "whole (≤)" not in text
 
 
 def test_a_verdict_that_no_row_has_has_no_colour() -> None:

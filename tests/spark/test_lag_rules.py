@@ -268,17 +268,21 @@ def test_a_trend_is_the_change_since_the_oldest_snapshot(spark: SparkSession) ->
 
 @pytest.mark.slow
 def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) -> None:
-    def row(group: str, topic: str, broker: str, lag: int | None, verdict: str) -> tuple[Any, ...]:
+    def row(
+        group: str, topic: str, broker: str, lag: int | None, verdict: str, **more: str
+    ) -> tuple[Any, ...]:
         seconds = None if lag is None else float(lag)
         lags = {"lag_bytes": lag, "lag_messages": lag, "lag_seconds": seconds}
-        return row_of("s", group, topic=topic, broker=broker, pool="fast", verdict=verdict, **lags)
+        return row_of(
+            "s", group, topic=topic, broker=broker, pool="fast", verdict=verdict, **lags, **more
+        )
 
     rows = spark.createDataFrame(
         [
             row("g", "t", "b1", 100, "ok"),
             row("g", "t", "b2", 500, "warning"),
             row("g", "u", "b1", None, "unknown"),
-            row("h", "u", "b2", 0, "ok"),
+            row("h", "u", "b2", 0, "ok", filter="paid"),
             row("i", "u", "b9", None, "unknown"),
             row_of("s", "j", topic=None, partition=None, verdict="unknown"),
         ],
@@ -295,6 +299,14 @@ def test_rollups_add_what_is_known_and_count_what_is_not(spark: SparkSession) ->
             each["skew"],
         )
         for each in rolled.collect()
+    }
+    bounds = {(row["by"], row["name"]) for row in rolled.collect() if row["lag_is_upper_bound"]}
+    assert bounds == {
+        ("cluster", "c"),
+        ("group", "h"),
+        ("topic", "u"),
+        ("broker", "b2"),
+        ("pool", "fast"),
     }
     assert found == {
         ("cluster", "c"): (5, [0, 0, 1, 3, 2], 600, 500.0, 3, 2.5),

@@ -477,7 +477,10 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
             columns=_LAG_COLUMNS,
             optional=("owner", "trend", "topic", "partition"),
         )
-    if any(row["filter"] for row in made.offenders):
+    sums = [row for rows in made.rollups.values() for row in rows]
+    if any(row["filter"] for row in made.offenders) or any(
+        row["lag_is_upper_bound"] for row in sums
+    ):
         output.remark(
             "groups that filter by tag are among these: messages with other tags lie in their lag, "
             "too, so it is an upper bound"
@@ -491,9 +494,14 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
 def rolled_cells(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of sums as a table shows it.
 
-    The skew has three digits after the point, and a sum that lacks what is unknown is a bound.
+    The skew has three digits after the point. A sum that lacks what is unknown is a lower bound,
+    and one in which messages lie that a group leaves out is an upper bound.
     """
     skew, found = row["skew"], dict(row)
+    if row["lag_is_upper_bound"]:
+        for name in ("lag_bytes", "lag_messages", "lag_seconds"):
+            if row[name] is not None:
+                found[name] = f"<= {row[name]}"
     for name, unknown in (("lag_bytes", "unknown_lags"), ("lag_messages", "unknown_messages")):
         if row[unknown] and row[name] is not None:
             found[name] = f">= {row[name]}"

@@ -24,6 +24,7 @@ _ROLLED_LAG: Final = having(
     lag_s=maybe(NUMBER),
     unknown_lags=WHOLE,
     unknown_messages=WHOLE,
+    lag_is_upper_bound=TRUTH,
     skew=maybe(NUMBER),
 )
 _LAG_ROW: Final = record(

@@ -150,7 +150,8 @@ def test_the_table_of_lag_shows_a_short_skew(skew: float | None, shown: float | 
 
 def rolled(**values: float | str | None) -> dict[str, Any]:
     known = {"lag_bytes": 600, "lag_messages": 6, "unknown_lags": 0, "unknown_messages": 0}
-    return {"name": "a", "skew": None, **known, **values}
+    lags = {**known, "lag_seconds": 1.5, "lag_is_upper_bound": False}
+    return {"name": "a", "skew": None, **lags, **values}
 
 
 def test_the_table_of_lag_shows_a_sum_that_lacks_something_as_a_bound() -> None:
@@ -158,6 +159,12 @@ def test_the_table_of_lag_shows_a_sum_that_lacks_something_as_a_bound() -> None:
     assert (found["lag_bytes"], found["lag_messages"]) == (">= 600", ">= 6")
     messages = report.rolled_cells(rolled(unknown_messages=1, lag_messages=None))
     assert (messages["lag_bytes"], messages["lag_messages"]) == (600, None)
+
+
+def test_the_table_of_lag_shows_a_sum_with_a_group_that_filters_as_an_upper_bound() -> None:
+    found = report.rolled_cells(rolled(lag_is_upper_bound=True, unknown_messages=1))
+    assert (found["lag_bytes"], found["lag_seconds"]) == ("<= 600", "<= 1.5")
+    assert found["lag_messages"] == ">= 6"  # what is unknown may be more than what it leaves out
 
 
 def test_the_places_of_files_are_texts_in_json() -> None:
