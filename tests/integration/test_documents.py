@@ -79,6 +79,13 @@ def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> Non
     run(document, machine, tmp_path / "reader")
 
 
+@pytest.mark.slow
+def test_the_page_of_a_service_works_again(machine: Machine, tmp_path: Path) -> None:
+    """What a test of a service leaves behind must not stop its next run."""
+    for number in ("first", "second"):
+        run(ROOT / "docs" / "howto" / "fastapi.md", machine, tmp_path / number)
+
+
 def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
     """It is on no index; whoever asked one for ``vq`` would install a package of somebody else."""
     code = [*(ROOT / "vq").rglob("*.py"), *(ROOT / "pyspark_vq").rglob("*.py")]
