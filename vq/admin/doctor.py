@@ -6,7 +6,6 @@ Checks of the machine block for a moment; those of the cluster run on a loop.
 import asyncio
 import os
 import resource
-import socket
 import tempfile
 import threading
 import time
@@ -25,7 +24,7 @@ from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
-from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, VqError
@@ -130,7 +129,7 @@ async def check_cluster(
             brokers = await check_brokers(cluster, is_broker_here=is_broker_here)
             return [found, session, *brokers]
     except VqError as error:
-        return [found, checks.zookeeper_session((), str(error))]
+        return [found, checks.zookeeper_session((), error.message)]
 
 
 def server_version(server: str) -> str | None:
@@ -141,14 +140,11 @@ def server_version(server: str) -> str | None:
         host, number = server.strip("[]"), _ZOOKEEPER_PORT
     if not is_host(host):
         return None
-    for line in four_letter_word(host, number, "srvr").splitlines():
+    answer = four_letter_word(host, number, "srvr")
+    for line in answer.splitlines():
         if line.startswith("Zookeeper version: "):
             return line.removeprefix("Zookeeper version: ").split(",")[0].split("-")[0]
-    try:
-        with socket.create_connection((host, number), timeout=1.0):
-            return "unknown"
-    except OSError:
-        return None
+    return "unknown" if is_of_zookeeper(answer) else None
 
 
 async def _latencies(cluster: ClusterClient) -> list[float]:

@@ -1,7 +1,9 @@
 """Looks at ZooKeeper's servers, this machine and the brokers; the conclusions: ``test_checks``."""
 
+import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,38 @@ def test_a_zookeeper_that_is_silent_and_one_that_is_away(host: str) -> None:
         threading.Thread(target=answer, daemon=True).start()
         assert doctor.server_version(str(address)) == "3.9.2"
     assert doctor.server_version(str(Address(host, free_port()))) is None
+
+
+def test_what_accepts_and_is_no_zookeeper_that_answers_counts_as_silent() -> None:
+    """As a server that hangs, or the port of a broker; a ZooKeeper may hide its version."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = str(Address("127.0.0.1", server.getsockname()[1]))
+        assert doctor.server_version(address) is None  # the system accepts, nobody answers
+        server.accept()[0].close()
+        for answer, version in (
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", None),
+            (b"", None),
+            (b"srvr is not executed because it is not in the whitelist.\n", "unknown"),
+            (b"This ZooKeeper instance is not currently serving requests\n", "unknown"),
+        ):
+            with answering(server, answer):
+                assert doctor.server_version(address) == version
+
+
+@contextlib.contextmanager
+def answering(server: socket.socket, answer: bytes) -> Iterator[None]:
+    """Answer one connection; none is left when the block ends."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(16)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
 
 
 def test_a_host_that_none_can_be_is_away_and_not_an_error() -> None:

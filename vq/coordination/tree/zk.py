@@ -216,8 +216,8 @@ class ZooKeeperCoordinator(SessionBase):
             await self.close()
             why = str(error) or await why_no_session(self._hosts)
             raise CoordinationError(
-                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s: {why}; "
-                "check the address and that it runs: `vq doctor`"
+                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s: {why}",
+                hint="check the address and that it runs: `vq doctor`",
             ) from error
         except BaseException:
             await self.close()
