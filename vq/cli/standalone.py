@@ -22,7 +22,7 @@ from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
 from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper, full_text
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address, check_host
 from vq.remoting.ports import LOOPBACK, free_port, port_error
@@ -357,7 +357,9 @@ def _watch(invocation: Invocation, cluster: StandaloneCluster, stop: threading.E
     given_up = [each for each in (zookeeper, *brokers) if each.given_up]
     if given_up:
         listed = ", ".join(f"{each.name} ({each.log})" for each in given_up)
-        raise ChildrenEnd(f"ended {STARTS_MAX} times in a row: {listed}")
+        raise ChildrenEnd(
+            f"ended {STARTS_MAX} times in a row: {listed}{full_text(given_up[0].log.parent)}"
+        )
 
 
 @contextlib.contextmanager

@@ -49,6 +49,8 @@ MEMORY_MB: Final = 96
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 PORT_TRIES_MAX: Final = 5
+#: With less free space a server may not be able to start.
+_NEARLY_FULL_BYTES: Final = 16 << 20
 _DEBIAN_JARS: Final = Path("/usr/share/java")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -120,6 +122,20 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
         f"{', '.join(str(place) for place in places)}; set VQ_ZOOKEEPER_JARS to a directory with "
         f"them, or: {install_command('standalone')}"
     )
+
+
+def full_text(place: Path) -> str:
+    """Say, to end a message, that the file system of a directory is nearly full; "" if it is not.
+
+    ZooKeeper and Java end there, and a log without space does not tell why.
+    """
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        return ""
+    if free >= _NEARLY_FULL_BYTES:
+        return ""
+    return f"; the file system of {place} is nearly full ({free} bytes free): make space there"
 
 
 class EmbeddedZooKeeper:
@@ -226,7 +242,8 @@ class EmbeddedZooKeeper:
         raise CoordinationError(
             f"ZooKeeper in {self.directory} "
             + ("ended instead of serving" if ended else f"did not serve within {timeout_s:g} s")
-            + f" at {self.hosts}; is the port free? The end of its log:\n"
+            + f" at {self.hosts}{full_text(self.directory) or '; is the port free?'}\n"
+            + "The end of its log:\n"
             + (logs or "(nothing was logged)")
         )
 

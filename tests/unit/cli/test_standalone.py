@@ -155,3 +155,18 @@ def test_one_broker_that_is_given_up_ends_only_when_the_command_is_stopped(
     with pytest.raises(ChildrenEnd, match=r"b2/n1 \(b2/n1.log\)$"):
         watch(Child("z"), [Child("b1/n1"), crashing("b2/n1")], stop)
     assert stop._left < 0
+
+
+@pytest.mark.parametrize(
+    ("free", "said"), [(0, "is nearly full (0 bytes free): make space there"), (1 << 30, "")]
+)
+def test_the_error_names_a_disk_that_is_full(
+    monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    """ZooKeeper's log has no room for the reason."""
+    monkeypatch.setattr(
+        "vq.devtools.zookeeper.shutil.disk_usage", lambda _place: SimpleNamespace(free=free)
+    )
+    with pytest.raises(ChildrenEnd) as raised:
+        watch(crashing("z"), [Child("b1/n1")], Stop(monkeypatch, looks=1000))
+    assert str(raised.value).endswith(said or "server.log)")
