@@ -191,6 +191,10 @@ class Invocation:
         return asyncio.run(work)
 
 
+#: Commands for which a topic that is missing may be one to create.
+_MAY_CREATE: Final = ("produce", "consume", "bench")
+
+
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
@@ -231,7 +235,8 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if topic := _topic_of(rest):
                 name_topic(error, topic)
                 if known is not None:
-                    name_nearest_topic(error, topic, known)
+                    creates = click.get_current_context().info_name in _MAY_CREATE
+                    name_nearest_topic(error, topic, known, may_be_new=creates)
             raise
 
     return _apply(

@@ -79,6 +79,25 @@ def test_a_misspelt_topic_is_told_the_nearest_one(known: list[str], hint: str) -
     assert error.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("known", "may_be_new", "said", "hint"),
+    [
+        (["orders"], True, "there is no topic 'oders'", "did you mean 'orders'? `vq topic list`"),
+        (["orders"], False, "there is no topic 'oders'", "did you mean 'orders'? `vq topic list`"),
+        (["bills"], False, "there is no topic 'oders'", "`vq topic list` shows all topics"),
+        (["bills"], True, "there is no topic 'oders'; create it: `vq", "create it: `vq"),
+    ],
+)
+def test_nobody_is_told_to_create_a_topic_that_he_misspelt_or_wants_to_delete(
+    known: list[str], may_be_new: bool, said: str, hint: str
+) -> None:
+    error = UnknownTopic("there is no topic 'oders'; create it: `vq topic create oders`")
+    errors.name_nearest_topic(error, "oders", known, may_be_new=may_be_new)
+    assert error.message.startswith(said)
+    assert ("create it" in error.message) == ("create it" in said)
+    assert error.hint.startswith(hint)
+
+
 def test_a_hint_that_names_a_list_of_its_own_stays() -> None:
     """Among all topics is not where a deleted one is to be looked for."""
     error = UnknownTopic("x", hint="`vq topic list --deleted` shows those that can")
