@@ -124,6 +124,23 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     )
 
 
+def find_parts() -> tuple[Path, tuple[Path, ...]]:
+    """Return a Java and the jars of a ZooKeeper server.
+
+    Raises:
+        MissingPart: One of them, or both, were not found; it says so of each.
+    """
+    try:
+        java = find_java()
+    except MissingPart as error:
+        try:
+            find_jars()
+        except MissingPart as second:
+            raise MissingPart(f"{error}; and {second}") from None
+        raise
+    return java, find_jars()
+
+
 def full_text(place: Path) -> str:
     """Say, to end a message, that the file system of a directory is nearly full; "" if it is not.
 
@@ -181,6 +198,8 @@ class EmbeddedZooKeeper:
         self._tick_ms = tick_ms
         self._purge = purge
         self._memory_mb = memory_mb
+        if java is None and jars is None:
+            java, jars = find_parts()
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
         self._servers = [_Server(directory / f"server-{n}", n, host) for n in range(1, servers + 1)]

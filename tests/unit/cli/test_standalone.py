@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from vq.cli import standalone
-from vq.cli.standalone import STARTS_MAX, ChildrenEnd, Supervised
-from vq.errors import CoordinationError
+from vq.cli.standalone import STARTS_MAX, ChildrenEnd, PortTaken, Supervised
+from vq.devtools.zookeeper import MissingPart
+from vq.errors import CoordinationError, DirectoryRefused
 
 
 class Child:
@@ -170,3 +171,26 @@ def test_the_error_names_a_disk_that_is_full(
     with pytest.raises(ChildrenEnd) as raised:
         watch(crashing("z"), [Child("b1/n1")], Stop(monkeypatch, looks=1000))
     assert str(raised.value).endswith(said or "server.log)")
+
+
+def test_a_second_one_in_a_directory_is_told_so_and_not_that_its_port_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone, "find_parts", lambda: (Path("java"), ()))
+    monkeypatch.setattr(standalone, "port_error", lambda address: address.port and "in use")
+    monkeypatch.setattr(standalone, "_check_host", lambda _host: None)
+    arguments = ["--data", str(tmp_path / "data")]
+    with standalone._exclusive(tmp_path / "data"), pytest.raises(DirectoryRefused, match="another"):
+        standalone.standalone.main(arguments, standalone_mode=False)
+    with pytest.raises(PortTaken, match="port 8123"):
+        standalone.standalone.main(arguments, standalone_mode=False)
+
+
+def test_without_java_no_directory_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise MissingPart("no Java")
+
+    monkeypatch.setattr(standalone, "find_parts", missing)
+    with pytest.raises(MissingPart):
+        standalone.standalone.main(["--data", str(tmp_path / "data")], standalone_mode=False)
+    assert not (tmp_path / "data").exists()
