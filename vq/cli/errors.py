@@ -151,6 +151,12 @@ def name_nearest_topic(
     error.hint = f"{meant}`vq topic list` shows all topics"
 
 
+def name_nearest_group(error: VqError, group: str, known: Sequence[str]) -> None:
+    """Let the hint of an error name the consumer group that a misspelt name may mean."""
+    for nearest in difflib.get_close_matches(group, known, n=1):
+        error.hint = f"did you mean {nearest!r}? `vq group list` shows all groups"
+
+
 def exit_code_of(error: Exception) -> int:
     """Return the exit code of a command that ended with this error."""
     return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED

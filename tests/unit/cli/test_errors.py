@@ -7,6 +7,7 @@ import click
 import pytest
 
 from vq.cli import errors
+from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.errors import (
@@ -96,6 +97,20 @@ def test_nobody_is_told_to_create_a_topic_that_he_misspelt_or_wants_to_delete(
     assert error.message.startswith(said)
     assert ("create it" in error.message) == ("create it" in said)
     assert error.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["mail", "shop"], "did you mean 'shop'? `vq group list` shows all groups"),
+        (["mail"], UnknownGroup.hint),
+        ([], UnknownGroup.hint),
+    ],
+)
+def test_a_misspelt_group_is_told_the_nearest_one(known: list[str], hint: str) -> None:
+    error = UnknownGroup("there is no consumer group 'shpo'")
+    errors.name_nearest_group(error, "shpo", known)
+    assert error.hint == hint
 
 
 def test_a_hint_that_names_a_list_of_its_own_stays() -> None:
