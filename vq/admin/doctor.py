@@ -129,7 +129,8 @@ async def check_cluster(
             brokers = await check_brokers(cluster, is_broker_here=is_broker_here)
             return [found, session, *brokers]
     except VqError as error:
-        return [found, checks.zookeeper_session((), error.message)]
+        said = error.message.removesuffix(f"; {error.hint}")  # it may be to run the doctor
+        return [found, checks.zookeeper_session((), said)]
 
 
 def server_version(server: str) -> str | None:

@@ -15,6 +15,8 @@ from support.waiting import until_true
 from vq.admin import doctor
 from vq.admin.checks import Level
 from vq.broker.base.config import BrokerConfig
+from vq.client.config import MessageFactoryConfig
+from vq.errors import CoordinationError
 from vq.model import Address
 from vq.remoting.ports import free_port
 
@@ -149,3 +151,18 @@ async def test_a_group_without_a_node_says_which_nodes_have_its_messages() -> No
             failed = [e for e in await doctor.check_brokers(client) if e.level is Level.FAIL]
             assert [each.check for each in failed] == ["group b1"]
             assert "In sync: n1 (not registered)" in failed[0].detail
+
+
+async def test_a_session_that_fails_is_not_told_to_run_the_doctor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_session(*_: object, **__: object) -> None:
+        remedy = "check the address: `vq doctor`"
+        raise CoordinationError(f"no session: it hangs; {remedy}", hint=remedy)
+
+    monkeypatch.setattr(doctor, "server_version", lambda _server: "3.9.2")
+    monkeypatch.setattr(doctor, "cluster_client", no_session)
+    found = await doctor.check_cluster(MessageFactoryConfig(zookeeper="a:1"))
+    assert [(each.check, each.detail) for each in found[1:]] == [
+        ("session", "no session: it hangs")
+    ]
