@@ -117,6 +117,27 @@ def test_a_group_is_shifted_and_deleted(cluster: ProcessCluster) -> None:
     assert (gone.returncode, b"no consumer group 's'" in gone.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("describe", "shpo"),
+        ("delete", "shpo"),
+        ("reset", "shpo", "--to-latest"),
+        ("forget", "shpo", "--topic", "spelt"),
+    ],
+    ids=" ".join,
+)
+def test_a_misspelt_group_is_told_the_nearest_one(
+    cluster: ProcessCluster, command: tuple[str, ...]
+) -> None:
+    if cluster.vq("topic", "create", "spelt").returncode == 0:
+        cluster.vq_json("produce", "spelt", stdin=b"1\n")
+        assert lines(cluster, "spelt", "--group", "shop", "--max", "1") == ["1"]
+    ended = cluster.vq("group", *command)
+    assert ended.returncode == 1
+    assert "did you mean 'shop'? `vq group list` shows all groups" in ended.stderr.decode()
+
+
 def test_groups_are_listed_with_their_lag(cluster: ProcessCluster) -> None:
     """With the worst verdict of each; the lag of one that filters by tag is an upper bound."""
     cluster.vq_json("topic", "create", "lagging", "--partitions", "2")

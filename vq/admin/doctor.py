@@ -6,7 +6,6 @@ Checks of the machine block for a moment; those of the cluster run on a loop.
 import asyncio
 import os
 import resource
-import socket
 import tempfile
 import threading
 import time
@@ -25,7 +24,7 @@ from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
-from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
@@ -133,7 +132,8 @@ async def check_cluster(
             brokers = await check_brokers(cluster, is_broker_here=is_broker_here, others=others)
             return [found, session, *brokers]
     except VqError as error:
-        return [found, checks.zookeeper_session((), str(error))]
+        said = error.message.removesuffix(f"; {error.hint}")  # it may be to run the doctor
+        return [found, checks.zookeeper_session((), said)]
 
 
 def server_version(server: str) -> str | None:
@@ -144,14 +144,11 @@ def server_version(server: str) -> str | None:
         host, number = server.strip("[]"), _ZOOKEEPER_PORT
     if not is_host(host):
         return None
-    for line in four_letter_word(host, number, "srvr").splitlines():
+    answer = four_letter_word(host, number, "srvr")
+    for line in answer.splitlines():
         if line.startswith("Zookeeper version: "):
             return line.removeprefix("Zookeeper version: ").split(",")[0].split("-")[0]
-    try:
-        with socket.create_connection((host, number), timeout=1.0):
-            return "unknown"
-    except OSError:
-        return None
+    return "unknown" if is_of_zookeeper(answer) else None
 
 
 async def _latencies(cluster: ClusterClient) -> list[float]:

@@ -303,6 +303,11 @@ def _is_stopped(before: CommittedOffset | None, ends: PartitionEnds) -> bool:
     return before is not None and (bool(before.stopped) or before.offset > ends.latest)
 
 
+async def live_members(cluster: ClusterClient, group: str) -> list[str]:
+    """Return the sorted names of the members for which a reset waits, unless it fences them."""
+    return list(await groups.members(cluster.coordinator, group))
+
+
 async def carry_out(
     cluster: ClusterClient, group: str, planned: Sequence[Reset], *, fence: bool = False
 ) -> None:
@@ -317,9 +322,9 @@ async def carry_out(
         CoordinationError: ZooKeeper does not answer; those before it in the plan were reset.
     """
     await _check_plan(cluster, group, planned)
-    present = await groups.members(cluster.coordinator, group)
+    present = await live_members(cluster, group)
     if present and not fence:
-        names = ", ".join(list(present)[:5])
+        names = ", ".join(present[:5])
         raise InvalidState(
             f"group {group!r} has members, {len(present)} in all: {names}; stop them first, "
             "or fence them (--fence)"

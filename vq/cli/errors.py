@@ -29,6 +29,9 @@ EXIT_BROKEN_PIPE = 141
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+#: How the advice to create a topic begins.
+_CREATE: Final = "create it: "
+
 #: What it had done by then, its results say.
 _INTERRUPTED_JSON = text.json_text(
     {
@@ -131,12 +134,27 @@ def name_topic(error: VqError, topic: str) -> None:
     )
 
 
-def name_nearest_topic(error: VqError, topic: str, known: Sequence[str]) -> None:
-    """Let the hint of an error name the topic that a misspelt name may mean."""
+def name_nearest_topic(
+    error: VqError, topic: str, known: Sequence[str], *, may_be_new: bool = True
+) -> None:
+    """Let the hint of an error name the topic that a misspelt name may mean.
+
+    The advice to create the topic is left out then, and where a new topic would be of no use.
+    """
     if topic in known or "vq topic list" in error.hint:
         return  # it is not ready, or to be brought back, and the hint says so
-    for nearest in difflib.get_close_matches(topic, known, n=1):
-        error.hint = f"did you mean {nearest!r}? `vq topic list` shows all topics"
+    near = difflib.get_close_matches(topic, known, n=1)
+    if not near and (may_be_new or not error.hint.startswith(_CREATE)):
+        return
+    error.args = (error.message.partition(f"; {_CREATE}")[0],)
+    meant = "".join(f"did you mean {each!r}? " for each in near)
+    error.hint = f"{meant}`vq topic list` shows all topics"
+
+
+def name_nearest_group(error: VqError, group: str, known: Sequence[str]) -> None:
+    """Let the hint of an error name the consumer group that a misspelt name may mean."""
+    for nearest in difflib.get_close_matches(group, known, n=1):
+        error.hint = f"did you mean {nearest!r}? `vq group list` shows all groups"
 
 
 def exit_code_of(error: Exception) -> int:

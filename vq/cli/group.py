@@ -152,10 +152,11 @@ def _bounded(lag: Mapping[str, Any]) -> dict[str, Any]:
 
 def _topics_text(found: GroupSummary) -> str:
     """Return the topics of a group; those that no member subscribes to are marked."""
-    return ",".join(
+    topics = (
         f"{topic} (not subscribed)" if topic in found.unsubscribed else topic
         for topic in found.topics
     )
+    return ",".join(topics) or "-"
 
 
 # forget ---------------------------------------------------------------------------------------

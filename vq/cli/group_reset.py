@@ -83,7 +83,7 @@ def reset(
     """
     target = _target(goals)
 
-    async def work() -> list[Reset]:
+    async def work() -> tuple[list[Reset], list[str]]:
         async with cluster_client(invocation.client_config()) as cluster:
             planned = await resets.plan_reset(
                 cluster,
@@ -95,9 +95,10 @@ def reset(
             )
             if yes:
                 await _carry_out(cluster, name, planned, fence)
-            return planned
+                return planned, []
+            return planned, [] if fence else await resets.live_members(cluster, name)
 
-    planned, output = invocation.run(work()), invocation.output
+    (planned, members), output = invocation.run(work()), invocation.output
     rows = [_row(each) for each in planned]
     if output.as_json:
         output.document({"done": yes, "group": name, "partitions": rows})
@@ -108,6 +109,10 @@ def reset(
     if not planned:
         output.remark(f"there is nothing to reset in group {name!r}")
     elif not yes:
+        if members:
+            output.remark(
+                f"it has members, stop them first, or give --fence: {', '.join(members[:5])}"
+            )
         invocation.only_planned()
     elif not output.as_json:
         output.remark(f"done: {name} goes on there")

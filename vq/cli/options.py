@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from vq import limits
-from vq.cli.errors import name_nearest_topic, name_topic
+from vq.cli.errors import name_nearest_group, name_nearest_topic, name_topic
 from vq.cli.logs import FORMATS, LEVELS, Logs
 from vq.cli.output import Output
 from vq.cli.settings import Sources, build, choice, is_given, read_sources, strangers
@@ -191,6 +191,10 @@ class Invocation:
         return asyncio.run(work)
 
 
+#: Commands for which a topic that is missing may be one to create.
+_MAY_CREATE: Final = ("produce", "consume", "bench")
+
+
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
@@ -231,7 +235,10 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if topic := _topic_of(rest):
                 name_topic(error, topic)
                 if known is not None:
-                    name_nearest_topic(error, topic, known)
+                    creates = click.get_current_context().info_name in _MAY_CREATE
+                    name_nearest_topic(error, topic, known, may_be_new=creates)
+            if " group " in click.get_current_context().command_path:
+                _name_group(invocation, error, rest.get("name", ""))
             raise
 
     return _apply(
@@ -258,6 +265,19 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Form of log lines.  [text; with --json: json]",
         ),
     )
+
+
+def _name_group(invocation: Invocation, error: VqError, name: str) -> None:
+    """Let the error of a command of ``vq group`` name the group that a misspelt name may mean."""
+    from vq.admin.connect import cluster_client
+    from vq.coordination.groups.groups import UnknownGroup, list_groups
+
+    async def look() -> list[str]:
+        async with cluster_client(invocation.client_config()) as client:
+            return await list_groups(client.coordinator)
+
+    if isinstance(error, UnknownGroup):
+        name_nearest_group(error, name, invocation.run(look()))
 
 
 def _topic_of(arguments: Mapping[str, Any]) -> str | None:

@@ -7,9 +7,11 @@ import itertools
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import BinaryIO
+from concurrent.futures import Future, wait
+from typing import BinaryIO, TypeVar
 
 import click
 
@@ -48,9 +50,10 @@ from vq.client.producer.partitioner import (
     strategy_of,
 )
 from vq.coordination.tree.values.cluster import ClusterSettings
-from vq.errors import InvalidArgument, Refused, UnknownTopic, VqError
+from vq.errors import InvalidArgument, NotSent, Refused, UnknownTopic, VqError
 from vq.model import Compression, Message
 
+R = TypeVar("R")
 _BY_KEY = "key"
 #: What ``--input`` takes.
 INPUTS = ("lines", "json")
@@ -299,7 +302,7 @@ def _one_of(names: Iterable[str]) -> str:
     "--timeout",
     type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
-    help="Deadline of each message, all tries included.  [30]",
+    help="Deadline of each message, all tries included, and of what comes before the first.  [30]",
 )
 @click.option(
     "--rate",
@@ -416,10 +419,16 @@ def produce(
         started = time.monotonic()
         stopped: BaseException | None = None
         with contextlib.ExitStack() as held:
-            factory = held.enter_context(MessageFactory(invocation.client_config()))
-            check_exists(invocation, factory, topic)  # before the producer leases a slot
-            producer = factory.create_producer(config)
-            count = publish(invocation, factory, producer, topic)
+            try:
+                factory = held.enter_context(MessageFactory(invocation.client_config()))
+                producer, count = within(
+                    config.send_timeout_s, lambda: begin(invocation, factory, config, topic)
+                )
+            except (KeyboardInterrupt, NotSent) as error:
+                if isinstance(error, KeyboardInterrupt):
+                    output.remark("interrupted before a line was read; nothing was sent")
+                _report(output, topic, tally, None, time.monotonic() - started)
+                raise
             if partition is not None:
                 check_partition(topic, partition, count)
             run = Run(producer, form, tally, None if pace_of is None else pace_of(time.monotonic()))
@@ -461,6 +470,42 @@ def produce(
     failed = stopped or files.problem or tally.error()
     if failed is not None:
         raise failed
+
+
+def within(seconds: float, work: Callable[[], R]) -> R:
+    """Return the result of ``work``, what is done before the first line is read.
+
+    Each call to ZooKeeper has a bound and is tried again; all of them together have this one. Work
+    that is late ends when the factory that it uses is shut down.
+
+    Raises:
+        NotSent: It took longer.
+    """
+    done: Future[R] = Future()
+
+    def call() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  raised below
+            done.set_exception(error)
+
+    threading.Thread(target=call, name="vq-produce-begin", daemon=True).start()
+    if not wait([done], seconds).done:
+        raise NotSent(
+            f"ZooKeeper did not say within {seconds:g} s where messages go; no line was read, and "
+            "nothing was sent",
+            hint="check that ZooKeeper answers: `vq doctor`; or give more time with --timeout",
+        )
+    return done.result()
+
+
+def begin(
+    invocation: Invocation, factory: MessageFactory, config: ProducerConfig, topic: str
+) -> tuple[MessageProducer, int]:
+    """Return a producer that may send to a topic, and the number of the topic's partitions."""
+    check_exists(invocation, factory, topic)  # before the producer leases a slot
+    producer = factory.create_producer(config)
+    return producer, publish(invocation, factory, producer, topic)
 
 
 def check_exists(invocation: Invocation, factory: MessageFactory, topic: str) -> None:
@@ -535,10 +580,10 @@ def check_partition(topic: str, partition: int, count: int) -> None:
 
 
 def _report(
-    output: Output, topic: str, tally: Tally, metrics: ProducerMetrics, seconds: float
+    output: Output, topic: str, tally: Tally, metrics: ProducerMetrics | None, seconds: float
 ) -> None:
-    total = metrics.total
-    ratio = total.compression_ratio
+    total = None if metrics is None else metrics.total  # None: nothing was sent
+    ratio = None if total is None else total.compression_ratio
     values = {
         "topic": topic,
         "sent": tally.count,
@@ -549,7 +594,7 @@ def _report(
         "failures": dict(tally.failures),
         "without_key": tally.keyless,
         "bytes": tally.size,
-        "stored_bytes": total.bytes_stored,
+        "stored_bytes": 0 if total is None else total.bytes_stored,
         "compression_ratio": None if ratio is None else round(ratio, 2),
         "seconds": round(seconds, 3),
     }

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import IO, Protocol
 
 import click
 
@@ -22,7 +22,7 @@ from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
 from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
-from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper, find_parts, full_text
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address, check_host
 from vq.remoting.ports import LOOPBACK, free_port, port_error
@@ -30,6 +30,7 @@ from vq.store.directory.directory import unusable
 from vq.store.disk.disk import RealDisk
 
 _TICK_S = 0.2
+_LOCK = "standalone.lock"
 BROKERS_MAX = 64
 _METRICS_ABOVE = 100
 REPLICAS_MAX = 7
@@ -242,6 +243,8 @@ def standalone(
     cluster_name = invocation.client_config().cluster
     names = [(f"b{b + 1}", _node(n + 1)) for n in range(replicas) for b in range(brokers)]
     _check_host(host)
+    java, jars = find_parts()
+    _check_not_running(data)
     ports = _broker_ports(len(names), Address(host, port))
     if zookeeper_port in ports:
         raise InvalidArgument(
@@ -253,7 +256,9 @@ def standalone(
         _check_free(Address(host, zookeeper_port), "ZooKeeper", "--zookeeper-port")
     with _stop_signals() as stop, _exclusive(data):
         invocation.output.remark(f"starting ZooKeeper and {len(names)} broker(s) in {data} ...")
-        zookeeper = EmbeddedZooKeeper(data / "zookeeper", port=zookeeper_port, host=host)
+        zookeeper = EmbeddedZooKeeper(
+            data / "zookeeper", port=zookeeper_port, host=host, java=java, jars=jars
+        )
         zookeeper.start()
         cluster = StandaloneCluster(
             zookeeper,
@@ -357,7 +362,9 @@ def _watch(invocation: Invocation, cluster: StandaloneCluster, stop: threading.E
     given_up = [each for each in (zookeeper, *brokers) if each.given_up]
     if given_up:
         listed = ", ".join(f"{each.name} ({each.log})" for each in given_up)
-        raise ChildrenEnd(f"ended {STARTS_MAX} times in a row: {listed}")
+        raise ChildrenEnd(
+            f"ended {STARTS_MAX} times in a row: {listed}{full_text(given_up[0].log.parent)}"
+        )
 
 
 @contextlib.contextmanager
@@ -383,17 +390,35 @@ def _stop_signals() -> Iterator[threading.Event]:
 def _exclusive(data: Path) -> Iterator[None]:
     try:
         RealDisk().mkdir(data)
-        lock_file = (data / "standalone.lock").open("a")
+        lock_file = (data / _LOCK).open("a")
     except OSError as error:
         raise unusable(data, error) from error
     with lock_file as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DirectoryRefused(
-                f"another `vq standalone` runs in {data.absolute()}: stop it, or give --data"
-            ) from None
+        _lock(lock, data)
         yield
+
+
+def _check_not_running(data: Path) -> None:
+    """Return if no other one runs in a directory, whose ports are taken then; makes no directory.
+
+    Raises:
+        DirectoryRefused: One does.
+    """
+    try:
+        lock_file = (data / _LOCK).open("r")
+    except OSError:
+        return  # none ran there yet, or ``_exclusive`` says what is wrong
+    with lock_file as lock:
+        _lock(lock, data)
+
+
+def _lock(lock: IO[str], data: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise DirectoryRefused(
+            f"another `vq standalone` runs in {data.absolute()}: stop it, or give --data"
+        ) from None
 
 
 def _check_host(host: str) -> None:

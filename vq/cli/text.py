@@ -15,7 +15,6 @@ from typing import Any, Final
 from vq.model import Key, Message, time_ms_of
 
 _NEWLINE: Final = 0x0A
-_TAB: Final = 0x09
 #: Whole numbers up to here are exact in readers of JSON that have only 64-bit floats.
 _EXACT_MAX: Final = 1 << 53
 
@@ -36,7 +35,6 @@ def _escaped(code: int) -> str:
 
 _SAFE: Final = {code: _escaped(code) for code in _dangerous()}
 _SAFE_LINES: Final = {code: text for code, text in _SAFE.items() if code != _NEWLINE}
-_SAFE_CONTENT: Final = {code: text for code, text in _SAFE.items() if code != _TAB}
 _SAFE_JSON: Final = {code: f"\\u{code:04x}" for code in _dangerous() if code != _NEWLINE}
 
 
@@ -52,7 +50,7 @@ def safe_lines(text: str) -> str:
 
 def safe_content(content: bytes) -> str:
     """Return the content of a message as one line; bytes that are not UTF-8 as ``\\xff``."""
-    return content.decode(errors="backslashreplace").translate(_SAFE_CONTENT)
+    return safe(content.decode(errors="backslashreplace"))
 
 
 def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:

@@ -49,6 +49,8 @@ MEMORY_MB: Final = 96
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 PORT_TRIES_MAX: Final = 5
+#: With less free space a server may not be able to start.
+_NEARLY_FULL_BYTES: Final = 16 << 20
 _DEBIAN_JARS: Final = Path("/usr/share/java")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -122,6 +124,37 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     )
 
 
+def find_parts() -> tuple[Path, tuple[Path, ...]]:
+    """Return a Java and the jars of a ZooKeeper server.
+
+    Raises:
+        MissingPart: One of them, or both, were not found; it says so of each.
+    """
+    try:
+        java = find_java()
+    except MissingPart as error:
+        try:
+            find_jars()
+        except MissingPart as second:
+            raise MissingPart(f"{error}; and {second}") from None
+        raise
+    return java, find_jars()
+
+
+def full_text(place: Path) -> str:
+    """Say, to end a message, that the file system of a directory is nearly full; "" if it is not.
+
+    ZooKeeper and Java end there, and a log without space does not tell why.
+    """
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        return ""
+    if free >= _NEARLY_FULL_BYTES:
+        return ""
+    return f"; the file system of {place} is nearly full ({free} bytes free): make space there"
+
+
 class EmbeddedZooKeeper:
     """One real ZooKeeper server, or an ensemble.
 
@@ -165,6 +198,8 @@ class EmbeddedZooKeeper:
         self._tick_ms = tick_ms
         self._purge = purge
         self._memory_mb = memory_mb
+        if java is None and jars is None:
+            java, jars = find_parts()
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
         self._servers = [_Server(directory / f"server-{n}", n, host) for n in range(1, servers + 1)]
@@ -226,7 +261,8 @@ class EmbeddedZooKeeper:
         raise CoordinationError(
             f"ZooKeeper in {self.directory} "
             + ("ended instead of serving" if ended else f"did not serve within {timeout_s:g} s")
-            + f" at {self.hosts}; is the port free? The end of its log:\n"
+            + f" at {self.hosts}{full_text(self.directory) or '; is the port free?'}\n"
+            + "The end of its log:\n"
             + (logs or "(nothing was logged)")
         )
 

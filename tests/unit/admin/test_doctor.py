@@ -1,7 +1,9 @@
 """Looks at ZooKeeper's servers, this machine and the brokers; the conclusions: ``test_checks``."""
 
+import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from support.waiting import until_true
 from vq.admin import doctor
 from vq.admin.checks import Level
 from vq.broker.base.config import BrokerConfig
+from vq.client.config import MessageFactoryConfig
+from vq.errors import CoordinationError
 from vq.model import Address
 from vq.remoting.ports import free_port
 
@@ -32,6 +36,38 @@ def test_a_zookeeper_that_is_silent_and_one_that_is_away(host: str) -> None:
         threading.Thread(target=answer, daemon=True).start()
         assert doctor.server_version(str(address)) == "3.9.2"
     assert doctor.server_version(str(Address(host, free_port()))) is None
+
+
+def test_what_accepts_and_is_no_zookeeper_that_answers_counts_as_silent() -> None:
+    """As a server that hangs, or the port of a broker; a ZooKeeper may hide its version."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = str(Address("127.0.0.1", server.getsockname()[1]))
+        assert doctor.server_version(address) is None  # the system accepts, nobody answers
+        server.accept()[0].close()
+        for answer, version in (
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", None),
+            (b"", None),
+            (b"srvr is not executed because it is not in the whitelist.\n", "unknown"),
+            (b"This ZooKeeper instance is not currently serving requests\n", "unknown"),
+        ):
+            with answering(server, answer):
+                assert doctor.server_version(address) == version
+
+
+@contextlib.contextmanager
+def answering(server: socket.socket, answer: bytes) -> Iterator[None]:
+    """Answer one connection; none is left when the block ends."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(16)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
 
 
 def test_a_host_that_none_can_be_is_away_and_not_an_error() -> None:
@@ -115,3 +151,18 @@ async def test_a_group_without_a_node_says_which_nodes_have_its_messages() -> No
             failed = [e for e in await doctor.check_brokers(client) if e.level is Level.FAIL]
             assert [each.check for each in failed] == ["group b1"]
             assert "In sync: n1 (not registered)" in failed[0].detail
+
+
+async def test_a_session_that_fails_is_not_told_to_run_the_doctor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_session(*_: object, **__: object) -> None:
+        remedy = "check the address: `vq doctor`"
+        raise CoordinationError(f"no session: it hangs; {remedy}", hint=remedy)
+
+    monkeypatch.setattr(doctor, "server_version", lambda _server: "3.9.2")
+    monkeypatch.setattr(doctor, "cluster_client", no_session)
+    found = await doctor.check_cluster(MessageFactoryConfig(zookeeper="a:1"))
+    assert [(each.check, each.detail) for each in found[1:]] == [
+        ("session", "no session: it hangs")
+    ]

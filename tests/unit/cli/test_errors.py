@@ -7,6 +7,7 @@ import click
 import pytest
 
 from vq.cli import errors
+from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.errors import (
@@ -76,6 +77,39 @@ def test_a_misspelt_topic_is_told_the_nearest_one(known: list[str], hint: str) -
     """One that exists is not ready; its hint stays."""
     error = UnknownTopic("there is no topic 'oders'", hint="finish it")
     errors.name_nearest_topic(error, "oders", known)
+    assert error.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("known", "may_be_new", "said", "hint"),
+    [
+        (["orders"], True, "there is no topic 'oders'", "did you mean 'orders'? `vq topic list`"),
+        (["orders"], False, "there is no topic 'oders'", "did you mean 'orders'? `vq topic list`"),
+        (["bills"], False, "there is no topic 'oders'", "`vq topic list` shows all topics"),
+        (["bills"], True, "there is no topic 'oders'; create it: `vq", "create it: `vq"),
+    ],
+)
+def test_nobody_is_told_to_create_a_topic_that_he_misspelt_or_wants_to_delete(
+    known: list[str], may_be_new: bool, said: str, hint: str
+) -> None:
+    error = UnknownTopic("there is no topic 'oders'; create it: `vq topic create oders`")
+    errors.name_nearest_topic(error, "oders", known, may_be_new=may_be_new)
+    assert error.message.startswith(said)
+    assert ("create it" in error.message) == ("create it" in said)
+    assert error.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["mail", "shop"], "did you mean 'shop'? `vq group list` shows all groups"),
+        (["mail"], UnknownGroup.hint),
+        ([], UnknownGroup.hint),
+    ],
+)
+def test_a_misspelt_group_is_told_the_nearest_one(known: list[str], hint: str) -> None:
+    error = UnknownGroup("there is no consumer group 'shpo'")
+    errors.name_nearest_group(error, "shpo", known)
     assert error.hint == hint
 
 

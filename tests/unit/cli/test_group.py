@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.admin.groups import GroupProgress
+from vq.admin.groups import GroupProgress, GroupSummary
 from vq.cli import group, text
 
 
@@ -55,3 +55,15 @@ def test_a_partition_in_which_a_group_does_not_go_on_is_told(
     found = group._remarks("g", progress)
     assert len(found) == len(said)
     assert all(each.startswith(begin) for each, begin in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("topics", "unsubscribed", "shown"),
+    [((), (), "-"), (("a",), (), "a"), (("a", "b"), ("b",), "a,b (not subscribed)")],
+)
+def test_the_topics_of_a_group_are_told_also_when_it_has_none(
+    topics: tuple[str, ...], unsubscribed: tuple[str, ...], shown: str
+) -> None:
+    """It may have been told to forget the last one."""
+    found = GroupSummary("g", topics, 0, "clustering", "earliest", unsubscribed)
+    assert group._topics_text(found) == shown

@@ -30,12 +30,22 @@ def test_a_plan_that_is_carried_out_says_so(
     async def carry_out(_: object, name: str, planned: Any, *, fence: bool) -> None:
         carried.append((name, planned[0].after, fence))
 
+    async def live_members(_: object, name: str) -> list[str]:
+        return ["m1"]
+
+    monkeypatch.setattr(resets, "live_members", live_members)
     monkeypatch.setattr(group_reset, "cluster_client", client)
     monkeypatch.setattr(resets, "plan_reset", plan)
     monkeypatch.setattr(resets, "carry_out", carry_out)
     group_reset.reset.main(["g", "--to-earliest"], standalone_mode=False)
     assert carried == []
-    assert capsys.readouterr().err.endswith("nothing was changed; add --yes to do it\n")
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2:] == [
+        "it has members, stop them first, or give --fence: m1",
+        "nothing was changed; add --yes to do it",
+    ]
+    group_reset.reset.main(["g", "--to-earliest", "--fence"], standalone_mode=False)
+    assert "it has members" not in capsys.readouterr().err
     group_reset.reset.main(["g", "--to-earliest", "--yes"], standalone_mode=False)
     assert carried == [("g", after, False)]
     assert capsys.readouterr().err.endswith("done: g goes on there\n")

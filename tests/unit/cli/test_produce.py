@@ -1,6 +1,10 @@
 """Options that belong together, outcomes counted by kind, and an even pace."""
 
 import io
+import json
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from vq.cli.produce import (
 )
 from vq.client.config import ProducerConfig
 from vq.client.producer.partitioner import TopicPartitions
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, InvalidState, NotSent
 from vq.model import Message, SendResult
 
 NOTHING: dict[str, Any] = {
@@ -203,3 +207,50 @@ def test_the_portion_of_a_regular_file_that_has_its_outcome(tmp_path: Path) -> N
     tally.ended(1, SendResult(0, 88, 1), None)
     assert portion() == pytest.approx(0.333, abs=0.01)
     assert portion_of(io.BytesIO(b"a"), tally) is None
+
+
+class SilentFactory:
+    """A factory whose ZooKeeper was lost when its session had begun: no call ends by itself."""
+
+    def __init__(self, _config: object) -> None:
+        self.shut = threading.Event()
+
+    def __enter__(self) -> "SilentFactory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shut.set()
+
+    def get_partitions_for_topic(self, _topic: str) -> list[Any]:
+        assert self.shut.wait(60)
+        raise InvalidState("the factory is shut down")
+
+
+def test_a_wait_for_zookeeper_before_the_first_line_counts_as_its_time_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vq.cli.produce.MessageFactory", SilentFactory)
+    arguments = ["orders", "--timeout", "0.05", "--json"]
+    with pytest.raises(NotSent, match=r"within 0.05 s.*no line was read, and nothing was sent"):
+        produce.main(arguments, standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    assert [told[each] for each in ("sent", "acknowledged", "refused", "unknown")] == [0] * 4
+
+
+def test_an_interrupt_before_the_first_line_says_that_nothing_was_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here a thread raises the signal while the command waits for ZooKeeper."""
+
+    class Interrupting(SilentFactory):
+        def get_partitions_for_topic(self, topic: str) -> list[Any]:
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().get_partitions_for_topic(topic)
+
+    monkeypatch.setattr("vq.cli.produce.MessageFactory", Interrupting)
+    with pytest.raises((KeyboardInterrupt, click.Abort)):
+        produce.main(["orders"], standalone_mode=False)
+    told = capsys.readouterr()
+    assert "interrupted before a line was read; nothing was sent" in told.err
+    fields = dict(line.split() for line in told.out.splitlines())
+    assert [fields[each] for each in ("acknowledged", "refused", "unknown")] == ["0"] * 3

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from vq.cli import standalone
-from vq.cli.standalone import STARTS_MAX, ChildrenEnd, Supervised
-from vq.errors import CoordinationError
+from vq.cli.standalone import STARTS_MAX, ChildrenEnd, PortTaken, Supervised
+from vq.devtools.zookeeper import MissingPart
+from vq.errors import CoordinationError, DirectoryRefused
 
 
 class Child:
@@ -155,3 +156,41 @@ def test_one_broker_that_is_given_up_ends_only_when_the_command_is_stopped(
     with pytest.raises(ChildrenEnd, match=r"b2/n1 \(b2/n1.log\)$"):
         watch(Child("z"), [Child("b1/n1"), crashing("b2/n1")], stop)
     assert stop._left < 0
+
+
+@pytest.mark.parametrize(
+    ("free", "said"), [(0, "is nearly full (0 bytes free): make space there"), (1 << 30, "")]
+)
+def test_the_error_names_a_disk_that_is_full(
+    monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    """ZooKeeper's log has no room for the reason."""
+    monkeypatch.setattr(
+        "vq.devtools.zookeeper.shutil.disk_usage", lambda _place: SimpleNamespace(free=free)
+    )
+    with pytest.raises(ChildrenEnd) as raised:
+        watch(crashing("z"), [Child("b1/n1")], Stop(monkeypatch, looks=1000))
+    assert str(raised.value).endswith(said or "server.log)")
+
+
+def test_a_second_one_in_a_directory_is_told_so_and_not_that_its_port_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone, "find_parts", lambda: (Path("java"), ()))
+    monkeypatch.setattr(standalone, "port_error", lambda address: address.port and "in use")
+    monkeypatch.setattr(standalone, "_check_host", lambda _host: None)
+    arguments = ["--data", str(tmp_path / "data")]
+    with standalone._exclusive(tmp_path / "data"), pytest.raises(DirectoryRefused, match="another"):
+        standalone.standalone.main(arguments, standalone_mode=False)
+    with pytest.raises(PortTaken, match="port 8123"):
+        standalone.standalone.main(arguments, standalone_mode=False)
+
+
+def test_without_java_no_directory_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise MissingPart("no Java")
+
+    monkeypatch.setattr(standalone, "find_parts", missing)
+    with pytest.raises(MissingPart):
+        standalone.standalone.main(["--data", str(tmp_path / "data")], standalone_mode=False)
+    assert not (tmp_path / "data").exists()

@@ -44,7 +44,7 @@ FORGED = Message(
 
 def test_a_key_forges_no_line_and_no_column() -> None:
     line = text.as_verbose_line(FORGED)
-    assert line == b"1\t2\t0\tx\\x9b\tk\\n9\\t9\\t9\\t\\tforged\ta\\nb\tc\\x1b[2J\\xff\n"
+    assert line == b"1\t2\t0\tx\\x9b\tk\\n9\\t9\\t9\\t\\tforged\ta\\nb\\tc\\x1b[2J\\xff\n"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_json_tells_the_type_of_a_key(key: Key | None, field: dict, column: byte
 
 
 def test_a_terminal_gets_one_harmless_line_and_a_pipe_gets_the_bytes() -> None:
-    assert text.as_terminal_line(FORGED) == b"a\\nb\tc\\x1b[2J\\xff\n"
+    assert text.as_terminal_line(FORGED) == b"a\\nb\\tc\\x1b[2J\\xff\n"
     assert text.as_line(FORGED) == FORGED.content + b"\n"
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.waiting import WAIT_S
 
 from vq.devtools import zookeeper as embedded
-from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart, find_jars, find_java
+from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart, find_jars, find_java, find_parts
 from vq.errors import CoordinationError, InvalidArgument
 
 JARS = (
@@ -88,3 +88,15 @@ def test_a_java_that_cannot_be_executed_is_told(tmp_path: Path) -> None:
     with pytest.raises(CoordinationError, match="ended instead of serving"):
         zookeeper.start(timeout_s=WAIT_S)
     assert zookeeper.pids == []
+
+
+def test_java_and_jars_that_are_both_missing_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vq.devtools.zookeeper._java_candidates", lambda _env: [])
+    monkeypatch.setattr("vq.devtools.zookeeper._jar_places", lambda: [tmp_path])
+    monkeypatch.delenv("VQ_ZOOKEEPER_JARS", raising=False)
+    for find in (find_parts, lambda: EmbeddedZooKeeper(tmp_path / "made")):
+        with pytest.raises(MissingPart, match=r"no Java .* was found.*; and the ZooKeeper server"):
+            find()
+    assert not (tmp_path / "made").exists()

@@ -42,7 +42,7 @@ def allocate(
         )
     usable = [group for group in groups if _why_not(group, pool, min_insync) is None]
     if not usable:
-        raise CoordinationError(_no_group(groups, pool, min_insync))
+        raise _no_group(groups, pool, min_insync)
     heap = [(0, group.partitions, group.group) for group in usable]
     heapq.heapify(heap)
     chosen = []
@@ -84,9 +84,13 @@ def missing_pool(groups: Sequence[GroupView], pool: str | None) -> str:
         by_pool.setdefault(group.pool or COMMON_POOL, []).append(group.group)
     pools = [f"{name} ({_some(held, ', ')})" for name, held in by_pool.items()]
     known = f"the pools are {_some(pools, ', ')}" if pools else "no broker has registered yet"
-    command = "vq broker" if pool is None else f"vq broker --pool {pool}"
     choose = "choose one of them, or " if pools else ""
-    return f"no broker group is in {pool_text(pool)}; {known}: {choose}start a broker: `{command}`"
+    start = f"{choose}start a broker: `{_command(pool)}`"
+    return f"no broker group is in {pool_text(pool)}; {known}: {start}"
+
+
+def _command(pool: str | None) -> str:
+    return "vq broker" if pool is None else f"vq broker --pool {pool}"
 
 
 def _some(texts: Sequence[str], separator: str) -> str:
@@ -94,14 +98,17 @@ def _some(texts: Sequence[str], separator: str) -> str:
     return separator.join([*texts[:_SHOWN_MAX], *more])
 
 
-def _no_group(groups: Sequence[GroupView], pool: str | None, min_insync: int) -> str:
+def _no_group(groups: Sequence[GroupView], pool: str | None, min_insync: int) -> CoordinationError:
     missing = missing_pool(groups, pool)
+    remedy = f"start a broker: `{_command(pool)}`, and see `vq cluster status`"
     if groups and missing:
-        return missing
+        return CoordinationError(missing, hint=remedy)
     ordered = sorted(groups, key=lambda group: group.group)
     reasons = [f"{each.group} {_why_not(each, pool, min_insync)}" for each in ordered]
     seen = _some(reasons, "; ") if reasons else "no broker has registered yet"
-    return (
-        f"no broker group of {pool_text(pool)} can take partitions ({seen}); "
-        "start a broker: `vq broker`, and see `vq cluster status`"
+    if any(_why_not(each, pool, 1) is None for each in groups):  # it lacks only nodes
+        remedy = "start more nodes of a group, or set min_insync lower; see `vq cluster status`"
+    return CoordinationError(
+        f"no broker group of {pool_text(pool)} can take partitions ({seen}); {remedy}",
+        hint=remedy,
     )

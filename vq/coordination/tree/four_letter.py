@@ -1,6 +1,10 @@
 """ZooKeeper's four-letter words: a server's status without a session. Blocking."""
 
 import socket
+from typing import Final
+
+#: In each answer of ZooKeeper: its version, that it does not serve yet, or that the word is off.
+_SIGNS: Final = ("zookeeper", "whitelist")
 
 
 def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
@@ -14,3 +18,8 @@ def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0)
             return b"".join(chunks).decode(errors="replace")
     except (OSError, UnicodeError):  # UnicodeError: the name is not valid for a host
         return ""
+
+
+def is_of_zookeeper(answer: str) -> bool:
+    """Return whether this can be ZooKeeper's answer to a four-letter word."""
+    return any(sign in answer.lower() for sign in _SIGNS)

@@ -9,14 +9,13 @@ import asyncio
 import socket
 from typing import Final
 
+from vq.coordination.tree.four_letter import is_of_zookeeper
 from vq.model import Address
 
 #: Bound of all looks together.
 PROBE_S: Final = 1.5
 #: The word and an empty line, so that a server of HTTP and the like answers, too.
 _ASK: Final = b"srvr\r\n\r\n"
-#: In each answer of ZooKeeper: its version, that it does not serve yet, or that the word is off.
-_SIGNS: Final = (b"zookeeper", b"whitelist")
 
 
 async def why_no_session(servers: str) -> str:
@@ -51,7 +50,7 @@ async def _look(address: Address) -> str:
         if not connected and not isinstance(error, ConnectionError):
             return f"{address} cannot be reached: {error.strerror or error}"
         answer = b""
-    if any(sign in answer.lower() for sign in _SIGNS):
+    if is_of_zookeeper(answer.decode(errors="replace")):
         return f"ZooKeeper at {address} answers and gives no session"
     if not answer:
         return (

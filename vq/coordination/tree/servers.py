@@ -21,6 +21,9 @@ def checked_servers(servers: str) -> str:
 
 
 def _what_is_wrong(entry: str) -> str:
+    scheme, mark, _ = entry.partition("://")
+    if mark:
+        return f"a scheme is not supported; leave out {scheme + mark!r}, write host:port"
     server, slash, path = entry.partition("/")
     if slash:
         return (

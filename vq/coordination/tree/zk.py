@@ -215,9 +215,11 @@ class ZooKeeperCoordinator(SessionBase):
         except (CoordinationError, TimeoutError) as error:
             await self.close()
             why = str(error) or await why_no_session(self._hosts)
+            remedy = "check the address and that it runs: `vq doctor`"
             raise CoordinationError(
                 f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s: {why}; "
-                "check the address and that it runs: `vq doctor`"
+                f"{remedy}",
+                hint=remedy,
             ) from error
         except BaseException:
             await self.close()

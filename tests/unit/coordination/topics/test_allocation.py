@@ -61,6 +61,16 @@ def test_a_pool_of_no_group_is_refused_with_those_that_exist() -> None:
     assert "no broker has registered yet: start" in missing_pool([], "p")
 
 
+def test_groups_that_lack_only_nodes_are_told_apart() -> None:
+    """Another group with one node would not help; the advice is a hint, too."""
+    with pytest.raises(CoordinationError, match="start more nodes of a group, or set") as refused:
+        allocate(1, [GroupView("b1", nodes=1), GroupView("b2", alive=False)], min_insync=2)
+    assert refused.value.hint.startswith("start more nodes of a group")
+    with pytest.raises(CoordinationError, match="start a broker: `vq broker`") as refused:
+        allocate(1, [GroupView("b2", alive=False)], min_insync=2)
+    assert refused.value.hint.startswith("start a broker: `vq broker`")
+
+
 def test_no_usable_group_is_refused_with_reasons() -> None:
     """The error says why each group was left out and what to do."""
     views = [

@@ -32,6 +32,10 @@ def test_servers_have_ports(servers: str, same: str) -> None:
         ("", "a server is missing; write host:port[,host:port...]"),
         ("zk1:2181,", "a server is missing; write host:port[,host:port...]"),
         (
+            "http://zk1:2181",
+            "a scheme is not supported; leave out 'http://', write host:port",
+        ),
+        (
             "zk1:2181/chroot",
             "a path is not supported; leave out '/chroot' (the setting cluster keeps clusters "
             "apart)",
