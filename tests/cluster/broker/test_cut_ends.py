@@ -304,14 +304,8 @@ async def test_a_log_is_cut_only_if_the_mark_is_durable(group: Group) -> None:
     assert (is_marked, len(group.has("b1")), len(group.has("b1-n2"))) == (True, 5, 5)
 
 
-async def test_a_log_that_is_cut_late_does_not_cost_the_good_batch_of_another_node(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The topic could not be followed at the start, for a moment; so nothing was known to be cut
-    when this node took the group."""
-    await group.begin("b1", "b1-n2")
-    await group.kill("b1-n2")
-    flip(await group.kill("b1"), SENT[-1])
+def failing_logs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Have no topic be followed until the list that is returned is empty."""
     prepare, is_broken = Logs.prepare, [True]
 
     def fails(self: Logs, *args: object) -> object:
@@ -320,6 +314,18 @@ async def test_a_log_that_is_cut_late_does_not_cost_the_good_batch_of_another_no
         return prepare(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Logs, "prepare", fails)
+    return is_broken
+
+
+async def test_a_log_that_is_cut_late_does_not_cost_the_good_batch_of_another_node(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic could not be followed at the start, for a moment; so nothing was known to be cut
+    when this node took the group."""
+    await group.begin("b1", "b1-n2")
+    await group.kill("b1-n2")
+    flip(await group.kill("b1"), SENT[-1])
+    is_broken = failing_logs(monkeypatch)
     await group.start("b1")
     is_broken.clear()
     await until(lambda: ("t", 0) in group.nodes["b1"]._partitions.channels)
@@ -337,14 +343,7 @@ async def test_a_master_does_not_cut_a_log_that_it_opens_while_others_are_in_syn
     await group.begin("b1", "b1-n2")
     await group.kill("b1-n2")
     flip(await group.kill("b1"), SENT[-1])
-    prepare, is_broken = Logs.prepare, [True]
-
-    def fails(self: Logs, *args: object) -> object:
-        if is_broken:
-            raise OSError(errno.EIO, "the disk has a moment's trouble")
-        return prepare(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Logs, "prepare", fails)
+    is_broken = failing_logs(monkeypatch)
     await group.start("b1")
     assert not group.nodes["b1"].epoch  # it does not know what it has, and n2 may have all
     await group.start("b1-n2")
