@@ -17,7 +17,7 @@ from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, NoN
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.brokers import BrokerNode
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.errors import InvalidArgument, InvalidState, UnknownPartition
+from vq.errors import InvalidArgument, InvalidState
 from vq.model import PartitionState, Span
 
 #: Where a partition may begin at most: half of all offsets are left for what is stored then.
@@ -89,10 +89,7 @@ async def _planned(
 ) -> tuple[NewBegin, Check]:
     """Return what a new begin would do, and the check that no node of the group came since."""
     name = f"{view.name}-{partition}"
-    if not 0 <= partition < len(view.partitions):
-        raise UnknownPartition(
-            f"topic {view.name!r} has partitions 0 to {len(view.partitions) - 1}, not {partition}"
-        )
+    topics.check_partition(view, partition)
     placement = view.partitions[partition]
     group = placement.writer_group
     if group is None:

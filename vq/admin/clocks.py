@@ -11,7 +11,6 @@ from vq.admin.brokers import broker_status
 from vq.admin.placements import Move, need_master
 from vq.client.cluster import ClusterClient
 from vq.coordination.topics import topics
-from vq.errors import UnknownPartition
 
 __all__ = ["plan_new_logs"]
 
@@ -33,10 +32,7 @@ async def plan_new_logs(
     """
     view = await topics.describe_topic(cluster.coordinator, topic)
     for number in partitions:
-        if not 0 <= number < len(view.partitions):
-            raise UnknownPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
-            )
+        topics.check_partition(view, number)
     masters, ahead = {}, {}
     planned = []
     for placement in view.partitions:

@@ -39,7 +39,6 @@ from vq.errors import (
     PartitionQuarantined,
     PermissionRefused,
     TimedOut,
-    UnknownPartition,
     UnknownTopic,
     Unreachable,
     VqError,
@@ -166,10 +165,7 @@ async def _placements(
     view = await topics.describe_topic(cluster.coordinator, topic)
     for number in (*only, *offsets):
         check_whole("partition", number)
-        if not 0 <= number < len(view.partitions):
-            raise UnknownPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
-            )
+        topics.check_partition(view, number)
     for offset in offsets.values():
         check_whole("offset", offset)
         if not 0 <= offset <= _OFFSET_MAX:

@@ -34,7 +34,6 @@ from vq.errors import (
     InvalidArgument,
     NotMaster,
     TimedOut,
-    UnknownPartition,
     UnknownTopic,
 )
 from vq.log_lines import get_logger
@@ -120,10 +119,7 @@ async def plan_moves(
     target, target_epoch = await need_master(cluster, group, "the new")
     moves = []
     for number in sorted(set(partitions)):
-        if not 0 <= number < len(view.partitions):
-            raise UnknownPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
-            )
+        topics.check_partition(view, number)
         placement = view.partitions[number]
         if placement.writer_group is None:
             raise CoordinationError(

@@ -25,7 +25,6 @@ from vq.errors import (
     InvalidState,
     NotMaster,
     OffsetOutOfRange,
-    UnknownPartition,
     UnknownTopic,
 )
 from vq.model import PartitionPlacement, TopicPartition, choice_of
@@ -147,10 +146,7 @@ async def _view(cluster: ClusterClient, name: str, *, needed: bool) -> TopicView
 
 def _placements(view: TopicView, only: Collection[int]) -> Sequence[PartitionPlacement]:
     for number in only:
-        if not 0 <= number < len(view.partitions):
-            raise UnknownPartition(
-                f"topic {view.name!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
-            )
+        topics.check_partition(view, number)
     return [each for each in view.partitions if not only or each.partition in only]
 
 

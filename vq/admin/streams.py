@@ -28,7 +28,6 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
     PartitionQuarantined,
-    UnknownPartition,
     UnknownTopic,
     VqError,
 )
@@ -153,10 +152,7 @@ async def _placements(
 ) -> list[PartitionPlacement]:
     view = await topics.describe_topic(cluster.coordinator, topic)
     for number in only:
-        if not 0 <= number < len(view.partitions):
-            raise UnknownPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
-            )
+        topics.check_partition(view, number)
     return [each for each in view.partitions if not only or each.partition in only]
 
 

@@ -62,7 +62,7 @@ from vq.coordination.tree.values.topics import (
     DeletionFence,
     Topic,
 )
-from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
+from vq.errors import CoordinationError, InvalidArgument, UnknownPartition, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
 
@@ -73,6 +73,7 @@ __all__ = [
     "alter_settings",
     "change_placement",
     "change_settings",
+    "check_partition",
     "counts_of",
     "create_topic",
     "delete_topic",
@@ -146,6 +147,18 @@ async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:
         UnknownTopic: There is no such topic.
     """
     return await read_topic(coordinator, check_name("topic", name))
+
+
+def check_partition(view: TopicView, number: int) -> None:
+    """Return if a topic has a partition.
+
+    Raises:
+        UnknownPartition: It has not.
+    """
+    if not 0 <= number < len(view.partitions):
+        raise UnknownPartition(
+            f"topic {view.name!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
+        )
 
 
 async def create_topic(
