@@ -81,12 +81,12 @@ def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
 
 
 def archiver_of(node: BrokerNode) -> Archiver:
-    return node._monitor._watched.archiver
+    return node.parts.upkeep.archiver
 
 
 def run_of(node: BrokerNode, hours: float = 0.0, **values: object) -> ArchiveRun:
     """A run as of some hours from now."""
-    now_ms = node._clock.wall_ms()
+    now_ms = node.parts.context.clock.wall_ms()
     as_of_ms = now_ms + int(hours * HOUR_MS)
     given = {"as_of_ms": as_of_ms, "started_ms": now_ms, "by": "test", **values}
     return ArchiveRun(**{"nonce": repr(sorted(given.items())), **given})

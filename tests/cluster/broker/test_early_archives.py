@@ -49,7 +49,7 @@ class Disk:
     @property
     def used(self) -> int:
         used = self.others
-        for channel in self._node._partitions.channels.values():
+        for channel in self._node.parts.partitions.channels.values():
             log = channel.log
             for block in () if log is None else [*log.closed_blocks, log.open_block]:
                 if block is not None and block.archive is None:
@@ -61,11 +61,11 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._disks.main.look_now()
+        self._node.parts.disks.main.look_now()
 
 
 def channel_of(served, topic: str = "t", partition: int = 0) -> Channel:
-    return served.node._partitions.channels[topic, partition]
+    return served.node.parts.partitions.channels[topic, partition]
 
 
 async def blocks(served, count: int, topic: str = "t", content: bytes = bytes(10 * KIB)) -> None:
@@ -78,14 +78,14 @@ async def blocks(served, count: int, topic: str = "t", content: bytes = bytes(10
 
 async def alter(served, topic: str, **settings: object) -> None:
     async with served.cluster.admin() as coordinator:
-        before = served.node._partitions.view.topics[topic].settings
+        before = served.node.parts.partitions.view.topics[topic].settings
         wanted = TopicSettings(**{"partitions": before.partitions, **settings})
         await change_settings(coordinator, topic, wanted)
     await until(lambda: channel_of(served, topic).settings == wanted)
 
 
 def archiver(served) -> EarlyArchiver:
-    return served.node._upkeep._early_archiver
+    return served.node.parts.upkeep.early_archiver
 
 
 def archived(served, topic: str = "t") -> list[bool]:
@@ -103,8 +103,8 @@ async def test_blocks_become_archives_beside_the_log_until_the_disk_has_space(se
     disk.fill(0.86)
     await archiver(served).look()
     assert archived(served) == [True] * 4 + [False] * 2
-    assert served.node._disks.main.watch.level is DiskLevel.WARN
-    counters = served.node._context.counters
+    assert served.node.parts.disks.main.watch.level is DiskLevel.WARN
+    counters = served.node.parts.context.counters
     assert counters.archived_early_bytes == counters.archived_bytes > 40 * KIB
     assert (counters.archived_blocks, counters.deleted_bytes) == (4, 0)
     _, body = await served.client.get("t", 0, 0)
@@ -121,7 +121,7 @@ async def test_only_blocks_of_topics_with_archives_become_archives(served):
     disk = Disk(served.node, served.disk)
     for name in ("keeps", "new"):
         await served.cluster.create_topic(name, partitions=1)
-    await until(lambda: ("new", 0) in served.node._partitions.channels)
+    await until(lambda: ("new", 0) in served.node.parts.partitions.channels)
     await blocks(served, 2)
     await blocks(served, 2, "keeps")
     await blocks(served, 4, "new")
@@ -225,7 +225,7 @@ async def test_the_block_that_takes_messages_ends_once_it_is_an_hour_old(served)
     early = archiver(served)
     await early.look()
     assert archived(served) == []
-    early._clock = LateClock(served.node._clock, 1.1)
+    early._clock = LateClock(served.node.parts.context.clock, 1.1)
     await early.look()
     await settled(channel_of(served))
     await early.look()
@@ -237,7 +237,7 @@ async def test_a_block_that_cannot_be_archived_stops_no_other_topic_and_is_told_
 ):
     disk = Disk(served.node, served.disk)
     await served.cluster.create_topic("u", partitions=1)
-    await until(lambda: ("u", 0) in served.node._partitions.channels)
+    await until(lambda: ("u", 0) in served.node.parts.partitions.channels)
     for name in ("t", "u"):
         await blocks(served, 2, name)
         await alter(served, name, retention_policy="archive")
@@ -350,8 +350,8 @@ async def test_a_copy_archives_the_end_of_a_quiet_partition_early(node_pair):
     await settled(channel)
     channel.high_watermark = channel.copies.told = 0
     node_pair.disk("n2").free_space = lambda path: (150, 1000)
-    node._disks.main.look_now()
-    early = node._upkeep._early_archiver
+    node.parts.disks.main.look_now()
+    early = node.parts.upkeep.early_archiver
     monkey = early._logs.archive
     done = []
 
