@@ -11,7 +11,6 @@ from vq.broker.history import archive_runs
 from vq.broker.history.archive_runs import Archiver
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.coordination.leases.runs import make_run, read_result
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.runs import ArchiveRun, RunResult
@@ -35,8 +34,7 @@ class NotedArchives:
         gate: Is waited for before each but the first.
     """
 
-    def __init__(self, logs: ChannelLogs) -> None:
-        self._logs = logs
+    def __init__(self) -> None:
         self.blocks: set[Block] = set()
         self.done: list[tuple[int, int]] = []
         self.to: set[str | None] = set()
@@ -44,12 +42,6 @@ class NotedArchives:
         self.before: Callable[[], object] = lambda: None
         self.gate = asyncio.Event()
         self.gate.set()
-
-    async def roll(self, channel: Channel, block: Block) -> None:
-        await self._logs.roll(channel, block)
-
-    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
-        return await self._logs.stored(channel, offset, timeout_s)
 
     async def archive(
         self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
@@ -70,9 +62,8 @@ class NotedArchives:
 
 def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Have a node only note what it archives."""
-    archiver = archiver_of(node)
-    archives = NotedArchives(archiver._logs)
-    archiver._logs = archives
+    archives = NotedArchives()
+    monkeypatch.setattr(node.parts.partitions.logs, "archive", archives.archive)
     before = archive_runs._is_archived
     monkeypatch.setattr(
         archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)

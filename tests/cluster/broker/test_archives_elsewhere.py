@@ -12,6 +12,7 @@ from support.archive_places import URL, Failing, stored
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.node_pair import settled, whole
+from support.store import blocks_of
 from support.waiting import WAIT_S, until, until_true
 
 from vq import limits
@@ -235,7 +236,7 @@ async def test_an_earlier_range_goes_when_its_archives_elsewhere_are_gone(cluste
     channel = here["t", 0]
     await client.put("t", 0, [message(b"new")])
     older = channel.older[0].log
-    block = next(iter(older._blocks))
+    block = blocks_of(older)[0]
     logs = first.parts.partitions.logs
     await logs.archive(channel, block, URL)
     assert block.is_archived

@@ -2,6 +2,7 @@
 
 from support.broker import DATA
 from support.node_pair import NodePair, settled, whole
+from support.store import blocks_of
 from support.waiting import until
 
 from vq.errors import VqError
@@ -21,7 +22,7 @@ async def three_blocks(pair: NodePair) -> list[int]:
         await pair.put(5)
         await until(pair.same)
         starts.append(pair.log("n1").end_offset)
-    return [block.start_offset for block in pair.log("n1")._blocks] + starts[-1:]
+    return [block.start_offset for block in blocks_of(pair.log("n1"))] + starts[-1:]
 
 
 async def test_a_copy_deletes_when_nothing_is_sent(node_pair):

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
+from support.store import blocks_of
 from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
@@ -189,7 +190,7 @@ async def test_a_batch_is_written_once_what_it_calls_durable_is_durable_here(pai
 
 
 def batches_of(log: Log):
-    return [header for block in log._blocks for header in block.headers(block.start_offset)]
+    return [header for block in blocks_of(log) for header in block.headers(block.start_offset)]
 
 
 # Serving ------------------------------------------------------------------------------------------
@@ -214,8 +215,7 @@ async def test_a_copy_serves_nobody_and_says_who_does(pair):
 async def test_copying_goes_on_after_the_connection_was_cut(pair):
     await pair.put(3)
     await until(pair.same)
-    for connection in list(pair.master.parts.server.sessions):
-        connection._transport.abort()
+    pair.cluster.network.reset_connections("b1")
     pair.client = await Client.connect(pair.cluster.network, pair.master.address)
     await pair.put(3)
     await until(pair.same)

@@ -159,10 +159,10 @@ async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
     assert new.startswith(b"newnew")
     with pytest.raises(AuthenticationFailed):
         await client.prove(new, OPERATOR)  # the master has the new one from here on
-    await until(lambda: master.parts.membership._secret == new)
+    await until(lambda: master.parts.membership.proving.secret() == new)
     for session in list(master.parts.server.sessions):
         session.abort()
-    await until(lambda: copy.parts.membership._secret == new)
+    await until(lambda: copy.parts.membership.proving.secret() == new)
     client = await Client.connect(cluster.network, master.address)
     await until(lambda: copy.parts.context.role.follows == "n1")
     await client.put("t", 0, [message(b"x")])

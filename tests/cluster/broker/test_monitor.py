@@ -125,7 +125,7 @@ async def test_without_a_port_nothing_is_measured(cluster) -> None:
     node = await cluster.start()
     assert node.parts.context.acknowledged is None
     assert node.parts.monitor.port == 0
-    assert not [task for task in node.parts.tasks._tasks if "watch_loop" in str(task.get_coro())]
+    assert not [each for each in asyncio.all_tasks() if "watch_loop" in str(each.get_coro())]
 
 
 # Health -------------------------------------------------------------------------------------------

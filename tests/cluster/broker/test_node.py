@@ -166,7 +166,7 @@ async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(serv
     ensemble.crash(coordinator)
     ensemble._sessions[session].timer.cancel()  # it never ends: whoever waits for that, hangs
     served.cluster.network.kill("b1")
-    served.disk._locks.clear()  # the kernel does this for a real process
+    served.disk.release_locks()  # the kernel does this for a real process
     async with asyncio.timeout(WAIT_S):
         node = await served.cluster.start()
     client = await Client.connect(served.cluster.network, node.address)
@@ -179,7 +179,7 @@ async def _killed_with_three_messages(served) -> Path:
         await served.client.put("t", 0, [message(b"m%d" % number, number)])
     served.cluster.ensemble.crash(served.cluster.coordinators["b1"])
     served.cluster.network.kill("b1")
-    served.disk._locks.clear()
+    served.disk.release_locks()
     return DATA / "t" / "0" / f"{0:016d}.block"
 
 

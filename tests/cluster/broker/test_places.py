@@ -85,6 +85,6 @@ async def test_damage_says_nothing_about_a_place(served):
     """Neither that it is gone nor that it is another."""
     await _fill(served)
     log = served.node.parts.partitions.channels["t", 0].log
-    file = log._blocks[0].open()
+    file = log.reader.block_at(0).open()
     file.pwrite([b"\xff" * 30], SIZE_TAGGED)
     assert await _place(served.client, 2 * SIZE_TAGGED, 11) == (Place.UNKNOWN, "")

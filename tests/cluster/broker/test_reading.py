@@ -337,7 +337,7 @@ async def test_a_filter_does_not_pass_a_damaged_record(served, at, byte):
     await served.client.put("t", 0, [message(b"m", n, "a") for n in (1, 2)])
     log = served.node.parts.partitions.channels[("t", 0)].log
     where = log.end_offset - len(message(b"m", 2, "a"))
-    file = log._disk.open(log._blocks[0].path)
+    file = served.disk.open(log.reader.block_at(0).path)
     file.pwrite([byte], where + at)  # its tag, or its flag
     file.close()
     header, body = await served.client.get("t", 0, 0, tags=["a"])

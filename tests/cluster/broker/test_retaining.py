@@ -245,7 +245,7 @@ async def test_a_group_that_comes_during_a_long_pass_keeps_what_is_left(served, 
     await commit(served, "fast", starts[-1])
     monkeypatch.setattr(retaining, "BLOCKS_AT_A_TIME", 1)
     retainer = later(served.node, 72.1)
-    drop_before = retainer._logs.drop_before
+    drop_before = served.node.parts.partitions.logs.drop_before
 
     async def drop(channel, offset, still):
         freed = await drop_before(channel, offset, still)
@@ -255,7 +255,7 @@ async def test_a_group_that_comes_during_a_long_pass_keeps_what_is_left(served, 
         )
         return freed
 
-    monkeypatch.setattr(retainer._logs, "drop_before", drop)
+    monkeypatch.setattr(served.node.parts.partitions.logs, "drop_before", drop)
     await retainer.look()
     assert log_of(served.node).start_offset == starts[1]
     assert retainer.held[channel_of(served.node)].by == "group late"

@@ -304,7 +304,7 @@ async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tag
     await _fill(served.client)
     first, *rest = log.reader.pieces(0, log.end_offset)
     assert rest
-    log._blocks.at(0).close()
+    log.reader.block_at(0).close()
     served.disk.unlink(first.path)
     for _ in range(3):
         with pytest.raises(PartitionFailed, match=rf"cannot be read.*\[0, {first.end}\)") as caught:

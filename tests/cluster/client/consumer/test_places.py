@@ -87,7 +87,7 @@ async def crash(cluster: MemoryCluster, *, keep: int) -> None:
     cluster.ensemble.crash(coordinator)
     cluster.network.kill("b1")
     disk = cluster.disks["b1"]
-    disk._locks.clear()
+    disk.release_locks()
     file = disk.open(BLOCK)
     file.truncate(keep * SIZE)
     file.datasync()
