@@ -13,8 +13,8 @@ from support.waiting import WAIT_S, until
 
 from vq.broker import main
 from vq.broker.base.runner import ThreadRunner
-from vq.broker.node import Stage
-from vq.errors import CoordinationError
+from vq.broker.node import BrokerNode, Stage
+from vq.errors import CoordinationError, InvalidState
 from vq.store.directory.directories import DataDirectories
 
 
@@ -28,8 +28,15 @@ async def _serving(cluster, monkeypatch) -> "asyncio.Task[bool]":
     node = cluster.node()
     monkeypatch.setattr(main, "build_node", lambda config: node)
     serving = asyncio.create_task(main.serve(node.config))
-    await until(lambda: hasattr(node, "_dispatcher") and node.parts.dispatcher.put_refusal is None)
+    await until(lambda: _serves(node))
     return serving
+
+
+def _serves(node: BrokerNode) -> bool:
+    try:
+        return node.parts.monitor.has_started
+    except InvalidState:  # its data directories are not open yet
+        return False
 
 
 async def test_a_signal_ends_the_process_cleanly(cluster, monkeypatch):
