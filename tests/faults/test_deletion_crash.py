@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.store import DIRECTORY, append, blocks_of, flush, memory_disk, open_log, patiently, records
+from support.store import (
+    DIRECTORY,
+    append,
+    blocks_of,
+    flush,
+    memory_disk,
+    open_log,
+    patiently,
+    records,
+)
 
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.reserve import Reserve

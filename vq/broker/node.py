@@ -35,13 +35,13 @@ from vq.broker.observe.load import LoadMeter, LoadPublisher
 from vq.broker.observe.metrics import BrokerMetrics
 from vq.broker.observe.monitor import Monitor, Watched
 from vq.broker.observe.status import StatusReport
-from vq.broker.parts import Parts
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context, Role
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
+from vq.broker.parts import Parts
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower

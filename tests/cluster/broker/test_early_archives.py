@@ -329,7 +329,7 @@ async def test_a_place_that_does_not_answer_is_waited_for_once(served, monkeypat
         tries += 1
         raise Busy("the place of an archive cannot be reached")
 
-    monkeypatch.setattr(logs, "archive", silent)
+    monkeypatch.setattr(served.node.parts.partitions.logs, "archive", silent)
     disk.fill(0.95)
     await early.look()
     assert tries == 1
