@@ -63,7 +63,8 @@ class NotedArchives:
 def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Have a node only note what it archives."""
     archives = NotedArchives()
-    monkeypatch.setattr(node.parts.partitions.logs, "archive", archives.archive)
+    logs = node.parts.partitions.logs
+    monkeypatch.setattr(logs, "archive", lambda *given: archives.archive(*given))
     before = archive_runs._is_archived
     monkeypatch.setattr(
         archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)

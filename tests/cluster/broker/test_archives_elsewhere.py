@@ -267,8 +267,8 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
     monkeypatch.setattr(verifying, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
-    node = cluster.node(retention_interval_s=1e6)
-    node.parts.runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(retention_interval_s=1e6, runner=runner)
     await node.start()
     try:
         await cluster.create_topic("t", partitions=1)
@@ -319,8 +319,8 @@ async def threaded(cluster, monkeypatch):
     for module in (cold_reads, verifying, finding, key_indexing):
         monkeypatch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(key_indexing, "LOOK_S", 0.05)
-    node = cluster.node(retention_interval_s=1e6)
-    node.parts.runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(retention_interval_s=1e6, runner=runner)
     await node.start()
     try:
         await cluster.create_topic("t", partitions=1)
@@ -419,8 +419,10 @@ async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster,
     """One place hangs; data of a topic that had archives in another one go."""
     monkeypatch.setattr(upkeep, "TIDY_LEAST_S", 0.05)
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
-    node = cluster.node(retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1)
-    node.parts.runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(
+        retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1, runner=runner
+    )
     await node.start()
     try:
         client = await Client.connect(cluster.network, node.address)

@@ -399,8 +399,8 @@ async def test_a_read_of_what_was_dropped_is_refused_as_before(served):
 
 async def test_the_loop_decompresses_nothing(cluster, monkeypatch):
     """With the threads of a real broker, every way to read finds its bytes decompressed."""
-    cluster_node = cluster.node()
-    cluster_node.parts.runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    cluster_node = cluster.node(runner=runner)
     await cluster_node.start()
     try:
         await cluster.create_topic("t", partitions=1)

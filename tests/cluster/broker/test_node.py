@@ -454,8 +454,8 @@ async def test_every_number_in_status_is_counted(served):
 
 async def test_a_lane_that_hangs_holds_up_neither_the_loop_nor_the_stop(cluster):
     """The trash of a large topic being deleted, or a read from a disk that does not answer."""
-    node = cluster.node("b1", stop_timeout_s=0.2)
-    node.parts.runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node("b1", stop_timeout_s=0.2, runner=runner)
     await node.start()
     entered, gate = threading.Event(), threading.Event()
 
