@@ -23,6 +23,7 @@ from vq.coordination.brokers.secret import read_secret
 from vq.coordination.topics.topics import change_settings, create_topic
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import GroupState
+from vq.errors import InvalidState
 from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -359,6 +360,14 @@ def fetched(frame: Any) -> dict[int, tuple[Any, bytes]]:
         position += result.size
     assert position == len(frame.body)
     return found
+
+
+def has_parts(node: BrokerNode) -> bool:
+    """Whether a node that starts has its parts: its data directories are open."""
+    try:
+        return node.parts is not None
+    except InvalidState:
+        return False
 
 
 def noted_timers(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> list[Timer]:

@@ -9,12 +9,13 @@ import sys
 import threading
 
 import pytest
+from support.broker import has_parts
 from support.waiting import WAIT_S, until
 
 from vq.broker import main
 from vq.broker.base.runner import ThreadRunner
-from vq.broker.node import BrokerNode, Stage
-from vq.errors import CoordinationError, InvalidState
+from vq.broker.node import Stage
+from vq.errors import CoordinationError
 from vq.store.directory.directories import DataDirectories
 
 
@@ -28,15 +29,8 @@ async def _serving(cluster, monkeypatch) -> "asyncio.Task[bool]":
     node = cluster.node()
     monkeypatch.setattr(main, "build_node", lambda config: node)
     serving = asyncio.create_task(main.serve(node.config))
-    await until(lambda: _serves(node))
+    await until(lambda: has_parts(node) and node.parts.monitor.has_started)
     return serving
-
-
-def _serves(node: BrokerNode) -> bool:
-    try:
-        return node.parts.monitor.has_started
-    except InvalidState:  # its data directories are not open yet
-        return False
 
 
 async def test_a_signal_ends_the_process_cleanly(cluster, monkeypatch):

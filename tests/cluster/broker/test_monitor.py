@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.broker import Client, MemoryCluster, memory_cluster, message
+from support.broker import Client, MemoryCluster, has_parts, memory_cluster, message
 from support.http import Answer, http_get, samples
 from support.waiting import until, until_true
 
@@ -134,7 +134,7 @@ async def test_a_node_is_alive_and_not_ready_while_it_starts(cluster) -> None:
     cluster.ensemble.stop()
     node = cluster.node("b1", metrics_port=PORT, metrics_host="b1")
     starting = asyncio.ensure_future(node.start())
-    await until(lambda: node.parts.monitor.port)
+    await until(lambda: has_parts(node) and node.parts.monitor.port)
     assert (await get(cluster, "/healthz")).text == "ok\n"
     answer = await get(cluster, "/readyz")
     assert answer.status == 503
