@@ -225,6 +225,27 @@ def test_every_decision_is_listed_and_has_a_status() -> None:
         assert re.search(rf"\({re.escape(page.name)}\) \| {status[1]}", index), page.name
 
 
+def test_a_decision_that_is_replaced_says_by_which_and_that_one_says_so() -> None:
+    """In whole or in part; the index has the newer one, too."""
+    decisions = ROOT / "docs" / "decisions"
+    index = (decisions / "README.md").read_text()
+    by, of = set(), set()
+    for page in decisions.glob("0*.md"):
+        found = re.search(r"^Status: (.*?)\n\n", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert found is not None, page.name
+        for clause in re.split(r"[;.] ", found[1]):
+            numbers = re.findall(r"\((0\d+)-[\w-]+\.md\)", clause)
+            by |= {(page.name[:4], number) for number in numbers if "replaced" in clause}
+            of |= {(number, page.name[:4]) for number in numbers if "replaces" in clause}
+    shown = {
+        (row[:4], number)
+        for row in re.findall(r"^\| \[(0.*)$", index, re.MULTILINE)
+        for number in re.findall(r"\[(0\d+)\]\(", row)
+    }
+    assert len(by) > 8
+    assert by == of == shown
+
+
 def test_what_is_not_run_says_why() -> None:
     """A block of a document that is run is run, or says why not.
 
