@@ -167,6 +167,23 @@ def test_links_lead_somewhere() -> None:
     assert [f"{each[0]}: {wrong}" for each in links if (wrong := dead(*each))] == []
 
 
+def test_the_pages_that_texts_of_the_code_name_are_there() -> None:
+    """Errors, hints and findings send an operator to ``docs/…``."""
+    code = [path for folder in ("vq", "pyspark_vq") for path in (ROOT / folder).rglob("*.py")]
+    named = {name for path in code for name in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_every_how_to_is_in_one_of_the_two_lists() -> None:
+    """Of operators or of applications, so that a reader finds it."""
+    of_operators = (ROOT / "docs" / "operations.md").read_text()
+    of_applications = (ROOT / "docs" / "howto" / "README.md").read_text()
+    for page in {*HOWTOS, STOP, BROKERS, BACK_UP}:
+        lists = [f"(howto/{page.name})" in of_operators, f"({page.name})" in of_applications]
+        assert any(lists), page.name
+
+
 def dead(document: Path, target: str, anchor: str) -> str:
     """What is wrong with a link; "" if it leads somewhere."""
     path = (document.parent / target).resolve()
