@@ -14,8 +14,6 @@ from vq.admin import GroupContract, GroupView, LagFacts, LagThresholds, TopicSta
 from vq.admin.lag_rules import VERDICTS
 from vq.errors import InvalidArgument
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 NOW_S = 1_795_700_000.0
 FACTS = {
     "needs_reset": False,
