@@ -102,15 +102,15 @@ def test_what_does_not_fit_is_refused(serializer: Serializer, value: Any, text: 
 @pytest.mark.parametrize(
     ("serializer", "content", "text"),
     [
-        (Json(), b"", "content of 0 bytes is no JSON"),
+        (Json(), b"", "content of 0 bytes is not JSON"),
         (Json(), b"\xff", "no JSON: 'utf-8' codec"),
-        (Json(), b"NaN", "NaN is no JSON"),
-        (Json(), b"[-Infinity]", "-Infinity is no JSON"),
+        (Json(), b"NaN", "NaN is not JSON"),
+        (Json(), b"[-Infinity]", "-Infinity is not JSON"),
         (Json(), b'{"a": -1e999}', "-1e999 is larger than any float"),
         (Json(), b"1 2", "Extra data"),
         (Json(), b"[" * 100_000, "no JSON"),
         (Json(), b"1" * 5_000, "no JSON"),
-        (PROPERTIES, b"\xff", "content of 1 bytes is no RecordProperties"),
+        (PROPERTIES, b"\xff", "content of 1 bytes is not a RecordProperties"),
         (ORDERS, b"", "ends early"),
         (ORDERS, b"NN", "content of 2 bytes: 1 bytes follow"),
         (ORDERS, b"C\x11com.example.Order\x91\x02id\x60\x01o", "cannot be made from its fields"),
@@ -153,9 +153,9 @@ def test_a_stack_that_is_used_up_is_an_error_of_vq() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Protobuf(dict), "<class 'dict'> is no class of protobuf messages"),
-        (lambda: Protobuf(RecordProperties()), "is no class of protobuf messages"),
-        (lambda: Hessian2({"A": dict}), "is no dataclass"),
+        (lambda: Protobuf(dict), "<class 'dict'> is not a class of protobuf messages"),
+        (lambda: Protobuf(RecordProperties()), "is not a class of protobuf messages"),
+        (lambda: Hessian2({"A": dict}), "is not a dataclass"),
         (lambda: Hessian2(bytes_max=0), r"bytes_max = 0 is outside \[1, "),
         (lambda: Hessian2(depth_max=101), r"depth_max = 101 is outside \[1, 100\]"),
         (lambda: Hessian2(elements_max=0), "elements_max = 0 is outside"),
