@@ -184,6 +184,21 @@ def test_every_how_to_is_in_one_of_the_two_lists() -> None:
         assert any(lists), page.name
 
 
+def test_the_files_of_the_project_that_a_page_names_are_there() -> None:
+    """Not those of decisions, changes and measurements, which tell of another day."""
+    told_then = {"CHANGELOG", "performance"}
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        if "decisions" not in document.parts and document.stem not in told_then
+        for name in re.findall(
+            r"`((?:vq|pyspark_vq|tests|tools)/[\w/.-]+\.\w+)`", document.read_text()
+        )
+    }
+    assert len(named) > 30
+    assert sorted(each for each in named if not (ROOT / each[1]).is_file()) == []
+
+
 def dead(document: Path, target: str, anchor: str) -> str:
     """What is wrong with a link; "" if it leads somewhere."""
     path = (document.parent / target).resolve()
