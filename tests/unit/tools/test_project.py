@@ -119,7 +119,9 @@ def test_every_decision_has_a_number_of_its_own_and_a_row_in_order() -> None:
     directory = ROOT / "docs" / "decisions"
     files = sorted(path.name for path in directory.glob("[0-9]*.md"))
     assert len({name[:4] for name in files}) == len(files)
-    rows = re.findall(r"^\| \[(\d{4}) .*\]\((.*)\) \|", (directory / "README.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| \[(\d{4}) .*?\]\(([^)]*)\) \|", (directory / "README.md").read_text(), re.M
+    )
     assert [name for _, name in rows] == files
     for number, name in rows:
         assert (directory / name).read_text().startswith(f"# {number} ")
