@@ -69,7 +69,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"startingOffsets": "{"}, "is not JSON"),
         ({"startingOffsets": '{"orders": {"0": true}}'}, "is not a place"),
         ({"minPartitions": "0"}, "[1, 100000]"),
-        ({"minPartitions": "many"}, "no whole number"),
+        ({"minPartitions": "many"}, "is not a whole number"),
         ({"failOnDataLoss": "yes"}, "neither true nor false"),
         ({"timeout": "0"}, "(0, 3600]"),
         ({"timeout": "nan"}, "(0, 3600]"),
