@@ -17,7 +17,6 @@ import uvloop
 
 import vq
 from bench.contents import orders
-from vq.admin.connect import cluster_client
 from vq.cli.workload import (
     Audit,
     Outcomes,
@@ -31,6 +30,7 @@ from vq.cli.workload import (
 from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
+from vq.operations.base.connect import cluster_client
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import (
     LENGTH_BYTES,

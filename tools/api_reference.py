@@ -18,13 +18,16 @@ from typing import Any
 import vq
 from vq import admin, aio, columns, opentelemetry, serializers
 from vq import errors as vq_errors
-from vq.admin import archive_runs, changes, connect, draining, settings
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
 from vq.coordination.leases import slots
 from vq.coordination.topics import topics
 from vq.coordination.tree import coordinator
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
+from vq.operations.archives import archive_runs
+from vq.operations.base import changes, connect
+from vq.operations.brokers import draining
+from vq.operations.cluster import settings
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 

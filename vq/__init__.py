@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vq import columns as columns
     from vq import errors as errors
     from vq import serializers as serializers
-    from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.client.config import (
         ConsumerConfig,
@@ -79,10 +78,11 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.operations.blocking import Admin
 
 
 _HOMES = {
-    "vq.admin.blocking": ("Admin",),
+    "vq.operations.blocking": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",

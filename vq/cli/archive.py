@@ -4,10 +4,6 @@ from typing import Any
 
 import click
 
-from vq.admin import archive_runs
-from vq.admin.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
-from vq.admin.connect import cluster_client
-from vq.admin.sizes import bytes_text
 from vq.cli.archive_blocks import export, list_, restore, verify
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
@@ -21,6 +17,10 @@ from vq.cli.options import (
     no_effect,
 )
 from vq.cli.text import in_seconds, utc
+from vq.operations.archives import archive_runs
+from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text
 
 
 @click.group(cls=Commands)

@@ -6,11 +6,6 @@ from typing import Any
 
 import click
 
-from vq.admin import archives, streams
-from vq.admin.archives import ArchivedBlock, VerifiedArchive
-from vq.admin.connect import cluster_client
-from vq.admin.sizes import bytes_text
-from vq.admin.streams import Begin, End
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.export_files import FORMATS, ExportFile, check_place, format_of
@@ -18,6 +13,12 @@ from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.errors import InvalidArgument, VqError
+from vq.operations.archives import archives
+from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text
+from vq.operations.messages import streams
+from vq.operations.messages.streams import Begin, End
 
 _topic_option = click.option(
     "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from vq.admin.connect import cluster_client
 from vq.cli import worker
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import MessageFactoryConfig
@@ -25,6 +24,7 @@ from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode, TopicSettings
+from vq.operations.base.connect import cluster_client
 from vq.remoting.ports import free_port
 
 PARTS = ("async", "sync", "consume", "latency")

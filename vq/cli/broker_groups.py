@@ -10,7 +10,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, no_effect, yes_option
 
 if TYPE_CHECKING:
-    from vq.admin.draining import DrainedGroup
+    from vq.operations.brokers.draining import DrainedGroup
 
 _NAME = click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker_names)
 
@@ -79,8 +79,8 @@ def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool)
 
     Exit code 1 if something stands in the way.
     """
-    from vq.admin.connect import cluster_client
-    from vq.admin.removing import Removal, plan_removal, remove_broker
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.brokers.removing import Removal, plan_removal, remove_broker
 
     group, _, node = name.partition("/")
 
@@ -119,8 +119,8 @@ def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool)
 
 
 def _drain_node(invocation: Invocation, group: str, node: str, *, undo: bool) -> None:
-    from vq.admin.connect import cluster_client
-    from vq.admin.draining import DrainedNode, drain_node
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.brokers.draining import DrainedNode, drain_node
 
     async def work() -> DrainedNode:
         async with cluster_client(invocation.client_config()) as client:
@@ -136,8 +136,8 @@ def _drain_node(invocation: Invocation, group: str, node: str, *, undo: bool) ->
 
 
 def _drain_group(invocation: Invocation, group: str, *, undo: bool) -> None:
-    from vq.admin.connect import cluster_client
-    from vq.admin.draining import DrainedGroup, drain_group
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.brokers.draining import DrainedGroup, drain_group
 
     async def work() -> DrainedGroup:
         async with cluster_client(invocation.client_config()) as client:
@@ -156,10 +156,10 @@ def _show_group(invocation: Invocation, done: "DrainedGroup") -> None:
 
 
 def _move_all(invocation: Invocation, group: str, *, yes: bool) -> None:
-    from vq.admin.connect import cluster_client
-    from vq.admin.draining import DrainedGroup, drain_group, plan_emptying
-    from vq.admin.placements import Move, Moved, move_all
     from vq.cli.moves import move_rows
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.brokers.draining import DrainedGroup, drain_group, plan_emptying
+    from vq.operations.partitions.placements import Move, Moved, move_all
 
     async def work() -> tuple[DrainedGroup, list[Move], list[Moved]]:
         async with cluster_client(invocation.client_config()) as client:

@@ -7,12 +7,6 @@ from typing import Any, Final
 import click
 
 from vq import limits
-from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
-from vq.admin.connect import cluster_client
-from vq.admin.disks import DiskState
-from vq.admin.settings import change_settings, read_settings
-from vq.admin.sizes import bytes_text, duration_text
-from vq.admin.switching import Switched, switch_master
 from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
 from vq.cli.epoch import raise_epoch_command
@@ -32,6 +26,12 @@ from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
 from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text, duration_text
+from vq.operations.brokers.disks import DiskState
+from vq.operations.brokers.switching import Switched, switch_master
+from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
+from vq.operations.cluster.settings import change_settings, read_settings
 
 #: Topics named as closed for writes; further ones are counted.
 _CLOSED_TOLD_MAX: Final = 10

@@ -12,9 +12,6 @@ from typing import BinaryIO
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.stored import COUNT_MAX
-from vq.admin.streams import Begin, messages
 from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.completion import group_names, topic_names
@@ -25,6 +22,9 @@ from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB
 from vq.log_lines import Line
 from vq.model import Message, tags_of
+from vq.operations.base.connect import cluster_client
+from vq.operations.messages.stored import COUNT_MAX
+from vq.operations.messages.streams import Begin, messages
 
 _FETCH_BYTES = 1 * MIB
 _TICK_S = 0.1

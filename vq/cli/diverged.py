@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from vq.admin import diverged as admin
-from vq.admin.connect import cluster_client
-from vq.admin.diverged import CutFile
-from vq.admin.sizes import bytes_text
 from vq.cli import text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, yes_option
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text
+from vq.operations.brokers import diverged as admin
+from vq.operations.brokers.diverged import CutFile
 
 
 @click.command()

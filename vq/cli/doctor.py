@@ -7,9 +7,6 @@ from pathlib import Path
 
 import click
 
-from vq.admin import checks
-from vq.admin.checks import Finding, Level
-from vq.admin.doctor import check_cluster, check_machine
 from vq.broker.base.config import BrokerConfig
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, directory
@@ -17,6 +14,9 @@ from vq.cli.settings import build, is_given
 from vq.devtools.processes import ask_status
 from vq.devtools.zookeeper import MissingPart, find_jars, find_java
 from vq.model import Address
+from vq.operations.cluster import checks
+from vq.operations.cluster.checks import Finding, Level
+from vq.operations.cluster.doctor import check_cluster, check_machine
 from vq.remoting.ports import port_error
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}

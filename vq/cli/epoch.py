@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.epochs import RaisedEpoch, raise_epoch
 from vq.cli.completion import broker_group_names
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
+from vq.operations.base.connect import cluster_client
+from vq.operations.brokers.epochs import RaisedEpoch, raise_epoch
 
 
 @click.command(name="raise-epoch")

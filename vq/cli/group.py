@@ -6,9 +6,15 @@ from typing import Any
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
-from vq.admin.groups import (
+from vq.cli.completion import group_names, topic_names
+from vq.cli.errors import check_readable
+from vq.cli.group_reset import reset
+from vq.cli.options import Commands, Invocation, command_options, yes_option
+from vq.cli.text import in_seconds, utc
+from vq.errors import CorruptData, PartitionQuarantined, VqError
+from vq.operations.base.connect import cluster_client
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.groups import (
     GroupDeletion,
     GroupDescription,
     GroupMember,
@@ -22,13 +28,7 @@ from vq.admin.groups import (
     plan_forget_topic,
     readable_groups,
 )
-from vq.admin.lag_rules import LagThresholds
-from vq.cli.completion import group_names, topic_names
-from vq.cli.errors import check_readable
-from vq.cli.group_reset import reset
-from vq.cli.options import Commands, Invocation, command_options, yes_option
-from vq.cli.text import in_seconds, utc
-from vq.errors import CorruptData, PartitionQuarantined, VqError
+from vq.operations.groups.lag_rules import LagThresholds
 
 _COLUMNS = (
     "topic",

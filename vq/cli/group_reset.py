@@ -5,16 +5,16 @@ from typing import Any
 
 import click
 
-from vq.admin import resets
-from vq.admin.connect import cluster_client
-from vq.admin.resets import Goal, Reset, Target
-from vq.admin.stored import COUNT_MAX
 from vq.cli.completion import group_names, topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.errors import CoordinationError
+from vq.operations.base.connect import cluster_client
+from vq.operations.groups import resets
+from vq.operations.groups.resets import Goal, Reset, Target
+from vq.operations.messages.stored import COUNT_MAX
 
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import click
 from prometheus_client.metrics_core import Metric
 
-from vq.admin.connect import cluster_client
-from vq.admin.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
-from vq.admin.lag_metrics import lag_families
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
+from vq.operations.base.connect import cluster_client
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
 from vq.remoting.transport import Network, TcpNetwork

@@ -8,10 +8,6 @@ from typing import Any, Final
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.finding import LIMIT, TIMEOUT_S, find_messages
-from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
-from vq.admin.stored import COUNT_MAX
 from vq.cli import text
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
@@ -20,6 +16,10 @@ from vq.cli.message_format import NAMES, MessageFormat
 from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.model import Key, Message
+from vq.operations.base.connect import cluster_client
+from vq.operations.messages.finding import LIMIT, TIMEOUT_S, find_messages
+from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
+from vq.operations.messages.stored import COUNT_MAX
 
 #: With more partitions, those searched without anything special are told together.
 _TOLD_APART: Final = 8

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from vq.admin.placements import Move, Moved
 from vq.cli.options import Invocation
+from vq.operations.partitions.placements import Move, Moved
 
 _COLUMNS = ("topic", "partition", "from", "to", "at_offset")
 

@@ -177,8 +177,8 @@ class Invocation:
         Raises:
             UnknownCluster: No broker has ever registered; the error names the clusters there are.
         """
-        from vq.admin.connect import cluster_client
         from vq.coordination.topics.topics import list_topics
+        from vq.operations.base.connect import cluster_client
 
         async def look() -> list[str]:
             async with cluster_client(self.client_config()) as client:
@@ -269,8 +269,8 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _name_group(invocation: Invocation, error: VqError, name: str) -> None:
     """Let the error of a command of ``vq group`` name the group that a misspelt name may mean."""
-    from vq.admin.connect import cluster_client
     from vq.coordination.groups.groups import UnknownGroup, list_groups
+    from vq.operations.base.connect import cluster_client
 
     async def look() -> list[str]:
         async with cluster_client(invocation.client_config()) as client:

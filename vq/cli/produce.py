@@ -15,8 +15,6 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.settings import read_settings
 from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.completion import topic_names
 from vq.cli.input import interruptible
@@ -52,6 +50,8 @@ from vq.client.producer.partitioner import (
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument, NotSent, Refused, UnknownTopic, VqError
 from vq.model import Compression, Message
+from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.settings import read_settings
 
 R = TypeVar("R")
 _BY_KEY = "key"

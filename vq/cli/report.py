@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vq.admin.lag_rules import LagThresholds
 from vq.cli.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
 from vq.errors import VqError
 from vq.extras import install_command
+from vq.operations.groups.lag_rules import LagThresholds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -374,7 +374,7 @@ def connect_of(invocation: Invocation) -> "Connect":
         UnknownCluster: No broker has ever registered; the error names the clusters there are.
         CoordinationError: ZooKeeper does not answer.
     """
-    from vq.admin.connect import cluster_client
+    from vq.operations.base.connect import cluster_client
 
     config = invocation.client_config()
 

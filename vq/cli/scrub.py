@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.scrubs import Scrub, scrubs
-from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
 from vq.cli.text import in_seconds, utc
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text
+from vq.operations.brokers.scrubs import Scrub, scrubs
 
 
 @click.command()

@@ -4,9 +4,9 @@ import secrets
 
 import click
 
-from vq.admin.connect import cluster_client
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.coordination.brokers.secret import replace_secret
+from vq.operations.base.connect import cluster_client
 
 
 @click.command(name="replace-secret")

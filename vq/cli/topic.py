@@ -7,18 +7,6 @@ from typing import Any
 import click
 
 from vq import limits
-from vq.admin import placements, topics
-from vq.admin.clocks import plan_new_logs
-from vq.admin.connect import cluster_client
-from vq.admin.placements import Move, Moved
-from vq.admin.settings import read_settings
-from vq.admin.topics import (
-    HeldBack,
-    PartitionDescription,
-    Topic,
-    TopicDescription,
-    TopicSummary,
-)
 from vq.cli.completion import broker_group_names, topic_names
 from vq.cli.errors import CommandFailed, check_readable
 from vq.cli.moves import show_moves
@@ -50,6 +38,19 @@ from vq.cli.verify import damage_json, verify
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
+from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.settings import read_settings
+from vq.operations.partitions import placements
+from vq.operations.partitions.placements import Move, Moved
+from vq.operations.topics import topics
+from vq.operations.topics.clocks import plan_new_logs
+from vq.operations.topics.topics import (
+    HeldBack,
+    PartitionDescription,
+    Topic,
+    TopicDescription,
+    TopicSummary,
+)
 
 
 @click.group(cls=Commands)

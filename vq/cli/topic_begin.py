@@ -4,10 +4,10 @@ from dataclasses import asdict
 
 import click
 
-from vq.admin.begins import NewBegin, begin_anew
-from vq.admin.connect import cluster_client
 from vq.cli.completion import topic_names
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
+from vq.operations.base.connect import cluster_client
+from vq.operations.topics.begins import NewBegin, begin_anew
 
 
 @click.command()

@@ -11,9 +11,9 @@ from vq.cli.options import Invocation, Seconds, command_options
 from vq.cli.text import in_seconds, utc
 
 if TYPE_CHECKING:
-    from vq.admin.closing import ClosedTopic, OpenedTopic
-    from vq.admin.emptying import GroupDrain, TopicDrain
-    from vq.admin.groups import GroupProgress
+    from vq.operations.groups.groups import GroupProgress
+    from vq.operations.topics.closing import ClosedTopic, OpenedTopic
+    from vq.operations.topics.emptying import GroupDrain, TopicDrain
 
 _NAME = click.argument("name", shell_complete=topic_names)
 
@@ -37,8 +37,8 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
     Exit code 1 if that is not known in time: a broker does not answer, or nodes in sync lack
     messages. The topic is closed all the same, and brokers follow when they can.
     """
-    from vq.admin.closing import close_topic
-    from vq.admin.connect import cluster_client
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.topics.closing import close_topic
 
     async def work() -> "ClosedTopic":
         async with cluster_client(invocation.client_config()) as cluster:
@@ -63,8 +63,8 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
 @command_options
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
-    from vq.admin.closing import open_topic
-    from vq.admin.connect import cluster_client
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.topics.closing import open_topic
 
     async def work() -> "OpenedTopic":
         async with cluster_client(invocation.client_config()) as cluster:
@@ -99,8 +99,8 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
     Exit code 1 if a group is still behind when the time is up; it names the groups and partitions,
     how far they are behind, and groups without members: nobody reads the rest for these.
     """
-    from vq.admin.connect import cluster_client
-    from vq.admin.emptying import drain_topic
+    from vq.operations.base.connect import cluster_client
+    from vq.operations.topics.emptying import drain_topic
 
     async def work() -> "TopicDrain":
         async with cluster_client(invocation.client_config()) as cluster:

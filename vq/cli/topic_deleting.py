@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from vq.admin import topics
-from vq.admin.connect import cluster_client
-from vq.admin.topics import DeletedTopic, Deletion, Topic
 from vq.cli.completion import deleted_topic_names, topic_names
 from vq.cli.errors import check_readable
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.coordination.tree.coordinator import Unreadable
 from vq.errors import UnknownTopic
+from vq.operations.base.connect import cluster_client
+from vq.operations.topics import topics
+from vq.operations.topics.topics import DeletedTopic, Deletion, Topic
 
 
 @click.command()

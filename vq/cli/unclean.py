@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.unclean import Unclean, elect_uncleanly
 from vq.cli.completion import broker_group_names
 from vq.cli.options import Invocation, command_options, yes_option
+from vq.operations.base.connect import cluster_client
+from vq.operations.brokers.unclean import Unclean, elect_uncleanly
 
 
 @click.command()

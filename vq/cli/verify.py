@@ -5,16 +5,16 @@ from typing import Any
 
 import click
 
-from vq.admin.brokers import Damage
-from vq.admin.connect import cluster_client
-from vq.admin.sizes import bytes_text
-from vq.admin.verification import Verified, VerifyProgress
-from vq.admin.verification import verify as verify_topics
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.text import in_seconds
 from vq.errors import InvalidArgument
+from vq.operations.base.connect import cluster_client
+from vq.operations.base.sizes import bytes_text
+from vq.operations.brokers.brokers import Damage
+from vq.operations.topics.verification import Verified, VerifyProgress
+from vq.operations.topics.verification import verify as verify_topics
 
 
 @click.command()

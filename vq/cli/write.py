@@ -2,11 +2,11 @@
 
 import click
 
-from vq.admin.connect import cluster_client
-from vq.admin.writes import end_write, list_writes
 from vq.cli.completion import write_names
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options, yes_option
+from vq.operations.base.connect import cluster_client
+from vq.operations.messages.writes import end_write, list_writes
 
 
 @click.group(cls=Commands)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import BrokerHost
 
-from vq.admin import unclean
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import VqError
+from vq.operations.brokers import unclean
 
 #: Longer than it takes until a node that is cut off is out of the in-sync set.
 _OUT_OF_SYNC_S = 10.0

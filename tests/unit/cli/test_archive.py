@@ -10,9 +10,9 @@ import pytest
 from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
-from vq.admin import archive_runs
-from vq.admin.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 from vq.cli import archive
+from vq.operations.archives import archive_runs
+from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 
 SOME = ArchiveTopicRun(3, 3_000_000, 700_000)
 BAD = ArchiveTopicRun(1, 1_000_000, 200_000, 2, "t-0: no space")

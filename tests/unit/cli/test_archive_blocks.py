@@ -11,11 +11,12 @@ import pytest
 from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
-from vq.admin import archives, streams
-from vq.admin.archives import ArchivedBlock, VerifiedArchive
 from vq.cli import archive, archive_blocks, errors
 from vq.errors import Busy
 from vq.model import Address, Message
+from vq.operations.archives import archives
+from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.messages import streams
 
 BLOCK = ArchivedBlock(
     group="b1",

@@ -10,12 +10,12 @@ import pytest
 from support.commands import refused
 from support.coordination import client_of
 
-from vq.admin import settings as admin
 from vq.cli import cluster, errors
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.topics import cluster_settings
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryEnsemble
+from vq.operations.cluster import settings as admin
 
 ALL = {
     "--partitions": ("partitions", 3),

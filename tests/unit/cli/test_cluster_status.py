@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from support.commands import run_command
 
-from vq.admin.cluster import BrokerReport, ClusterStatus
-from vq.admin.safety import Unsafe, UnsafeKind
 from vq.cli import cluster
 from vq.cli.output import Output
 from vq.model import Address, GroupView, NodeInfo, StatusResult
+from vq.operations.brokers.safety import Unsafe, UnsafeKind
+from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
 
 
 class Terminal(io.StringIO):

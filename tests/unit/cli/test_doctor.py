@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.hosts import HOSTS
 
-from vq.admin import doctor as machine
-from vq.admin.checks import Level
 from vq.cli import doctor
 from vq.cli.errors import CommandFailed
 from vq.model import Address
+from vq.operations.cluster import doctor as machine
+from vq.operations.cluster.checks import Level
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vq.admin.groups import GroupProgress, GroupSummary
 from vq.cli import group, text
+from vq.operations.groups.groups import GroupProgress, GroupSummary
 
 
 @pytest.mark.parametrize("time_ms", [10**15, -(10**15), 10**18, 10**400], ids=range(4))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vq.admin import resets
-from vq.admin.resets import Reset
 from vq.cli import group_reset
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
+from vq.operations.groups import resets
+from vq.operations.groups.resets import Reset
 
 
 def test_a_plan_that_is_carried_out_says_so(

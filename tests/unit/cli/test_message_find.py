@@ -4,10 +4,10 @@ import click
 import pytest
 from support.json_schema import wrong
 
-from vq.admin.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 from vq.cli.message_find import Place, _document, _report
 from vq.cli.schemas import SCHEMAS
 from vq.model import Message
+from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 
 MESSAGE = Message("t", b"x", None, "k", None, 0, 88, 120, 5 << 23, 1_760_000_000_000)
 DELETED = SearchGap(0, 88, GapKind.DELETED, "its messages were deleted")

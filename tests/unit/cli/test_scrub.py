@@ -10,8 +10,8 @@ import pytest
 from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
-from vq.admin.scrubs import Scrub
 from vq.cli import cluster, scrub
+from vq.operations.brokers.scrubs import Scrub
 
 NEW = Scrub("b1", "n1", None, None, 1_764_404_800_000, None, 5_000, 4_194_304, 0, 0)
 ENDED = replace(NEW, node="n2", begun_ms=1_763_800_000_000, ended_ms=1_763_800_009_500)

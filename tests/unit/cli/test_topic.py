@@ -11,11 +11,6 @@ import pytest
 from support.commands import refused
 from support.coordination import client_of
 
-from vq.admin import connect
-from vq.admin import topics as admin
-from vq.admin.emptying import GroupDrain
-from vq.admin.groups import GroupProgress
-from vq.admin.topics import Deletion, HeldBack, Topic
 from vq.cli import errors, topic, topic_closing, topic_deleting
 from vq.cli.topic_settings import settings_among, with_options
 from vq.client.config import MessageFactoryConfig
@@ -26,6 +21,11 @@ from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupSt
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
+from vq.operations.base import connect
+from vq.operations.groups.groups import GroupProgress
+from vq.operations.topics import topics as admin
+from vq.operations.topics.emptying import GroupDrain
+from vq.operations.topics.topics import Deletion, HeldBack, Topic
 
 ORIGIN = TopicOrigin(client="app", host="web1", time_ms=1_763_800_000_007, auto=True)
 CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from vq.admin.verification import HeldPart, Verified
 from vq.cli.errors import CommandFailed
 from vq.cli.output import Output
 from vq.cli.verify import _show
 from vq.errors import Busy
 from vq.model import Address
+from vq.operations.topics.verification import HeldPart, Verified
 from vq.remoting.wire_pb2 import DamagedRange, VerifyResponse
 
 

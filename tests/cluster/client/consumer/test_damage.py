@@ -11,9 +11,6 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import streams
-from vq.admin.cluster import cluster_status
-from vq.admin.stored import Source
 from vq.backoff import Backoff
 from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
@@ -26,6 +23,9 @@ from vq.errors import (
     CorruptData,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.messages import streams
+from vq.operations.messages.stored import Source
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
 

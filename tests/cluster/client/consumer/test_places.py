@@ -14,7 +14,6 @@ from support.client import factory_of, started
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
@@ -30,6 +29,7 @@ from vq.errors import (
     ProtocolError,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.groups.resets import Goal, Target, carry_out, plan_reset
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,15 +8,15 @@ from support.consumers import consumer_of, take
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import topics
-from vq.admin.cluster import cluster_status
-from vq.admin.resets import Goal, Target, carry_out, plan_reset
-from vq.admin.stored import Source
 from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.damage import report_damage
 from vq.errors import CorruptData
 from vq.model import TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.groups.resets import Goal, Target, carry_out, plan_reset
+from vq.operations.messages.stored import Source
+from vq.operations.topics import topics
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
 
