@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vq import errors as errors
     from vq import serializers as serializers
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
+    from vq.blocking.admin import Admin
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
@@ -78,11 +79,10 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
-    from vq.operations.blocking import Admin
 
 
 _HOMES = {
-    "vq.operations.blocking": ("Admin",),
+    "vq.blocking.admin": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",

@@ -14,9 +14,9 @@ to the loop on which the factory was opened: on another one, every coroutine rai
                 print(message.content)
 """
 
+from vq.aio.admin import Admin as Admin
 from vq.aio.consumer import MessageConsumer as MessageConsumer
 from vq.aio.factory import MessageFactory as MessageFactory
 from vq.aio.producer import MessageProducer as MessageProducer
-from vq.operations.aio import Admin as Admin
 
 __all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer"]

@@ -17,9 +17,9 @@ from vq.cli.options import (
     no_effect,
 )
 from vq.cli.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
 from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
-from vq.operations.base.connect import cluster_client
 from vq.operations.base.sizes import bytes_text
 
 
@@ -72,21 +72,20 @@ def run(
     if timeout is not None and not wait:
         raise no_effect(f"--timeout {timeout:g}", "with --no-wait", "leave one of them out")
 
-    async def work() -> ArchiveRun | int:
-        async with cluster_client(invocation.client_config()) as cluster:
-            number = await archive_runs.start_archive_run(
-                cluster, topic, as_of_ms=as_of_ms, dry_run=dry_run
-            )
-            if not wait:
-                return number
-            return await archive_runs.wait_for_archive_run(
-                cluster,
-                number,
-                timeout=timeout,
-                on_progress=lambda now: invocation.output.remark(_sentence(now)),
-            )
+    async def work(cluster: ClusterClient) -> ArchiveRun | int:
+        number = await archive_runs.start_archive_run(
+            cluster, topic, as_of_ms=as_of_ms, dry_run=dry_run
+        )
+        if not wait:
+            return number
+        return await archive_runs.wait_for_archive_run(
+            cluster,
+            number,
+            timeout=timeout,
+            on_progress=lambda now: invocation.output.remark(_sentence(now)),
+        )
 
-    found = invocation.run(work())
+    found = invocation.call(work)
     output = invocation.output
     if isinstance(found, int):
         found = ArchiveRun(found)
@@ -168,11 +167,7 @@ def history(invocation: Invocation, limit: int) -> None:
     Exit code 1 when the newest run has failed.
     """
 
-    async def work() -> list[ArchiveRun]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await archive_runs.archive_history(cluster)
-
-    found = invocation.run(work())[:limit]
+    found = invocation.call(archive_runs.archive_history)[:limit]
     output = invocation.output
     if output.as_json:
         output.document([_run_json(each) for each in found])

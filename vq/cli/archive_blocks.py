@@ -12,10 +12,10 @@ from vq.cli.export_files import FORMATS, ExportFile, check_place, format_of
 from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument, VqError
 from vq.operations.archives import archives
 from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
-from vq.operations.base.connect import cluster_client
 from vq.operations.base.sizes import bytes_text
 from vq.operations.messages import streams
 from vq.operations.messages.streams import Begin, End
@@ -65,13 +65,9 @@ def list_(
     """
     check_span(since_ms, until_ms)
 
-    async def work() -> tuple[list[ArchivedBlock], list[str]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await archives.list_archives(
-                cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
-            )
-
-    found, silent = invocation.run(work())
+    found, silent = invocation.call(
+        archives.list_archives, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+    )
     output = invocation.output
     if output.as_json:
         output.document([_json(each) for each in found])
@@ -162,19 +158,18 @@ def verify(
     check_span(since_ms, until_ms)
     output = invocation.output
 
-    async def work() -> tuple[list[VerifiedArchive], list[str]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            blocks, silent = await archives.list_archives(
-                cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
-            )
-            found = await archives.verify_archives(
-                cluster,
-                blocks,
-                on_progress=lambda done, total: output.remark(f"{done} of {total} archives read"),
-            )
-            return found, silent
+    async def work(cluster: ClusterClient) -> tuple[list[VerifiedArchive], list[str]]:
+        blocks, silent = await archives.list_archives(
+            cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+        found = await archives.verify_archives(
+            cluster,
+            blocks,
+            on_progress=lambda done, total: output.remark(f"{done} of {total} archives read"),
+        )
+        return found, silent
 
-    found, silent = invocation.run(work())
+    found, silent = invocation.call(work)
     if output.as_json:
         output.document([_verified_json(each) for each in found])
     else:
@@ -239,23 +234,22 @@ def restore(
     """
     check_span(since_ms, until_ms)
 
-    async def work() -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            blocks, silent = await archives.list_archives(
-                cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
-            )
-            done = []
-            for block in blocks:
-                error = ""
-                if yes:
-                    try:
-                        await archives.restore_archive(cluster, block)
-                    except VqError as problem:
-                        error = f"{type(problem).__name__}: {problem}"
-                done.append((block, error))
-            return done, silent
+    async def work(cluster: ClusterClient) -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:
+        blocks, silent = await archives.list_archives(
+            cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+        done = []
+        for block in blocks:
+            error = ""
+            if yes:
+                try:
+                    await archives.restore_archive(cluster, block)
+                except VqError as problem:
+                    error = f"{type(problem).__name__}: {problem}"
+            done.append((block, error))
+        return done, silent
 
-    found, silent = invocation.run(work())
+    found, silent = invocation.call(work)
     output = invocation.output
     if output.as_json:
         blocks = [{**_json(block), "error": error or None} for block, error in found]
@@ -330,16 +324,15 @@ def export(
     begin = Begin(since_ms=since_ms, offset=from_offset)
     end = End(until_ms=until_ms, offset=to_offset)
 
-    async def work() -> int:
-        async with cluster_client(invocation.client_config()) as cluster:
-            with ExportFile(path, chosen) as file:
-                async for some in streams.messages(
-                    cluster, topic, begin, partitions=partitions, end=end
-                ):
-                    file.write(some)
-            return file.messages
+    async def work(cluster: ClusterClient) -> int:
+        with ExportFile(path, chosen) as file:
+            async for some in streams.messages(
+                cluster, topic, begin, partitions=partitions, end=end
+            ):
+                file.write(some)
+        return file.messages
 
-    written = invocation.run(work())
+    written = invocation.call(work)
     size = path.stat().st_size
     values = {"topic": topic, "file": str(path), "format": chosen, "messages": written}
     shown = size if invocation.output.as_json else bytes_text(size)

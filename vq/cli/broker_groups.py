@@ -79,18 +79,17 @@ def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool)
 
     Exit code 1 if something stands in the way.
     """
-    from vq.operations.base.connect import cluster_client
+    from vq.client.cluster import ClusterClient
     from vq.operations.brokers.removing import Removal, plan_removal, remove_broker
 
     group, _, node = name.partition("/")
 
-    async def work() -> Removal:
-        async with cluster_client(invocation.client_config()) as client:
-            if not yes:
-                return await plan_removal(client, group, node)
-            return await remove_broker(client, group, node, accept_data_loss=accept_data_loss)
+    async def work(client: ClusterClient) -> Removal:
+        if not yes:
+            return await plan_removal(client, group, node)
+        return await remove_broker(client, group, node, accept_data_loss=accept_data_loss)
 
-    found = invocation.run(work())
+    found = invocation.call(work)
     obstacle = found.obstacle_to_loss if accept_data_loss else found.obstacle
     output = invocation.output
     if output.as_json:
@@ -119,14 +118,9 @@ def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool)
 
 
 def _drain_node(invocation: Invocation, group: str, node: str, *, undo: bool) -> None:
-    from vq.operations.base.connect import cluster_client
-    from vq.operations.brokers.draining import DrainedNode, drain_node
+    from vq.operations.brokers.draining import drain_node, undrain_node
 
-    async def work() -> DrainedNode:
-        async with cluster_client(invocation.client_config()) as client:
-            return await drain_node(client, group, node, undo=undo)
-
-    done = invocation.run(work())
+    done = invocation.call(undrain_node if undo else drain_node, group, node)
     invocation.output.record(asdict(done))
     if done.drained and done.master == node:
         raise CommandFailed(
@@ -136,14 +130,9 @@ def _drain_node(invocation: Invocation, group: str, node: str, *, undo: bool) ->
 
 
 def _drain_group(invocation: Invocation, group: str, *, undo: bool) -> None:
-    from vq.operations.base.connect import cluster_client
-    from vq.operations.brokers.draining import DrainedGroup, drain_group
+    from vq.operations.brokers.draining import drain_group, undrain_group
 
-    async def work() -> DrainedGroup:
-        async with cluster_client(invocation.client_config()) as client:
-            return await drain_group(client, group, undo=undo)
-
-    _show_group(invocation, invocation.run(work()))
+    _show_group(invocation, invocation.call(undrain_group if undo else drain_group, group))
 
 
 def _show_group(invocation: Invocation, done: "DrainedGroup") -> None:
@@ -157,18 +146,17 @@ def _show_group(invocation: Invocation, done: "DrainedGroup") -> None:
 
 def _move_all(invocation: Invocation, group: str, *, yes: bool) -> None:
     from vq.cli.moves import move_rows
-    from vq.operations.base.connect import cluster_client
-    from vq.operations.brokers.draining import DrainedGroup, drain_group, plan_emptying
-    from vq.operations.partitions.placements import Move, Moved, move_all
+    from vq.client.cluster import ClusterClient
+    from vq.operations.brokers.draining import DrainedGroup, drain_group
+    from vq.operations.partitions.placements import Move, Moved, move_all, plan_emptying
 
-    async def work() -> tuple[DrainedGroup, list[Move], list[Moved]]:
-        async with cluster_client(invocation.client_config()) as client:
-            done = await drain_group(client, group)
-            moves = await plan_emptying(client, group)
-            moved = await move_all(client, moves) if yes else []
-            return replace(done, partitions=done.partitions - len(moved)), moves, moved
+    async def work(client: ClusterClient) -> tuple[DrainedGroup, list[Move], list[Moved]]:
+        done = await drain_group(client, group)
+        moves = await plan_emptying(client, group)
+        moved = await move_all(client, moves) if yes else []
+        return replace(done, partitions=done.partitions - len(moved)), moves, moved
 
-    found, planned, moved = invocation.run(work())
+    found, planned, moved = invocation.call(work)
     rows = move_rows(planned, moved if yes else None)
     if invocation.output.as_json:
         invocation.output.document({**asdict(found), "done": yes, "moves": rows})

@@ -24,12 +24,12 @@ from vq.cli.topic_settings import (
 )
 from vq.cli.unclean import unclean
 from vq.cli.verify import damage_json
+from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
-from vq.operations.base.connect import cluster_client
 from vq.operations.base.sizes import bytes_text, duration_text
 from vq.operations.brokers.disks import DiskState
-from vq.operations.brokers.switching import Switched, switch_master
+from vq.operations.brokers.switching import switch_master
 from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.operations.cluster.settings import change_settings, read_settings
 
@@ -56,11 +56,7 @@ def status(invocation: Invocation) -> None:
     are remarks.
     """
 
-    async def work() -> ClusterStatus:
-        async with cluster_client(invocation.client_config()) as client:
-            return await cluster_status(client)
-
-    found = invocation.run(work())
+    found = invocation.call(cluster_status)
     output = invocation.output
     rows = [_row(each, found) for each in found.brokers]
     if output.as_json:
@@ -141,11 +137,7 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
     command says so and ends with 1.
     """
 
-    async def work() -> Switched:
-        async with cluster_client(invocation.client_config()) as client:
-            return await switch_master(client, group, node)
-
-    found = invocation.run(work())
+    found = invocation.call(switch_master, group, node)
     if found.source == found.target:
         invocation.output.remark(f"{found.target} leads {group} already")
     invocation.output.record(asdict(found))
@@ -198,13 +190,12 @@ def settings(
         new_topics = with_options(before.new_topics, options)
         return replace(before, may_create=on, new_topics=new_topics)
 
-    async def work() -> ClusterSettings:
-        async with cluster_client(invocation.client_config()) as client:
-            if auto_create is None and delete_grace_hours is None and not is_given:
-                return await read_settings(client)
-            return await change_settings(client, change)
+    async def work(client: ClusterClient) -> ClusterSettings:
+        if auto_create is None and delete_grace_hours is None and not is_given:
+            return await read_settings(client)
+        return await change_settings(client, change)
 
-    found = invocation.run(work())
+    found = invocation.call(work)
     remark_retention(invocation.output, options, found.new_topics)
     remark_threshold(invocation.output, options, found.new_topics)
     on: bool | str = found.may_create

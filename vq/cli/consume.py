@@ -18,11 +18,11 @@ from vq.cli.completion import group_names, topic_names
 from vq.cli.message_format import NAMES, MessageFormat
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
+from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB
 from vq.log_lines import Line
 from vq.model import Message, tags_of
-from vq.operations.base.connect import cluster_client
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.messages.streams import Begin, messages
 
@@ -349,20 +349,17 @@ def _read_alone(
 ) -> None:
     """Print messages without a group, until there are no more, or enough, or none came for long."""
 
-    async def work() -> None:
-        async with cluster_client(invocation.client_config()) as cluster:
-            stream = messages(
-                cluster, topic, begin, partitions=partitions, tags=tags, follow=follow
-            )
-            async with contextlib.aclosing(stream):
-                while not printer.ended.is_set():
-                    try:
-                        async with asyncio.timeout(timeout):
-                            some = await anext(stream)
-                    except (TimeoutError, StopAsyncIteration):
-                        return
-                    with contextlib.suppress(Enough):
-                        for each in some:
-                            printer(each)
+    async def work(cluster: ClusterClient) -> None:
+        stream = messages(cluster, topic, begin, partitions=partitions, tags=tags, follow=follow)
+        async with contextlib.aclosing(stream):
+            while not printer.ended.is_set():
+                try:
+                    async with asyncio.timeout(timeout):
+                        some = await anext(stream)
+                except (TimeoutError, StopAsyncIteration):
+                    return
+                with contextlib.suppress(Enough):
+                    for each in some:
+                        printer(each)
 
-    invocation.run(work())
+    invocation.call(work)

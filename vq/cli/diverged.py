@@ -8,7 +8,7 @@ import click
 from vq.cli import text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options, yes_option
-from vq.operations.base.connect import cluster_client
+from vq.client.cluster import ClusterClient
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers import diverged as admin
 from vq.operations.brokers.diverged import CutFile
@@ -44,11 +44,8 @@ def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: boo
 
 
 def _list(invocation: Invocation) -> None:
-    async def work() -> tuple[list[CutFile], list[str]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await admin.list_cut(cluster)
 
-    files, silent = invocation.run(work())
+    files, silent = invocation.call(admin.list_cut)
     if invocation.output.as_json:
         invocation.output.document([_json(each) for each in files])
     else:
@@ -99,29 +96,27 @@ def _print(invocation: Invocation, name: str) -> None:
     if invocation.output.as_json:
         form = text.as_json_line
 
-    async def work() -> None:
-        async with cluster_client(invocation.client_config()) as cluster:
-            async for messages in admin.read_cut(cluster, await admin.find_cut(cluster, name)):
-                for each in messages:
-                    sys.stdout.buffer.write(form(each))
-                sys.stdout.buffer.flush()
+    async def work(cluster: ClusterClient) -> None:
+        async for messages in admin.read_cut(cluster, await admin.find_cut(cluster, name)):
+            for each in messages:
+                sys.stdout.buffer.write(form(each))
+            sys.stdout.buffer.flush()
 
-    invocation.run(work())
+    invocation.call(work)
 
 
 def _delete(invocation: Invocation, name: str, *, yes: bool) -> None:
-    async def work() -> CutFile:
-        async with cluster_client(invocation.client_config()) as cluster:
-            found = await admin.find_cut(cluster, name)
-            invocation.output.remark(
-                f"{found.name}: {found.messages} message(s) of {found.topic}-{found.partition}, "
-                f"{bytes_text(found.size)}"
-            )
-            if yes:
-                await admin.delete_cut(cluster, found)
-            return found
+    async def work(cluster: ClusterClient) -> CutFile:
+        found = await admin.find_cut(cluster, name)
+        invocation.output.remark(
+            f"{found.name}: {found.messages} message(s) of {found.topic}-{found.partition}, "
+            f"{bytes_text(found.size)}"
+        )
+        if yes:
+            await admin.delete_cut(cluster, found)
+        return found
 
-    found = invocation.run(work())
+    found = invocation.call(work)
     if invocation.output.as_json:
         invocation.output.document({"done": yes, **_json(found)})
     elif yes:

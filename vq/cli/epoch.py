@@ -6,8 +6,7 @@ import click
 
 from vq.cli.completion import broker_group_names
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
-from vq.operations.base.connect import cluster_client
-from vq.operations.brokers.epochs import RaisedEpoch, raise_epoch
+from vq.operations.brokers.epochs import raise_epoch
 
 
 @click.command(name="raise-epoch")
@@ -30,11 +29,7 @@ def raise_epoch_command(invocation: Invocation, group: str, *, epoch: int, yes: 
     name. First make sure that this is the right ZooKeeper, and that no newer backup is at hand.
     """
 
-    async def work() -> RaisedEpoch:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await raise_epoch(cluster, group, epoch, do=yes)
-
-    found = invocation.run(work())
+    found = invocation.call(raise_epoch, group, epoch, do=yes)
     invocation.output.record({"done": yes, **asdict(found)})
     if not yes:
         invocation.only_planned()

@@ -11,8 +11,8 @@ from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
 from vq.errors import CorruptData, PartitionQuarantined, VqError
-from vq.operations.base.connect import cluster_client
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.groups import (
     GroupDeletion,
@@ -69,15 +69,16 @@ def list_(invocation: Invocation, with_lag: bool) -> None:
     Exit code 1 when a group cannot be read in ZooKeeper and is left out.
     """
 
-    async def work() -> tuple[list[GroupSummary], dict[str, VqError], GroupLags]:
+    async def work(
+        cluster: ClusterClient,
+    ) -> tuple[list[GroupSummary], dict[str, VqError], GroupLags]:
         lags = GroupLags()
-        async with cluster_client(invocation.client_config()) as cluster:
-            found, unreadable = await readable_groups(cluster)
-            if with_lag:
-                lags = await look_at_groups(cluster, count=True, partitions_max=PARTITIONS_MAX)
-            return found, unreadable, lags
+        found, unreadable = await readable_groups(cluster)
+        if with_lag:
+            lags = await look_at_groups(cluster, count=True, partitions_max=PARTITIONS_MAX)
+        return found, unreadable, lags
 
-    found, unreadable, lags = invocation.run(work())
+    found, unreadable, lags = invocation.call(work)
     told = {each.group: _lag_of(lags, each.group) for each in found}
     _show_list(invocation, found, told, with_lag=with_lag)
     if lags.left_out:
@@ -179,14 +180,13 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
     begins where its setting start_position says.
     """
 
-    async def work() -> TopicForgetting:
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await plan_forget_topic(cluster, name, topic)
-            if yes:
-                await forget_topic(cluster, name, topic)
-            return planned
+    async def work(cluster: ClusterClient) -> TopicForgetting:
+        planned = await plan_forget_topic(cluster, name, topic)
+        if yes:
+            await forget_topic(cluster, name, topic)
+        return planned
 
-    planned = invocation.run(work())
+    planned = invocation.call(work)
     output = invocation.output
     if output.as_json:
         output.document({"done": yes, **asdict(planned), "members": list(planned.members)})
@@ -215,14 +215,13 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
     setting start_position says.
     """
 
-    async def work() -> GroupDeletion:
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await plan_delete_group(cluster, name)
-            if yes:
-                await delete_group(cluster, name)
-            return planned
+    async def work(cluster: ClusterClient) -> GroupDeletion:
+        planned = await plan_delete_group(cluster, name)
+        if yes:
+            await delete_group(cluster, name)
+        return planned
 
-    planned = invocation.run(work())
+    planned = invocation.call(work)
     output = invocation.output
     if output.as_json:
         lists = {"topics": list(planned.topics), "members": list(planned.members)}
@@ -257,12 +256,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     `vq report lag` gives it from one look by its default thresholds.
     """
 
-    async def work() -> tuple[GroupDescription, float]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            found = await describe_group(cluster, name, count=not no_count)
-            return found, cluster.clock.wall_ms() / 1000
+    async def work(cluster: ClusterClient) -> tuple[GroupDescription, float]:
+        found = await describe_group(cluster, name, count=not no_count)
+        return found, cluster.clock.wall_ms() / 1000
 
-    found, now_s = invocation.run(work())
+    found, now_s = invocation.call(work)
     members = [_member_json(each) for each in found.members]
     output = invocation.output
     if output.as_json:

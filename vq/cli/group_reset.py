@@ -6,12 +6,9 @@ from typing import Any
 import click
 
 from vq.cli.completion import group_names, topic_names
-from vq.cli.errors import CommandFailed
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient
-from vq.errors import CoordinationError
-from vq.operations.base.connect import cluster_client
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Reset, Target
 from vq.operations.messages.stored import COUNT_MAX
@@ -83,22 +80,21 @@ def reset(
     """
     target = _target(goals)
 
-    async def work() -> tuple[list[Reset], list[str]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await resets.plan_reset(
-                cluster,
-                name,
-                target,
-                only_topics=topics,
-                only_partitions=partitions,
-                only_stopped=stopped,
-            )
-            if yes:
-                await _carry_out(cluster, name, planned, fence)
-                return planned, []
-            return planned, [] if fence else await resets.live_members(cluster, name)
+    async def work(cluster: ClusterClient) -> tuple[list[Reset], list[str]]:
+        planned = await resets.plan_reset(
+            cluster,
+            name,
+            target,
+            only_topics=topics,
+            only_partitions=partitions,
+            only_stopped=stopped,
+        )
+        if yes:
+            await resets.reset(cluster, name, planned, fence=fence)
+            return planned, []
+        return planned, [] if fence else await resets.live_members(cluster, name)
 
-    (planned, members), output = invocation.run(work()), invocation.output
+    (planned, members), output = invocation.call(work), invocation.output
     rows = [_row(each) for each in planned]
     if output.as_json:
         output.document({"done": yes, "group": name, "partitions": rows})
@@ -116,18 +112,6 @@ def reset(
         invocation.only_planned()
     elif not output.as_json:
         output.remark(f"done: {name} goes on there")
-
-
-async def _carry_out(
-    cluster: ClusterClient, name: str, planned: Sequence[Reset], fence: bool
-) -> None:
-    try:
-        await resets.carry_out(cluster, name, planned, fence=fence)
-    except CoordinationError as error:
-        raise CommandFailed(
-            f"ZooKeeper did not take all of it ({error}); `vq group describe {name}` shows where "
-            "the group is, and the command may be repeated"
-        ) from error
 
 
 def _target(goals: dict[str, Any]) -> Target:

@@ -16,7 +16,6 @@ from vq.cli.message_format import NAMES, MessageFormat
 from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.model import Key, Message
-from vq.operations.base.connect import cluster_client
 from vq.operations.messages.finding import LIMIT, TIMEOUT_S, find_messages
 from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 from vq.operations.messages.stored import COUNT_MAX
@@ -159,24 +158,20 @@ def find(
     if key is not None:
         wanted_key = key_of(os.fsencode(key), key_type or KEY_TYPES[0])
 
-    async def work() -> FoundMessages:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await find_messages(
-                cluster,
-                topic,
-                id=message_id,
-                key=wanted_key,
-                tag=tag,
-                since_ms=since,
-                until_ms=until,
-                partitions=partitions,
-                offsets=dict(places),
-                limit=limit,
-                max_bytes=max_bytes,
-                timeout=timeout,
-            )
-
-    found = invocation.run(work())
+    found = invocation.call(
+        find_messages,
+        topic,
+        id=message_id,
+        key=wanted_key,
+        tag=tag,
+        since_ms=since,
+        until_ms=until,
+        partitions=partitions,
+        offsets=dict(places),
+        limit=limit,
+        max_bytes=max_bytes,
+        timeout=timeout,
+    )
     if invocation.output.as_json:
         invocation.output.document(_document(found))
     else:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
@@ -26,8 +26,10 @@ from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
 
 if TYPE_CHECKING:
+    from vq.client.cluster import ClusterClient
     from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _SIZE_UNITS: Final = {
@@ -178,13 +180,30 @@ class Invocation:
             UnknownCluster: No broker has ever registered; the error names the clusters there are.
         """
         from vq.coordination.topics.topics import list_topics
+
+        async def look(cluster: "ClusterClient") -> list[str]:
+            return await list_topics(cluster.coordinator)
+
+        return self.call(look)
+
+    def call(
+        self,
+        operation: "Callable[Concatenate[ClusterClient, P], Coroutine[Any, Any, R]]",
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> R:
+        """Open the cluster, run an operation, and close the cluster; return the result.
+
+        Raises:
+            UnknownCluster: No broker has ever registered; the error names the clusters there are.
+        """
         from vq.operations.base.connect import cluster_client
 
-        async def look() -> list[str]:
-            async with cluster_client(self.client_config()) as client:
-                return await list_topics(client.coordinator)
+        async def work() -> R:
+            async with cluster_client(self.client_config()) as cluster:
+                return await operation(cluster, *arguments, **named)
 
-        return self.run(look())
+        return self.run(work())
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; ctrl-C or SIGTERM cancels it, so that it can tidy up."""
@@ -270,14 +289,12 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _name_group(invocation: Invocation, error: VqError, name: str) -> None:
     """Let the error of a command of ``vq group`` name the group that a misspelt name may mean."""
     from vq.coordination.groups.groups import UnknownGroup, list_groups
-    from vq.operations.base.connect import cluster_client
 
-    async def look() -> list[str]:
-        async with cluster_client(invocation.client_config()) as client:
-            return await list_groups(client.coordinator)
+    async def look(cluster: "ClusterClient") -> list[str]:
+        return await list_groups(cluster.coordinator)
 
     if isinstance(error, UnknownGroup):
-        name_nearest_group(error, name, invocation.run(look()))
+        name_nearest_group(error, name, invocation.call(look))
 
 
 def _topic_of(arguments: Mapping[str, Any]) -> str | None:

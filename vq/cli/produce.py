@@ -47,10 +47,8 @@ from vq.client.producer.partitioner import (
     TopicPartitions,
     strategy_of,
 )
-from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument, NotSent, Refused, UnknownTopic, VqError
 from vq.model import Compression, Message
-from vq.operations.base.connect import cluster_client
 from vq.operations.cluster.settings import read_settings
 
 R = TypeVar("R")
@@ -534,12 +532,7 @@ def publish(
     try:
         count = len(factory.get_partitions_for_topic(topic))
     except UnknownTopic:
-
-        async def new_settings() -> ClusterSettings:
-            async with cluster_client(invocation.client_config()) as client:
-                return await read_settings(client)
-
-        found = invocation.run(new_settings())
+        found = invocation.call(read_settings)
         if found.may_create:
             return found.new_topics.partitions
         producer.publish(topic)  # raises, and says what an operator can do

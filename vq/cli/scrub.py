@@ -8,7 +8,6 @@ import click
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
 from vq.cli.text import in_seconds, utc
-from vq.operations.base.connect import cluster_client
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.scrubs import Scrub, scrubs
 
@@ -26,11 +25,7 @@ def scrub(invocation: Invocation) -> None:
     Exit code 1 if a node does not answer, or something is damaged.
     """
 
-    async def work() -> list[Scrub]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await scrubs(cluster)
-
-    found = invocation.run(work())
+    found = invocation.call(scrubs)
     output = invocation.output
     if output.as_json:
         output.document([_json(each) for each in found])

@@ -5,8 +5,8 @@ import secrets
 import click
 
 from vq.cli.options import Invocation, command_options, yes_option
+from vq.client.cluster import ClusterClient
 from vq.coordination.brokers.secret import replace_secret
-from vq.operations.base.connect import cluster_client
 
 
 @click.command(name="replace-secret")
@@ -20,12 +20,11 @@ def replace_secret_command(invocation: Invocation, yes: bool) -> None:
     old secret go on until their brokers restart.
     """
 
-    async def work() -> None:
-        async with cluster_client(invocation.client_config()) as cluster:
-            if yes:
-                await replace_secret(cluster.coordinator, secrets.token_bytes)
+    async def work(cluster: ClusterClient) -> None:
+        if yes:
+            await replace_secret(cluster.coordinator, secrets.token_bytes)
 
-    invocation.run(work())
+    invocation.call(work)
     output = invocation.output
     if output.as_json:
         output.document({"done": yes})

@@ -35,10 +35,9 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.verify import damage_json, verify
-from vq.coordination.tree.coordinator import Unreadable
+from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
-from vq.operations.base.connect import cluster_client
 from vq.operations.cluster.settings import read_settings
 from vq.operations.partitions import placements
 from vq.operations.partitions.placements import Move, Moved
@@ -48,7 +47,6 @@ from vq.operations.topics.topics import (
     HeldBack,
     PartitionDescription,
     Topic,
-    TopicDescription,
     TopicSummary,
 )
 
@@ -70,14 +68,13 @@ def create(invocation: Invocation, name: str, if_not_exists: bool, **options: An
     """Make a topic and place its partitions evenly on the live broker groups."""
     settings_among(ClusterSettings(), options)  # what cannot be is refused before anything else
 
-    async def work() -> tuple[Topic, bool, TopicSettings]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            wanted = settings_among(await read_settings(cluster), options)
-            if if_not_exists:
-                return *await topics.ensure_topic(cluster, name, wanted), wanted
-            return await topics.create_topic(cluster, name, wanted), True, wanted
+    async def work(cluster: ClusterClient) -> tuple[Topic, bool, TopicSettings]:
+        wanted = settings_among(await read_settings(cluster), options)
+        if if_not_exists:
+            return *await topics.ensure_topic(cluster, name, wanted), wanted
+        return await topics.create_topic(cluster, name, wanted), True, wanted
 
-    made, is_new, settings = invocation.run(work())
+    made, is_new, settings = invocation.call(work)
     rows = [_placement_row(placement) for placement in made.partitions]
     if not is_new:
         invocation.output.remark(_exists_text(made, settings))
@@ -123,16 +120,12 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
     if partitions is None and all(value is None for value in options.values()):
         raise click.UsageError("name at least one setting")
 
-    async def work() -> Topic:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.alter_topic(
-                cluster,
-                name,
-                lambda before: with_options(before, options),
-                partitions=partitions,
-            )
-
-    settings = invocation.run(work()).settings
+    settings = invocation.call(
+        topics.change_topic,
+        name,
+        lambda before: with_options(before, options),
+        partitions=partitions,
+    ).settings
     remark_retention(invocation.output, options, settings)
     remark_threshold(invocation.output, options, settings)
     values: dict[str, Value] = {"topic": name, "partitions": settings.partitions}
@@ -164,11 +157,7 @@ def list_(invocation: Invocation, deleted: bool) -> None:
         show_deleted(invocation)
         return
 
-    async def work() -> tuple[list[TopicSummary], dict[str, Unreadable]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.readable_topics(cluster)
-
-    found, unreadable = invocation.run(work())
+    found, unreadable = invocation.call(topics.readable_topics)
     _show_list(invocation, found)
     check_readable("topic", unreadable)
 
@@ -227,11 +216,7 @@ def describe(invocation: Invocation, name: str) -> None:
     Exit code 1 when a broker that answers refuses to serve a partition of it.
     """
 
-    async def work() -> TopicDescription:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.describe_topic(cluster, name)
-
-    found = invocation.run(work())
+    found = invocation.call(topics.describe_topic, name)
     rows = [_partition_row(each) for each in found.partitions]
     output = invocation.output
     if output.as_json:
@@ -383,12 +368,11 @@ def move(
     What is there stays readable where it was written. Producers and consumers follow by themselves.
     """
 
-    async def work() -> tuple[list[Move], list[Moved]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            moves = await placements.plan_moves(cluster, name, partitions, group)
-            return moves, await placements.move_all(cluster, moves) if yes else []
+    async def work(cluster: ClusterClient) -> tuple[list[Move], list[Moved]]:
+        moves = await placements.plan_moves(cluster, name, partitions, group)
+        return moves, await placements.move_all(cluster, moves) if yes else []
 
-    planned, done = invocation.run(work())
+    planned, done = invocation.call(work)
     if not planned:
         invocation.output.remark(f"every named partition is on {group} already")
     show_moves(invocation, planned, done if yes else None)
@@ -417,12 +401,11 @@ def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes
     times lie more than an hour ahead of the clock of its broker.
     """
 
-    async def work() -> tuple[list[Move], list[Moved]]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            moves = await plan_new_logs(cluster, name, partitions)
-            return moves, await placements.move_all(cluster, moves) if yes else []
+    async def work(cluster: ClusterClient) -> tuple[list[Move], list[Moved]]:
+        moves = await plan_new_logs(cluster, name, partitions)
+        return moves, await placements.move_all(cluster, moves) if yes else []
 
-    planned, done = invocation.run(work())
+    planned, done = invocation.call(work)
     if not planned:
         invocation.output.remark("no append times lie ahead of the clocks of the brokers")
     show_moves(invocation, planned, done if yes else None)

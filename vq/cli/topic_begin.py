@@ -6,7 +6,6 @@ import click
 
 from vq.cli.completion import topic_names
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
-from vq.operations.base.connect import cluster_client
 from vq.operations.topics.begins import NewBegin, begin_anew
 
 
@@ -36,11 +35,7 @@ def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes
     choose one far beyond, such as 1000000000000.
     """
 
-    async def work() -> NewBegin:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await begin_anew(cluster, name, partition, offset, do=yes)
-
-    found = invocation.run(work())
+    found = invocation.call(begin_anew, name, partition, offset, do=yes)
     invocation.output.remark(_text(found))
     ranges = [asdict(each) for each in found.given_up]
     if invocation.output.as_json:

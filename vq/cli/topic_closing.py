@@ -12,8 +12,8 @@ from vq.cli.text import in_seconds, utc
 
 if TYPE_CHECKING:
     from vq.operations.groups.groups import GroupProgress
-    from vq.operations.topics.closing import ClosedTopic, OpenedTopic
-    from vq.operations.topics.emptying import GroupDrain, TopicDrain
+    from vq.operations.topics.closing import ClosedTopic
+    from vq.operations.topics.emptying import GroupDrain
 
 _NAME = click.argument("name", shell_complete=topic_names)
 
@@ -37,14 +37,9 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
     Exit code 1 if that is not known in time: a broker does not answer, or nodes in sync lack
     messages. The topic is closed all the same, and brokers follow when they can.
     """
-    from vq.operations.base.connect import cluster_client
     from vq.operations.topics.closing import close_topic
 
-    async def work() -> "ClosedTopic":
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await close_topic(cluster, name, timeout_s=timeout)
-
-    found = invocation.run(work())
+    found = invocation.call(close_topic, name, timeout=timeout)
     output = invocation.output
     if output.as_json:
         output.document(_closed_json(found))
@@ -63,14 +58,9 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
 @command_options
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
-    from vq.operations.base.connect import cluster_client
     from vq.operations.topics.closing import open_topic
 
-    async def work() -> "OpenedTopic":
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await open_topic(cluster, name)
-
-    found = invocation.run(work())
+    found = invocation.call(open_topic, name)
     if invocation.output.as_json:
         invocation.output.document(
             {"topic": found.topic, "id": found.id, "writable": True, "changed": found.changed}
@@ -99,19 +89,14 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
     Exit code 1 if a group is still behind when the time is up; it names the groups and partitions,
     how far they are behind, and groups without members: nobody reads the rest for these.
     """
-    from vq.operations.base.connect import cluster_client
     from vq.operations.topics.emptying import drain_topic
 
-    async def work() -> "TopicDrain":
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await drain_topic(
-                cluster,
-                name,
-                timeout_s=timeout,
-                on_progress=lambda found: _tell(invocation, found.groups),
-            )
-
-    found = invocation.run(work())
+    found = invocation.call(
+        drain_topic,
+        name,
+        timeout=timeout,
+        on_progress=lambda found: _tell(invocation, found.groups),
+    )
     output = invocation.output
     if output.as_json:
         groups = [_group_json(each) for each in found.groups]

@@ -12,9 +12,8 @@ from vq.cli.completion import deleted_topic_names, topic_names
 from vq.cli.errors import check_readable
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
-from vq.coordination.tree.coordinator import Unreadable
+from vq.client.cluster import ClusterClient
 from vq.errors import UnknownTopic
-from vq.operations.base.connect import cluster_client
 from vq.operations.topics import topics
 from vq.operations.topics.topics import DeletedTopic, Deletion, Topic
 
@@ -32,14 +31,13 @@ def delete(invocation: Invocation, name: str, now: bool, yes: bool) -> None:
     good. The time runs only while brokers run.
     """
 
-    async def work() -> "Deletion":
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await topics.plan_delete(cluster, name, now=now)
-            if yes:
-                await topics.delete_topic(cluster, name, now=now)
-            return planned
+    async def work(cluster: ClusterClient) -> "Deletion":
+        planned = await topics.plan_delete(cluster, name, now=now)
+        if yes:
+            await topics.delete_topic(cluster, name, now=now)
+        return planned
 
-    planned = invocation.run(work())
+    planned = invocation.call(work)
     output = invocation.output
     if output.as_json:
         output.document({"done": yes, **asdict(planned)})
@@ -94,15 +92,14 @@ def undelete(invocation: Invocation, name: str) -> None:
     `vq topic list --deleted` shows what can be brought back, and for how long.
     """
 
-    async def work() -> "tuple[Topic, bool]":
-        async with cluster_client(invocation.client_config()) as cluster:
-            try:
-                return await topics.undelete_topic(cluster, name)
-            except UnknownTopic as error:
-                deleted, _ = await topics.deleted_topics(cluster)
-                raise _not_deleted(name, [each.name for each in deleted]) from error
+    async def work(cluster: ClusterClient) -> "tuple[Topic, bool]":
+        try:
+            return await topics.bring_back(cluster, name)
+        except UnknownTopic as error:
+            deleted, _ = await topics.readable_deleted_topics(cluster)
+            raise _not_deleted(name, [each.name for each in deleted]) from error
 
-    found, changed = invocation.run(work())
+    found, changed = invocation.call(work)
     if invocation.output.as_json:
         invocation.output.document(
             {
@@ -136,11 +133,7 @@ def show_deleted(invocation: Invocation) -> None:
         CommandFailed: A topic cannot be read, so it may be one of them.
     """
 
-    async def work() -> "tuple[list[DeletedTopic], dict[str, Unreadable]]":
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.deleted_topics(cluster)
-
-    found, unreadable = invocation.run(work())
+    found, unreadable = invocation.call(topics.readable_deleted_topics)
     output = invocation.output
     if output.as_json:
         output.document([_json(each) for each in found])

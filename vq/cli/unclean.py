@@ -7,8 +7,8 @@ import click
 
 from vq.cli.completion import broker_group_names
 from vq.cli.options import Invocation, command_options, yes_option
-from vq.operations.base.connect import cluster_client
-from vq.operations.brokers.unclean import Unclean, elect_uncleanly
+from vq.client.cluster import ClusterClient
+from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
 
 
 @click.command()
@@ -33,13 +33,12 @@ def unclean(
     ended. The decision is written down in ZooKeeper: `vq cluster status` shows it.
     """
 
-    async def work() -> Unclean:
-        async with cluster_client(invocation.client_config()) as cluster:
-            planned = await elect_uncleanly(cluster, group, node, topics, do=False)
-            invocation.output.remark(_plan_text(planned))
-            return await elect_uncleanly(cluster, group, node, topics, do=True) if yes else planned
+    async def work(cluster: ClusterClient) -> Unclean:
+        planned = await plan_unclean(cluster, group, node, topics)
+        invocation.output.remark(_plan_text(planned))
+        return await elect_uncleanly(cluster, group, node, topics) if yes else planned
 
-    found = invocation.run(work())
+    found = invocation.call(work)
     lists = {"insync": list(found.insync), "topics": list(found.topics)}
     invocation.output.record({"done": yes, **asdict(found), **lists})
     if not yes:

@@ -10,7 +10,6 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.text import in_seconds
 from vq.errors import InvalidArgument
-from vq.operations.base.connect import cluster_client
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.brokers import Damage
 from vq.operations.topics.verification import Verified, VerifyProgress
@@ -50,17 +49,16 @@ def verify(
     if everything == bool(names):
         raise InvalidArgument("name topics, or give --all")
 
-    async def work() -> list[Verified]:
-        async with cluster_client(invocation.client_config()) as cluster:
-            return await verify_topics(
-                cluster,
-                None if everything else names,
-                partitions=partitions,
-                again=again,
-                on_progress=lambda progress: invocation.output.remark(_sentence(progress)),
-            )
-
-    _show(invocation, invocation.run(work()))
+    _show(
+        invocation,
+        invocation.call(
+            verify_topics,
+            None if everything else names,
+            partitions=partitions,
+            again=again,
+            on_progress=lambda progress: invocation.output.remark(_sentence(progress)),
+        ),
+    )
 
 
 def _sentence(progress: VerifyProgress) -> str:

@@ -5,7 +5,6 @@ import click
 from vq.cli.completion import write_names
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options, yes_option
-from vq.operations.base.connect import cluster_client
 from vq.operations.messages.writes import end_write, list_writes
 
 
@@ -22,7 +21,7 @@ def list_(invocation: Invocation) -> None:
     A streaming query of Spark that writes to a topic has one for as long as its checkpoint is used.
     A batch query ends its own.
     """
-    names = invocation.run(_names(invocation))
+    names = invocation.call(list_writes)
     invocation.output.table([{"write": each} for each in names], columns=("write",))
 
 
@@ -36,16 +35,11 @@ def end(invocation: Invocation, name: str, *, yes: bool) -> None:
     For a query that never comes back. One that still runs fails at its next micro-batch. If it is
     started again from its checkpoint, it may store rows of its last micro-batch once more.
     """
-    names = invocation.run(_names(invocation))
+    names = invocation.call(list_writes)
     if name not in names:
         raise CommandFailed(f"there is no write {name!r}; `vq write list` shows them")
-
-    async def work() -> None:
-        async with cluster_client(invocation.client_config()) as cluster:
-            await end_write(cluster, name)
-
     if yes:
-        invocation.run(work())
+        invocation.call(end_write, name)
     if invocation.output.as_json:
         invocation.output.document({"done": yes, "write": name})
     elif yes:
@@ -54,8 +48,3 @@ def end(invocation: Invocation, name: str, *, yes: bool) -> None:
         invocation.output.remark(f"plan: end write {name}; this cannot be undone")
     if not yes:
         invocation.only_planned()
-
-
-async def _names(invocation: Invocation) -> list[str]:
-    async with cluster_client(invocation.client_config()) as cluster:
-        return await list_writes(cluster)

@@ -15,8 +15,9 @@ from vq.coordination.leases.runs import make_run
 from vq.coordination.tree.values.runs import RunCounter
 from vq.errors import InvalidArgument, PartitionFailed, UnknownTopic
 from vq.operations.archives import archive_runs
-from vq.operations.archives.archive_runs import ArchiveRun, archive_facts
+from vq.operations.archives.archive_runs import ArchiveRun
 from vq.operations.cluster.checks import Level
+from vq.operations.cluster.doctor import archive_facts
 
 HOUR_MS = 3_600_000
 

@@ -85,7 +85,7 @@ async def test_a_broker_that_does_not_run_is_named(
 ) -> None:
     """It may run all the same, cut off from ZooKeeper, while its lease lasts."""
     await cluster.nodes["b2"].stop()
-    closed = await closing.close_topic(client, "t", timeout_s=0.1)
+    closed = await closing.close_topic(client, "t", timeout=0.1)
     assert closed.closed_ms is None
     assert closed.unconfirmed == ("b2/n1 is not registered",)
     assert (closed.ends[0], closed.ends[1]) == (0, None)
@@ -106,7 +106,7 @@ async def test_ends_are_final_only_while_a_node_leads(
 
     assert (await closing.close_topic(client, "t")).unconfirmed == ()
     monkeypatch.setattr(closing, "broker_status", as_a_copy)
-    closed = await closing.close_topic(client, "t", timeout_s=0)
+    closed = await closing.close_topic(client, "t", timeout=0)
     assert closed.unconfirmed == (
         "no node leads group b1 at this moment",
         "no node leads group b2 at this moment",
@@ -123,7 +123,7 @@ async def test_a_partition_that_is_being_moved_is_waited_for(
     channels = cluster.nodes["b1"]._partitions.channels
     await until(lambda: ("t", 0) in channels)
     channels["t", 0].begin_move()
-    closed = await closing.close_topic(client, "t", timeout_s=1)
+    closed = await closing.close_topic(client, "t", timeout=1)
     assert closed.unconfirmed == (
         "b1/n1: t-0 is sealed at this moment, so it may not be known there yet",
     )
@@ -143,7 +143,7 @@ async def test_a_close_waits_until_the_nodes_in_sync_have_everything() -> None:
         async with started(memory, host="operator") as client:
             sent = asyncio.create_task(pair.put())
             await until(lambda: pair.log("n1").end_offset > pair.channel("n1").high_watermark)
-            closed = await closing.close_topic(client, "t", timeout_s=0.5)
+            closed = await closing.close_topic(client, "t", timeout=0.5)
             (why,) = closed.unconfirmed
             assert "is stored by all nodes in sync" in why
             memory.flushers["b1-n2"].release()

@@ -72,7 +72,7 @@ async def test_a_group_that_is_behind_is_named_with_how_far(
     await make_group(client, "g")
     await send(factory)
     told: list[emptying.TopicDrain] = []
-    found = await emptying.drain_topic(client, "t", timeout_s=2, on_progress=told.append)
+    found = await emptying.drain_topic(client, "t", timeout=2, on_progress=told.append)
     assert not found.drained
     (group,) = found.behind
     assert (group.group, group.members) == ("g", 0)
@@ -80,7 +80,7 @@ async def test_a_group_that_is_behind_is_named_with_how_far(
     assert group.lag_bytes == sum(end or 0 for end in found.closed.ends.values())
     assert len(told) == 1, "nothing changed after the first look"
     await consume(factory, "g", COUNT)
-    assert (await emptying.drain_topic(client, "t", timeout_s=0)).drained
+    assert (await emptying.drain_topic(client, "t", timeout=0)).drained
 
 
 async def test_messages_that_a_filter_leaves_out_hold_up_no_drain(
@@ -91,7 +91,7 @@ async def test_messages_that_a_filter_leaves_out_hold_up_no_drain(
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(stay(factory, "g", "wanted"))
         await asyncio.sleep(1)
-        found = await emptying.drain_topic(client, "t", timeout_s=30)
+        found = await emptying.drain_topic(client, "t", timeout=30)
         reading.cancel()
     assert found.drained
     assert [each.group for each in found.groups] == ["g"]
@@ -109,7 +109,7 @@ async def test_a_group_that_cannot_be_read_is_not_taken_for_drained(
 ) -> None:
     async with cluster.admin() as coordinator:
         await coordinator.create(ConsumerGroup.path("g"), b"nonsense", parents=True)
-    found = await emptying.drain_topic(client, "t", timeout_s=0.1)
+    found = await emptying.drain_topic(client, "t", timeout=0.1)
     (group,) = found.behind
     assert (group.group, group.members) == ("g", None)
     assert "nonsense" in group.error

@@ -28,7 +28,7 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
-from vq.operations.groups.resets import Goal, Reset, Target, carry_out, plan_reset
+from vq.operations.groups.resets import Goal, Reset, Target, plan_reset, reset
 
 pytestmark = pytest.mark.virtual_time
 
@@ -129,7 +129,7 @@ async def test_a_group_goes_on_where_it_was_set(
         (Target(goal=Goal.OFFSET, value=3 * SIZE), [b"3"]),
         (EARLIEST, [b"0", b"1", b"2", b"3"]),
     ):
-        await carry_out(client, "g", [await plan_one(client, target)])
+        await reset(client, "g", [await plan_one(client, target)])
         async with factory_of(cluster) as factory:
             assert await consumed(factory, len(expected)) == expected
 
@@ -194,9 +194,9 @@ async def test_a_group_with_members_is_not_reset(
                 planned = [await plan_one(client, EARLIEST)]
                 before = await committed(client)
                 with pytest.raises(InvalidState, match="has members, 1 in all"):
-                    await carry_out(client, "g", planned)
+                    await reset(client, "g", planned)
                 assert await committed(client) == before
-                await carry_out(client, "g", planned, fence=True)
+                await reset(client, "g", planned, fence=True)
                 found = []
                 while b"0" not in found:
                     found.append((await anext(messages)).content)
@@ -227,7 +227,7 @@ async def test_a_stop_is_taken_away_where_the_offset_is_one_again(client: Cluste
     assert before is not None
     await commits.reset_offset(client.coordinator, "g", WHERE, replace(before, stopped="why"))
     planned = await plan_one(client, COMMITTED)
-    await carry_out(client, "g", [planned])
+    await reset(client, "g", [planned])
     after = await committed(client)
     assert after is not None
     assert (after.offset, after.message_id) == (before.offset, before.message_id)
@@ -302,10 +302,10 @@ async def test_a_plan_is_not_carried_out_in_another_topic(
     planned = [await plan_one(client, LATEST)]
     await topics.delete_topic(client.coordinator, "t")
     with pytest.raises(InvalidState, match="'t' was deleted or made anew"):
-        await carry_out(client, "g", planned)
+        await reset(client, "g", planned)
     await cluster.create_topic("t", partitions=1)
     with pytest.raises(InvalidState, match="'t' was deleted or made anew"):
-        await carry_out(client, "g", planned)
+        await reset(client, "g", planned)
     assert await committed(client) is None
 
 
@@ -313,7 +313,7 @@ async def test_a_plan_makes_no_deleted_group_anew(client: ClusterClient) -> None
     planned = [await plan_one(client, LATEST)]
     await groups.delete_group(client.coordinator, "g")
     with pytest.raises(InvalidState, match="was deleted meanwhile"):
-        await carry_out(client, "g", planned)
+        await reset(client, "g", planned)
     assert await groups.list_groups(client.coordinator) == []
 
 

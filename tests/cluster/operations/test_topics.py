@@ -151,7 +151,7 @@ async def test_min_insync_is_not_raised_above_the_nodes_of_a_group(
     change = topics.changed({"min_insync": 2, "retention_hours": None})
     wanted = "group 'b1' has 1 node.s., and the topic's min_insync is 2: topic 't' would take no"
     for altering in (
-        topics.alter_topic(client, "t", change),
+        topics.change_topic(client, "t", change),
         topics.alter_settings(client, "t", change),
         topics.change_settings(client, "t", TopicSettings(partitions=2, min_insync=2)),
     ):
@@ -161,9 +161,9 @@ async def test_min_insync_is_not_raised_above_the_nodes_of_a_group(
     assert (view.settings.min_insync, view.settings.retention_hours) == (1, 72)
     settings = replace(view.settings, min_insync=2)
     await coordination.change_settings(client.coordinator, "t", settings)
-    altered = await topics.alter_topic(client, "t", change)
+    altered = await topics.change_topic(client, "t", change)
     assert (altered.settings.min_insync, altered.settings.retention_hours) == (2, None)
-    lowered = await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}))
+    lowered = await topics.change_topic(client, "t", topics.changed({"min_insync": 1}))
     assert lowered.settings.min_insync == 1
 
 
@@ -182,15 +182,15 @@ async def test_a_topic_is_made_only_if_there_is_none(client: ClusterClient) -> N
 
 async def test_settings_and_partitions_are_altered_together(client: ClusterClient) -> None:
     change = topics.changed({"max_message_bytes": 1_000, "retention_hours": None})
-    altered = await topics.alter_topic(client, "t", change, partitions=5)
+    altered = await topics.change_topic(client, "t", change, partitions=5)
     assert len(altered.partitions) == altered.settings.partitions == 5
     found = altered.settings
     assert (found.max_message_bytes, found.retention_hours) == (1_000, None)
-    assert await topics.alter_topic(client, "t", change, partitions=5) == altered
+    assert await topics.change_topic(client, "t", change, partitions=5) == altered
     with pytest.raises(InvalidArgument, match="can grow, not fall to 4"):
-        await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4)
+        await topics.change_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4)
     with pytest.raises(InvalidArgument, match="partitions = 4097 is outside"):
-        await topics.alter_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4_097)
+        await topics.change_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4_097)
     with pytest.raises(InvalidArgument, match="'min_in' is no setting of a topic; known: flush"):
         topics.changed({"min_in": 1})
     assert (await topics.describe_topic(client, "t")).topic.settings == altered.settings
@@ -211,7 +211,7 @@ async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back
 
     monkeypatch.setattr(topics, "read_remains", early)
     await topics.delete_topic(client, "t")
-    (found,), _ = await topics.deleted_topics(client)
+    (found,), _ = await topics.readable_deleted_topics(client)
     assert (found.name, looks) == ("t", 2)
 
 
@@ -225,14 +225,14 @@ async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
     assert planned.deleted
     assert 72 * 3_600 - 60 < planned.grace_s <= 72 * 3_600
     await topics.delete_topic(client, "t")
-    (found,), unreadable = await topics.deleted_topics(client)
+    (found,), unreadable = await topics.readable_deleted_topics(client)
     assert (found.name, found.partitions, unreadable) == ("t", 2, {})
     assert (found.deletion.client, found.deletion.grace_ms) == ("vq-python", 72 * 3_600_000)
     await topics.delete_topic(client, "t", now=True)
-    assert await topics.deleted_topics(client) == ([], {})
+    assert await topics.readable_deleted_topics(client) == ([], {})
     await topics.create_topic(client, "t")
     await topics.delete_topic(client, "t")
-    assert await topics.deleted_topics(client) == ([], {})
+    assert await topics.readable_deleted_topics(client) == ([], {})
 
 
 async def test_a_topic_that_is_created_without_a_word_has_the_defaults_of_the_cluster(

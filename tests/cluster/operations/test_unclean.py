@@ -24,9 +24,9 @@ from vq.coordination.brokers.registry import read_state, read_unclean
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, LogTruncated, PartitionQuarantined
 from vq.operations.brokers.diverged import list_cut, read_cut
-from vq.operations.brokers.unclean import elect_uncleanly
+from vq.operations.brokers.unclean import elect_uncleanly, plan_unclean
 from vq.operations.cluster.cluster import cluster_status
-from vq.operations.groups.resets import Goal, Target, carry_out, plan_reset
+from vq.operations.groups.resets import Goal, Target, plan_reset, reset
 from vq.operations.partitions.placements import carry_out as place
 from vq.operations.partitions.placements import plan_moves
 from vq.store.care.divergence import diverged
@@ -42,7 +42,8 @@ class Lost:
     ahead: int  # where that of n1 ended
 
     async def elect(self, *topics: str, node: str = "n2", do: bool = True) -> None:
-        await elect_uncleanly(self.operator, "b1", node, topics or ("t",), do=do)
+        elect = elect_uncleanly if do else plan_unclean
+        await elect(self.operator, "b1", node, topics or ("t",))
 
     async def leads(self) -> None:
         """Return once n2 leads."""
@@ -165,7 +166,7 @@ async def test_it_is_refused_where_it_is_not_the_last_resort(lost: Lost) -> None
     with pytest.raises(InvalidArgument, match="'n9' of group 'b1' is not registered"):
         await lost.elect("t", node="n9")
     with pytest.raises(InvalidArgument, match="ever led a broker group 'b9'"):
-        await elect_uncleanly(lost.operator, "b9", "n1", (), do=True)
+        await elect_uncleanly(lost.operator, "b9", "n1", ())
     async with asyncio.timeout(WAIT_S):
         while (await lost.operator.coordinator.exists("brokers/b1/nodes/n1")) is not None:
             await asyncio.sleep(0.1)
@@ -196,7 +197,7 @@ async def test_a_group_that_was_ahead_is_stopped_and_goes_on_where_an_operator_s
         value = CommittedOffset.decode(path, found.data)
         assert (value.offset, value.stopped != "") == (lost.ahead, True)
         target = Target(goal=Goal.OFFSET, value=lost.common)
-        await carry_out(lost.operator, "g", await plan_reset(lost.operator, "g", target))
+        await reset(lost.operator, "g", await plan_reset(lost.operator, "g", target))
         async with await member(factory) as consumer:
             assert await take(consumer, 20) == [b"new %d" % number for number in range(20)]
 
@@ -222,7 +223,7 @@ async def test_a_group_that_was_ahead_is_stopped_also_where_the_same_message_lie
         target = Target(goal=Goal.OFFSET, value=lost.common)
         [planned] = await plan_reset(lost.operator, "g", target)
         assert planned.after.epoch == 0
-        await carry_out(lost.operator, "g", [planned])
+        await reset(lost.operator, "g", [planned])
         async with await member(factory) as consumer:
             assert await take(consumer, 11) == [b"newer %d" % number for number in range(11)]
 
@@ -279,7 +280,7 @@ async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(
         async with asyncio.timeout(WAIT_S):
             while await operator.coordinator.exists("brokers/b1/nodes/n1") is not None:
                 await asyncio.sleep(0.1)
-        await elect_uncleanly(operator, "b1", "n2", ("t",), do=True)
+        await elect_uncleanly(operator, "b1", "n2", ("t",))
         await until(lambda: cluster.nodes["b1-n2"].epoch > 0)
         async with factory_of(cluster, host="reader") as factory:
             reader = await factory.create_consumer()

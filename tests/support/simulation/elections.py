@@ -113,7 +113,7 @@ async def _decide(nemesis: Nemesis, heir: BrokerHost) -> None:
                 for view in views
                 if any(span.group == heir.group for each in view.partitions for span in each.spans)
             ]
-            await unclean.elect_uncleanly(operator, heir.group, heir.node_name, topics, do=True)
+            await unclean.elect_uncleanly(operator, heir.group, heir.node_name, topics)
         except VqError as error:
             said = type(error).__name__
             await asyncio.sleep(0.3)

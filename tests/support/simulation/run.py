@@ -190,7 +190,7 @@ class Simulation:
                 try:
                     planned = await resets.plan_reset(operator, group, target, only_stopped=True)
                     stopped = [each for each in planned if each.before and each.before.stopped]
-                    await resets.carry_out(operator, group, stopped, fence=True)
+                    await resets.reset(operator, group, stopped, fence=True)
                 except VqError as error:
                     self.world.trace(f"operator: {group} cannot be reset: {error}")
 

@@ -13,6 +13,7 @@ from support.json_schema import schema_of, wrong
 from vq.cli import archive
 from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.operations.base import connect
 
 SOME = ArchiveTopicRun(3, 3_000_000, 700_000)
 BAD = ArchiveTopicRun(1, 1_000_000, 200_000, 2, "t-0: no space")
@@ -48,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         async def history(_: object) -> Any:
             return found
 
-        monkeypatch.setattr(archive, "cluster_client", client)
+        monkeypatch.setattr(connect, "cluster_client", client)
         monkeypatch.setattr(archive_runs, "start_archive_run", start)
         monkeypatch.setattr(archive_runs, "wait_for_archive_run", wait)
         monkeypatch.setattr(archive_runs, "archive_history", history)

@@ -11,11 +11,12 @@ import pytest
 from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
-from vq.cli import archive, archive_blocks, errors
+from vq.cli import archive, errors
 from vq.errors import Busy
 from vq.model import Address, Message
 from vq.operations.archives import archives
 from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.base import connect
 from vq.operations.messages import streams
 
 BLOCK = ArchivedBlock(
@@ -77,7 +78,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             raise Busy("its place cannot be reached")
         made.restored.append(block)
 
-    monkeypatch.setattr(archive_blocks, "cluster_client", client)
+    monkeypatch.setattr(connect, "cluster_client", client)
     monkeypatch.setattr(archives, "list_archives", list_archives)
     monkeypatch.setattr(archives, "verify_archives", verify)
     monkeypatch.setattr(archives, "restore_archive", restore)

@@ -15,6 +15,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination.topics import cluster_settings
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryEnsemble
+from vq.operations.base import connect
 from vq.operations.cluster import settings as admin
 
 ALL = {
@@ -57,7 +58,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         async with client_of(ensemble) as coordinator:
             yield SimpleNamespace(coordinator=coordinator)
 
-    monkeypatch.setattr(cluster, "cluster_client", cluster_client)
+    monkeypatch.setattr(connect, "cluster_client", cluster_client)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from support.commands import run_command
 from vq.cli import cluster
 from vq.cli.output import Output
 from vq.model import Address, GroupView, NodeInfo, StatusResult
+from vq.operations.base import connect
 from vq.operations.brokers.safety import Unsafe, UnsafeKind
 from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
 
@@ -82,7 +83,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         async def status(_: object) -> ClusterStatus:
             return picture
 
-        monkeypatch.setattr(cluster, "cluster_client", client)
+        monkeypatch.setattr(connect, "cluster_client", client)
         monkeypatch.setattr(cluster, "cluster_status", status)
         return run_command(cluster.cluster, ["status", *arguments], capsys)
 

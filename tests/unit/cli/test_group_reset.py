@@ -9,6 +9,7 @@ import pytest
 from vq.cli import group_reset
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
+from vq.operations.base import connect
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Reset
 
@@ -27,16 +28,16 @@ def test_a_plan_that_is_carried_out_says_so(
     async def plan(*_: Any, **__: Any) -> list[Reset]:
         return [Reset(TopicPartition("t", 0), None, after, repeats=5)]
 
-    async def carry_out(_: object, name: str, planned: Any, *, fence: bool) -> None:
+    async def reset(_: object, name: str, planned: Any, *, fence: bool) -> None:
         carried.append((name, planned[0].after, fence))
 
     async def live_members(_: object, name: str) -> list[str]:
         return ["m1"]
 
     monkeypatch.setattr(resets, "live_members", live_members)
-    monkeypatch.setattr(group_reset, "cluster_client", client)
+    monkeypatch.setattr(connect, "cluster_client", client)
     monkeypatch.setattr(resets, "plan_reset", plan)
-    monkeypatch.setattr(resets, "carry_out", carry_out)
+    monkeypatch.setattr(resets, "reset", reset)
     group_reset.reset.main(["g", "--to-earliest"], standalone_mode=False)
     assert carried == []
     told = capsys.readouterr().err.splitlines()

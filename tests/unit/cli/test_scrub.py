@@ -11,6 +11,7 @@ from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
 from vq.cli import cluster, scrub
+from vq.operations.base import connect
 from vq.operations.brokers.scrubs import Scrub
 
 NEW = Scrub("b1", "n1", None, None, 1_764_404_800_000, None, 5_000, 4_194_304, 0, 0)
@@ -34,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         async def scrubs(_: object) -> list[Scrub]:
             return list(found)
 
-        monkeypatch.setattr(scrub, "cluster_client", client)
+        monkeypatch.setattr(connect, "cluster_client", client)
         monkeypatch.setattr(scrub, "scrubs", scrubs)
         return run_command(cluster.cluster, ["scrub", *arguments], capsys)
 

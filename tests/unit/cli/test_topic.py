@@ -11,7 +11,7 @@ import pytest
 from support.commands import refused
 from support.coordination import client_of
 
-from vq.cli import errors, topic, topic_closing, topic_deleting
+from vq.cli import errors, topic, topic_closing
 from vq.cli.topic_settings import settings_among, with_options
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.topics import topics
@@ -43,8 +43,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async def plan(_: object, name: str, *, now: bool = False) -> Deletion:
         return Deletion(name, 1, 0, exact=True)
 
-    for module in (topic, topic_deleting):
-        monkeypatch.setattr(module, "cluster_client", cluster_client)
+    monkeypatch.setattr(connect, "cluster_client", cluster_client)
     monkeypatch.setattr(admin, "plan_delete", plan)
 
 
@@ -189,8 +188,7 @@ def test_settings_that_are_given_are_changed(
                 await topics.create_topic(coordinator, "orders", settings)
             yield SimpleNamespace(coordinator=coordinator)
 
-    for module in (topic, connect):  # the second for the names that are like a wrong one
-        monkeypatch.setattr(module, "cluster_client", cluster_client)
+    monkeypatch.setattr(connect, "cluster_client", cluster_client)
     for replication in ("async", "sync"):
         arguments = ["alter", "orders", "--replication", replication, "--flush-ms", "70"]
         topic.topic.main([*arguments, "--json"], standalone_mode=False)

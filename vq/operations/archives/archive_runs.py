@@ -20,7 +20,6 @@ from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import check_timeout
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.operations.base.who import who
-from vq.operations.cluster.checks import ArchiveFacts
 from vq.operations.partitions.offsets import check_time
 from vq.operations.topics.topics import readable_topics
 
@@ -29,7 +28,6 @@ __all__ = [
     "ArchiveRun",
     "ArchiveRunUnknown",
     "ArchiveTopicRun",
-    "archive_facts",
     "archive_history",
     "start_archive_run",
     "wait_for_archive_run",
@@ -137,18 +135,18 @@ async def start_archive_run(
     as_of_ms: int | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Have every node do now what the daily run would do; return the number of the run.
+    """Have every node archive now what the daily run would; return the number of the run.
 
     Args:
-        cluster: Where.
         topic: Only this one; None: all topics.
-        as_of_ms: What the daily run would do at that time; None: now.
+        as_of_ms: What the daily run would do at that time, in ms since 1970; None: now.
         dry_run: Nodes only say what they would do.
 
     Raises:
         UnknownTopic: There is no such topic.
         InvalidArgument: The blocks of the topic, or of all topics, do not become archives.
-        ArchiveRunUnknown: ZooKeeper went away; the run was made or not.
+        ArchiveRunUnknown: ZooKeeper went away; the run was made or not. To make it again does
+            no harm.
     """
     now_ms = cluster.clock.wall_ms()
     if as_of_ms is not None:
@@ -204,13 +202,16 @@ async def wait_for_archive_run(
     timeout: float | None = None,
     on_progress: RunListener | None = None,
 ) -> ArchiveRun:
-    """Return a run once every registered node has ended it, or none of the others works on it.
+    """Return a run of the archive once every registered node has ended it.
 
-    ``timeout``: return it after so many seconds in any case. ``on_progress`` is called when
-    something has changed.
+    That may take hours: nodes archive slowly, beside their other work, and go on if this call
+    is interrupted. After ``timeout`` seconds it returns in any case, and after three minutes
+    if none of the nodes that have not ended works on a run; then its ``state`` is
+    ``"running"``. ``on_progress`` is called with the run when something has changed, on the
+    factory's thread or loop; it must be short.
 
     Raises:
-        InvalidArgument: There is no such run, or it was forgotten meanwhile, or is unreadable.
+        InvalidArgument: There is no such run, or it cannot be read.
     """
     clock = cluster.clock
     bound_s = None if timeout is None else check_timeout(timeout)
@@ -291,21 +292,3 @@ def _node_run(group: str, node: str, result: RunResult | Unreadable | None) -> A
         topics=dict(sorted(result.topics.items())),
         omitted=result.omitted,
     )
-
-
-async def archive_facts(cluster: ClusterClient) -> ArchiveFacts:
-    """Return what ``vq doctor`` judges."""
-    topics, _ = await readable_topics(cluster)
-    wanted = sum(each.settings.archived_after_hours is not None for each in topics)
-    if not wanted:
-        return ArchiveFacts(0)
-    now_ms = cluster.clock.wall_ms()
-    newest = next((each for each in await archive_history(cluster) if not each.dry_run), None)
-    failure = ""
-    if newest is not None and newest.state in {"failed", "unreadable"}:
-        failure = newest.error or newest.total.error or "it is not said why"
-    found = await runs.read_runs(cluster.coordinator)
-    made = [each.started_ms for each in found.known.values() if each.due_ms is not None]
-    quiet_ms = now_ms - max([*made, found.since_ms])
-    # Without either nobody has held the lease yet: the brokers are older than this vq, or starting.
-    return ArchiveFacts(wanted, failure, quiet_ms / 1000 if made or found.since_ms else None)

@@ -109,11 +109,10 @@ async def list_archives(
 ) -> tuple[list[ArchivedBlock], list[str]]:
     """Return the archived blocks of all nodes, and which nodes did not answer, and why.
 
-    Sorted by topic, partition, offset, group and node. A node that was in sync once and does not
-    run is one that does not answer: it may have archives.
+    Each node of a broker group has archives of its own. A node that was in sync once and does
+    not run is one that does not answer.
 
     Args:
-        cluster: Where.
         topic: Only of this one; None: of all.
         partitions: Only of these; all when empty.
         since_ms, until_ms: Only with messages that were stored in ``[since_ms, until_ms)``.
@@ -150,8 +149,8 @@ async def verify_archives(
 ) -> list[VerifiedArchive]:
     """Have nodes read archives whole, each node one at a time; return what that has shown.
 
-    A place that did not answer a node for some in turn is not asked for more: one that hangs costs
-    a minute each time.
+    ``on_progress`` is called with how many were read and how many there are, on the factory's
+    thread; it must be short.
     """
     done = 0
 

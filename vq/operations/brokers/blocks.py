@@ -12,6 +12,7 @@ from vq.coordination.brokers import registry
 from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, VqError
 from vq.model import Address, NodeInfo, check_name
+from vq.operations.brokers.brokers import address_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import BlocksRequest, BlocksResponse, HeldLog
 from vq.remoting.wire_pb2 import HeldBlock as ToldBlock
@@ -101,19 +102,26 @@ class SilentNode:
 
 
 async def blocks_of(
-    cluster: ClusterClient, address: Address, topic: str | None = None
+    cluster: ClusterClient, address: Address | str, topic: str | None = None
 ) -> list[HeldPartition]:
-    """Return what one node holds, sorted by topic and partition.
+    """Return what one node holds, block by block, sorted by topic and partition.
+
+    The node answers from what it knows of its logs, some thousand blocks at a time; no message
+    is read.
+
+    Args:
+        address: Of the node, such as ``"host:9500"``.
+        topic: Only of this one; None: of all.
 
     Raises:
-        Unreachable, TimedOut: The node does not answer.
+        Unreachable, TimedOut: It does not answer.
         UnknownCommand: It is of a vq that does not tell its blocks.
     """
     if topic is not None:
         check_name("topic", topic)
     found: dict[tuple[str, int, str], HeldPartition] = {}
     blocks: dict[tuple[str, int, str], list[HeldBlock]] = {}
-    async for answer in _answers(cluster, address, topic):
+    async for answer in _answers(cluster, address_of(address), topic):
         for log in answer.logs:
             key = (log.topic, log.partition, log.topic_id)
             found[key] = _partition(answer, log)
@@ -124,9 +132,9 @@ async def blocks_of(
 async def list_blocks(
     cluster: ClusterClient, topic: str | None = None
 ) -> tuple[list[HeldPartition], list[SilentNode]]:
-    """Return what all registered nodes hold, and which nodes did not tell it.
+    """Return what all nodes hold, block by block, and which nodes did not answer, and why.
 
-    Sorted by topic, partition, group and node.
+    Sorted by topic, partition, group and node: each node has blocks of its own.
     """
     nodes = await registry.all_nodes(cluster.coordinator)
     answers = await gather_all(_of_node(cluster, node, topic) for node in nodes)

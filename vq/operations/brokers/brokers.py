@@ -85,15 +85,19 @@ async def list_brokers(cluster: ClusterClient) -> list[NodeInfo]:
     return await registry.all_nodes(cluster.coordinator)
 
 
-async def broker_status(
-    cluster: ClusterClient, address: Address, *, with_partitions: bool = True
-) -> StatusResult:
+def address_of(given: Address | str) -> Address:
+    """Return an address that may be given as text, such as ``"host:9500"``."""
+    return given if isinstance(given, Address) else Address.parse(given)
+
+
+async def broker_status(cluster: ClusterClient, address: Address | str) -> StatusResult:
     """Ask one broker for its status.
 
     Raises:
         Unreachable, TimedOut: It does not answer.
     """
-    request = StatusRequest(with_partitions=with_partitions)
+    address = address_of(address)
+    request = StatusRequest(with_partitions=True)
     response, _ = await cluster.request(address, Command.STATUS, request)
     assert isinstance(response, StatusResponse)
     part = response

@@ -85,7 +85,7 @@ class CutFile:
 
 
 async def list_cut(cluster: ClusterClient) -> tuple[list[CutFile], list[str]]:
-    """Return the files of all registered nodes, and which nodes did not answer, with the reason."""
+    """Return the files of messages that nodes had to cut, and which nodes did not answer."""
     nodes = await registry.all_nodes(cluster.coordinator)
     answers = await gather_all(_of_node(cluster, node) for node in nodes)
     files = [file for answer in answers if not isinstance(answer, str) for file in answer]
@@ -121,12 +121,11 @@ class CutMessages:
 
 
 async def read_part(cluster: ClusterClient, file: CutFile, position: int = 0) -> CutMessages:
-    """Return the messages of a file from ``position`` on, as many as fit into one answer.
+    """Return messages of such a file from ``position`` on, as many as fit into one answer.
 
     Raises:
         CorruptData: A message is damaged.
         InvalidArgument: ``position`` is outside the file.
-        VqError: The node did not answer.
     """
     check_whole("position", position)
     if not 0 <= position < file.size:
@@ -178,11 +177,7 @@ async def _parts(
 
 
 async def delete_cut(cluster: ClusterClient, file: CutFile) -> None:
-    """Delete a file; its messages are gone for good.
-
-    Raises:
-        VqError: The node did not answer, or could not delete it.
-    """
+    """Delete such a file; its messages are gone for good."""
     request = DivergedRequest(file=file.file, delete=True)
     await cluster.request(file.address, Command.DIVERGED, request)
 

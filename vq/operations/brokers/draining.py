@@ -5,19 +5,15 @@ brokers read it there and act on it.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
-from vq.coordination.topics import topics
-from vq.coordination.topics.allocation import allocate
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.errors import InvalidArgument
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
-from vq.operations.partitions.placements import Move, plan_moves
 
 #: How long to wait until another node leads.
 HAND_OVER_WAIT_S: Final = 10.0
@@ -56,80 +52,87 @@ class DrainedGroup:
     partitions: int
 
 
-async def drain_node(
-    cluster: ClusterClient, group: str, node: str, *, undo: bool = False
-) -> DrainedNode:
+async def drain_node(cluster: ClusterClient, group: str, node: str) -> DrainedNode:
     """Have a node hand over its group, and lead no more while another node in sync can.
 
-    Returns when another node leads, or after ``HAND_OVER_WAIT_S``.
+    It stays so, also after restarts, until ``undrain_node``. Returns when another node leads,
+    at most after 10 s: ``master`` of the result says which one does.
 
     Raises:
         InvalidArgument: There is no such group or node.
         DrainUnknown: ZooKeeper went away; it is drained or not.
     """
+    return await _set_drained(cluster, group, node, drained=True)
+
+
+async def undrain_node(cluster: ClusterClient, group: str, node: str) -> DrainedNode:
+    """Let a node lead its group again.
+
+    Raises:
+        InvalidArgument: There is no such group.
+        DrainUnknown: ZooKeeper went away; it is drained or not.
+    """
+    return await _set_drained(cluster, group, node, drained=False)
+
+
+async def _set_drained(
+    cluster: ClusterClient, group: str, node: str, *, drained: bool
+) -> DrainedNode:
     await check_group(cluster, group)
     state = await registry.read_state(cluster.coordinator, group)
     known = {each.node for each in await registry.nodes(cluster.coordinator, group)}
     known.update(() if state is None else state.insync)
 
     def change(value: BrokerGroup) -> BrokerGroup:
-        drained = set(value.drained) - {node}
-        if not undo:
+        others = set(value.drained) - {node}
+        if drained:
             if node not in known:
                 raise InvalidArgument(
                     f"group {group!r} has no node {node!r}; known: {', '.join(sorted(known))}"
                 )
-            drained.add(node)
-        return replace(value, drained=tuple(sorted(drained)))
+            others.add(node)
+        return replace(value, drained=tuple(sorted(others)))
 
     await _change(cluster, group, f"draining {group}/{node}", change)
     deadline = cluster.clock.monotonic() + HAND_OVER_WAIT_S
     while True:
         state = await registry.read_state(cluster.coordinator, group)
         master = "" if state is None else state.master
-        if undo or master != node or cluster.clock.monotonic() >= deadline:
-            return DrainedNode(group, node, not undo, master)
+        if not drained or master != node or cluster.clock.monotonic() >= deadline:
+            return DrainedNode(group, node, drained, master)
         await asyncio.sleep(_LOOK_S)
 
 
-async def drain_group(cluster: ClusterClient, group: str, *, undo: bool = False) -> DrainedGroup:
-    """Place no new partitions on a group, or place them again.
+async def drain_group(cluster: ClusterClient, group: str) -> DrainedGroup:
+    """Place no new partitions on a broker group, until ``undrain_group``.
+
+    ``plan_emptying`` and ``move`` take away those that are open there.
 
     Raises:
         InvalidArgument: There is no such group.
         DrainUnknown: ZooKeeper went away; it is draining or not.
     """
+    return await _set_draining(cluster, group, draining=True)
+
+
+async def undrain_group(cluster: ClusterClient, group: str) -> DrainedGroup:
+    """Place new partitions on a broker group again.
+
+    Raises:
+        InvalidArgument: There is no such group.
+        DrainUnknown: ZooKeeper went away; it is draining or not.
+    """
+    return await _set_draining(cluster, group, draining=False)
+
+
+async def _set_draining(cluster: ClusterClient, group: str, *, draining: bool) -> DrainedGroup:
     await check_group(cluster, group)
     await _change(
-        cluster, group, f"draining {group}", lambda value: replace(value, draining=not undo)
+        cluster, group, f"draining {group}", lambda value: replace(value, draining=draining)
     )
     views = await registry.groups(cluster.coordinator)
     opened = sum(view.partitions for view in views if view.group == group)
-    return DrainedGroup(group, not undo, opened)
-
-
-async def plan_emptying(cluster: ClusterClient, group: str) -> list[Move]:
-    """Return the moves that bring all partitions which are open on a group to other groups.
-
-    Raises:
-        CoordinationError: No other group can take those of a topic.
-        NotMaster: A group has no running master.
-    """
-    moves: list[Move] = []
-    views = [each for each in await registry.groups(cluster.coordinator) if each.group != group]
-    for summary in await topics.summarize_topics(cluster.coordinator):
-        view = await topics.describe_topic(cluster.coordinator, summary.name)
-        numbers = [each.partition for each in view.partitions if each.writer_group == group]
-        if not numbers:
-            continue
-        targets = defaultdict(list)
-        settings = view.settings
-        chosen = allocate(len(numbers), views, pool=settings.pool, min_insync=settings.min_insync)
-        for number, target in zip(numbers, chosen, strict=True):
-            targets[target].append(number)
-        for target, its in targets.items():
-            moves += await plan_moves(cluster, view.name, its, target)
-    return moves
+    return DrainedGroup(group, draining, opened)
 
 
 async def check_group(cluster: ClusterClient, group: str) -> BrokerGroup:

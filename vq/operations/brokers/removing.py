@@ -128,7 +128,7 @@ def _told(names: Sequence[object]) -> str:
 
 
 async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Removal:
-    """Return what stands in the way of removing a group, or one of its nodes; changes nothing.
+    """Return what stands in the way of removing a broker group or a node; changes nothing.
 
     Raises:
         InvalidArgument: There is no such group or node.
@@ -153,20 +153,21 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
 async def remove_broker(
     cluster: ClusterClient, group: str, node: str = "", *, accept_data_loss: bool = False
 ) -> Removal:
-    """Remove a broker group that nothing is stored on, or a node that has left its group.
+    """Remove a broker group, or one node of it, from the cluster.
+
+    Nothing of it may run, and no message may be stored on the group. A broker that is started
+    later makes the group anew; for that it needs an empty data directory.
 
     Args:
-        cluster: Where.
         group: The broker group.
         node: The node; "": the group.
-        accept_data_loss: Give up messages that only this group stores. Each of their partitions
-            begins behind them; a consumer group that has not handled them stands still until it is
-            reset.
+        accept_data_loss: The disk of the group is lost for good: give up the messages in
+            ``Removal.ranges``. Their partitions begin behind them; a consumer group that has
+            not handled them stands still until it is reset.
 
     Raises:
         InvalidArgument: There is no such group or node.
-        InvalidState: It runs, or messages are stored there; nothing was changed.
-        CoordinationError: Somebody has changed the group meanwhile; it was not removed.
+        InvalidState: ``plan_removal`` names an obstacle; nothing was changed.
         DrainUnknown: ZooKeeper went away; it is removed or not.
     """
     before = [] if node else await _below(cluster.coordinator, BrokerGroup.path(group))

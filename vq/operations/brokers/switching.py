@@ -37,9 +37,7 @@ class Switched:
 
 
 async def switch_master(cluster: ClusterClient, group: str, node: str = "") -> Switched:
-    """Have ``node``, or any node in sync, lead a group instead of its master.
-
-    Sends wait meanwhile and do not fail.
+    """Have ``node``, or any node in sync, lead a broker group, without a failed send.
 
     Raises:
         InvalidArgument: There is no such group.

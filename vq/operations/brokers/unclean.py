@@ -50,23 +50,37 @@ class Unclean:
     topics: tuple[str, ...]
 
 
-async def elect_uncleanly(
-    cluster: ClusterClient, group: str, node: str, topics: Collection[str], *, do: bool
+async def plan_unclean(
+    cluster: ClusterClient, group: str, node: str, topics: Collection[str]
 ) -> Unclean:
-    """Have ``node`` lead a group in which no node in sync can.
-
-    Args:
-        cluster: Where.
-        group: The broker group.
-        node: A registered node; it leads a moment later.
-        topics: Must name every topic whose messages may be lacking.
-        do: Whether to do it; otherwise only what it would do is returned.
+    """Return what ``elect_uncleanly`` would do; changes nothing.
 
     Raises:
-        InvalidArgument: There is no such group, the node is not registered, or a topic is missing.
+        InvalidArgument, MastershipRefused: As ``elect_uncleanly``.
+    """
+    return await _elect(cluster, group, node, topics, do=False)
+
+
+async def elect_uncleanly(
+    cluster: ClusterClient, group: str, node: str, topics: Collection[str]
+) -> Unclean:
+    """Have a node lead that may lack acknowledged messages: the last resort.
+
+    ``topics`` must name every topic whose messages may be lost. The decision is written down in
+    ZooKeeper.
+
+    Raises:
+        InvalidArgument: There is no such group, the node is not registered, or a topic is
+            missing.
         MastershipRefused: A node in sync leads, or will.
         CoordinationError: ZooKeeper did not answer; ``vq cluster status`` tells what it took.
     """
+    return await _elect(cluster, group, node, topics, do=True)
+
+
+async def _elect(
+    cluster: ClusterClient, group: str, node: str, topics: Collection[str], *, do: bool
+) -> Unclean:
     coordinator = cluster.coordinator
     path = GroupState.path(group)
     if await coordinator.exists(path) is None:
@@ -131,8 +145,7 @@ def _check_topics(group: str, concerned: Collection[str], named: Collection[str]
 async def unclean_elections(cluster: ClusterClient) -> dict[str, tuple[UncleanElection, ...]]:
     """Return the unclean elections that were decided, the oldest first, by broker group.
 
-    Raises:
-        Unreadable: A list of them has something else.
+    The last 20 of each group are kept.
     """
     parent = parent_of(UncleanElections.path("b"))
     found: dict[str, tuple[UncleanElection, ...]] = {}

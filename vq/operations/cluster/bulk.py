@@ -76,7 +76,10 @@ class GroupContract:
 
 
 async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
-    """Return all consumer groups, sorted by name; those that cannot be read, too."""
+    """Return all consumer groups with what they read; also those that cannot be read.
+
+    Two reads of ZooKeeper for each group, and none of its partitions.
+    """
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
@@ -169,7 +172,7 @@ class TopicState:
 
 
 async def read_topic_states(cluster: ClusterClient) -> list[TopicState]:
-    """Return all topics in any phase, sorted by name; those that cannot be read, too."""
+    """Return all topics in any phase, without partitions; also those that cannot be read."""
     names = await topics.list_topics(cluster.coordinator)
     nodes = await read_nodes(cluster.coordinator, [Topic.path(name) for name in names])
     return [
@@ -218,7 +221,11 @@ class ReadPlacement:
 async def read_placements(
     cluster: ClusterClient, partitions: Mapping[str, int]
 ) -> list[ReadPlacement]:
-    """Return where the partitions 0 to n-1 of topics live, of any number of topics at once."""
+    """Return where the partitions 0 to n-1 of topics live, given n by topic.
+
+    ZooKeeper is asked for up to 200 nodes with one request, four at a time. A partition that
+    is not there, or cannot be read, has its error in the result.
+    """
     wanted = [
         TopicPartition(topic, number) for topic, n in partitions.items() for number in range(n)
     ]
@@ -285,7 +292,11 @@ class GroupPlace:
 
 
 async def read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
-    """Return where groups are in all partitions of topics, in the order of ``wanted``."""
+    """Return where consumer groups are in all partitions of topics, and who owns these.
+
+    ZooKeeper is read as by ``read_placements``: a hundred thousand places take seconds. A node
+    that cannot be read has its error in the result.
+    """
     found: list[GroupPlace] = []
     step: list[GroupTopic] = []
     size = 0
@@ -394,13 +405,13 @@ async def bounds_on(
 ) -> dict[TopicPartition, PartitionEnds | None]:
     """Return the ends of all partitions that a broker group has, as its master says.
 
-    None for a partition whose log the master cannot read, or of which one that has just begun to
-    lead does not know the end within some seconds. Costs one request for some hundred partitions.
+    None for a partition whose log the master cannot read. ``bounds`` asks for each partition
+    alone; this costs one request for some hundred. A partition that was moved has its older
+    messages at another group.
 
     Raises:
-        NotMaster: The group has no master now, or ZooKeeper has no readable value of who leads it.
+        NotMaster: The group has no master now.
         Unreachable, TimedOut: The master does not answer.
-        CorruptData: It tells the same partitions again and again.
     """
     ends, unknown = await _bounds_now(cluster, group)
     for _ in range(_LOOKS_MAX):
@@ -475,13 +486,12 @@ async def measure(
     count: bool = True,
     at_once: int = AT_ONCE,
 ) -> list[MeasuredRange]:
-    """Return how many messages ranges have, and how old the first one is, in their order.
+    """Return how many messages ranges of partitions have, and how old the first one is.
 
     Args:
-        cluster: Where.
-        ranges: Any number of them; the same one may come several times and is asked for once.
-        count: Count the messages; False: only the age.
-        at_once: Ranges that are asked for at a time, 1 to ``AT_ONCE_MAX``.
+        ranges: Any number; the same one may come several times and is asked for once.
+        count: Count the messages, which brokers have to do; False: only the age.
+        at_once: Ranges that brokers are asked for at a time, 1 to 256.
 
     Raises:
         InvalidArgument: ``at_once`` is out of bounds.

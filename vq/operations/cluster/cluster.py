@@ -18,6 +18,7 @@ from vq.operations.brokers import brokers
 from vq.operations.brokers.brokers import BadPartition, Damage, broker_status
 from vq.operations.brokers.disks import DiskState, disk_states
 from vq.operations.brokers.safety import NodeFacts, Unsafe, unsafe
+from vq.operations.cluster.checks import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class ClusterStatus:
 
 
 async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
-    """Ask every registered broker for its status; one that does not answer has the reason."""
+    """Ask every registered broker for its status; a silent one is told with the reason."""
     views = await registry.groups(cluster.coordinator)
     found = await gather_all(_readable_reports(cluster, view) for view in views)
     return ClusterStatus(
@@ -221,3 +222,10 @@ async def _report(
         text = f"{type(error).__name__}: {error}"
         return BrokerReport(view, node, epoch, None, text, name=node.node)
     return BrokerReport(view, node, epoch, status, name=node.node)
+
+
+async def check_brokers(cluster: ClusterClient) -> list[Finding]:
+    """Check every broker as ``vq doctor`` does: answers, clocks, versions, damage."""
+    from vq.operations.cluster import doctor  # an application that does not ask need not load it
+
+    return list(await doctor.check_brokers(cluster))

@@ -18,18 +18,20 @@ from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer import appender
+from vq.coordination.leases import runs
 from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address, NodeInfo, is_host
-from vq.operations.archives.archive_runs import archive_facts
+from vq.operations.archives.archive_runs import archive_history
 from vq.operations.base.connect import cluster_client, cluster_names, there_are
 from vq.operations.brokers.brokers import ping
 from vq.operations.cluster import checks
-from vq.operations.cluster.checks import BrokerAnswer, Finding, Level
+from vq.operations.cluster.checks import ArchiveFacts, BrokerAnswer, Finding, Level
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
+from vq.operations.topics.topics import readable_topics
 from vq.store.disk.disk import RealDisk
 
 _SAMPLES: Final = 7
@@ -205,3 +207,21 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         disks=report.disks,
         deleted=report.deleted_topics,
     )
+
+
+async def archive_facts(cluster: ClusterClient) -> ArchiveFacts:
+    """Return what ``vq doctor`` judges."""
+    topics, _ = await readable_topics(cluster)
+    wanted = sum(each.settings.archived_after_hours is not None for each in topics)
+    if not wanted:
+        return ArchiveFacts(0)
+    now_ms = cluster.clock.wall_ms()
+    newest = next((each for each in await archive_history(cluster) if not each.dry_run), None)
+    failure = ""
+    if newest is not None and newest.state in {"failed", "unreadable"}:
+        failure = newest.error or newest.total.error or "it is not said why"
+    found = await runs.read_runs(cluster.coordinator)
+    made = [each.started_ms for each in found.known.values() if each.due_ms is not None]
+    quiet_ms = now_ms - max([*made, found.since_ms])
+    # Without either nobody has held the lease yet: the brokers are older than this vq, or starting.
+    return ArchiveFacts(wanted, failure, quiet_ms / 1000 if made or found.since_ms else None)

@@ -42,11 +42,14 @@ async def change_settings(cluster: ClusterClient, change: Change) -> ClusterSett
 
 
 async def set_auto_create(cluster: ClusterClient, wanted: TopicSettings | None) -> ClusterSettings:
-    """Let producers create topics with these settings; None: forbid it, and keep the settings.
+    """Let producers create topics that are missing, with these settings; None: forbid it.
+
+    The settings are kept while it is forbidden: ``cluster_settings().new_topics`` has them.
 
     Raises:
-        InvalidArgument: ``wanted`` is of another kind, or no producer could create such a topic.
-        SettingsUnknown: ZooKeeper went away; they are changed or not.
+        InvalidArgument: No producer could create such a topic: it has more than 500 partitions,
+            is not writable, or no broker group is in its pool.
+        SettingsUnknown: ZooKeeper went away; it is changed or not.
     """
     if wanted is None:
         return await change_settings(cluster, lambda before: replace(before, may_create=False))

@@ -55,10 +55,7 @@ class GroupSummary:
 
 
 async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
-    """Return all consumer groups, sorted by name.
-
-    A group whose znode cannot be read is left out, and a line at WARNING names the znode.
-    """
+    """Return all consumer groups, sorted by name; without those that cannot be read."""
     found, unreadable = await readable_groups(cluster)
     for name, error in unreadable.items():
         logger.warning("group cannot be read and is left out", group=name, error=error)
@@ -68,7 +65,7 @@ async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
 async def readable_groups(
     cluster: ClusterClient,
 ) -> tuple[list[GroupSummary], dict[str, VqError]]:
-    """Return all groups, sorted by name, and by name the errors of those that cannot be read."""
+    """Return all groups, sorted by name, and why others cannot be read, by name."""
     names = await groups.list_groups(cluster.coordinator)
     unreadable: dict[str, VqError] = {}
 
@@ -299,23 +296,24 @@ class GroupNodes:
 
 
 async def describe_group(
-    cluster: ClusterClient, name: str, *, count: bool = True
+    cluster: ClusterClient, group: str, *, count: bool = True
 ) -> GroupDescription:
-    """Return a group with its members and its lag in every partition.
+    """Return a consumer group with its members, and its lag in every partition.
 
-    ``count``: also in messages, which brokers have to count.
+    The lag is in bytes, in messages, and as the age of the oldest message in it. ``count``:
+    also in messages, which brokers have to count.
 
     Raises:
         UnknownGroup: There is none of this name.
     """
-    nodes = await read_nodes(cluster, name)
+    nodes = await read_nodes(cluster, group)
     inspector = Inspector(cluster)
     partitions = await gather_all(
         progress(inspector, nodes, placement, count=count)
         for view in nodes.topics.values()
         for placement in view.partitions
     )
-    return description(name, nodes, partitions)
+    return description(group, nodes, partitions)
 
 
 def description(
@@ -473,8 +471,8 @@ class GroupDeletion:
     unreadable: str | None = None
 
 
-async def plan_delete_group(cluster: ClusterClient, name: str) -> GroupDeletion:
-    """Return what deleting a group would take away, from the names of its nodes alone.
+async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion:
+    """Return what deleting a consumer group would take away; changes nothing.
 
     Raises:
         UnknownGroup: There is none of this name.
@@ -483,35 +481,35 @@ async def plan_delete_group(cluster: ClusterClient, name: str) -> GroupDeletion:
     unreadable = None
     topics_read: Iterable[str] = ()
     try:
-        contract = await groups.read_group(coordinator, name)
+        contract = await groups.read_group(coordinator, group)
     except Unreadable as error:
         unreadable = str(error)
     else:
         if contract is not None:
             topics_read = contract.topics
-        elif await coordinator.exists(ConsumerGroup.path(name)) is None:
-            raise UnknownGroup(f"there is no consumer group {name!r}")
-    kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(name, "t")))
+        elif await coordinator.exists(ConsumerGroup.path(group)) is None:
+            raise UnknownGroup(f"there is no consumer group {group!r}")
+    kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(group, "t")))
     names = tuple(sorted({*topics_read, *kept}))
     numbers = await gather_all(
-        numbered_children(coordinator, CommittedOffset.parent(name, each)) for each in names
+        numbered_children(coordinator, CommittedOffset.parent(group, each)) for each in names
     )
-    members = await children_or_none(coordinator, Member.parent(name))
-    return GroupDeletion(name, names, sum(map(len, numbers)), tuple(members), unreadable)
+    members = await children_or_none(coordinator, Member.parent(group))
+    return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
 
-async def delete_group(cluster: ClusterClient, name: str) -> None:
-    """Delete a group without live members: where it is in each partition is forgotten.
+async def delete_group(cluster: ClusterClient, group: str) -> None:
+    """Delete a consumer group without live members: where it is, is forgotten.
 
     Raises:
         UnknownGroup: There is none of this name.
         InvalidState: It has members; nothing was deleted.
         ResetUnknown: ZooKeeper went away; it is deleted, in part, or not. May be repeated.
     """
-    if name not in await groups.list_groups(cluster.coordinator):
-        raise UnknownGroup(f"there is no consumer group {name!r}")
-    with unknown_when_cut(f"deleting group {name}", ResetUnknown):
-        await groups.delete_group(cluster.coordinator, name)
+    if group not in await groups.list_groups(cluster.coordinator):
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    with unknown_when_cut(f"deleting group {group}", ResetUnknown):
+        await groups.delete_group(cluster.coordinator, group)
 
 
 # forget ---------------------------------------------------------------------------------------
@@ -533,37 +531,41 @@ class TopicForgetting:
     members: tuple[str, ...]
 
 
-async def plan_forget_topic(cluster: ClusterClient, name: str, topic: str) -> TopicForgetting:
-    """Return what a group would forget with a topic; changes nothing.
+async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> TopicForgetting:
+    """Return what a consumer group would forget with a topic; changes nothing.
 
     Raises:
         UnknownGroup: There is no such group.
         InvalidArgument: It does not read the topic.
     """
     coordinator = cluster.coordinator
-    contract = await groups.read_group(coordinator, name)
+    contract = await groups.read_group(coordinator, group)
     if contract is None:
-        raise UnknownGroup(f"there is no consumer group {name!r}")
-    numbers = await numbered_children(coordinator, CommittedOffset.parent(name, topic))
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    numbers = await numbered_children(coordinator, CommittedOffset.parent(group, topic))
     if topic not in contract.topics and not numbers:
         raise InvalidArgument(
-            f"group {name!r} does not read topic {topic!r}; it reads "
+            f"group {group!r} does not read topic {topic!r}; it reads "
             f"{', '.join(sorted(contract.topics)) or 'none'}"
         )
-    members = await groups.members(coordinator, name)
+    members = await groups.members(coordinator, group)
     readers = tuple(each for each, view in members.items() if topic in view.value.topics)
-    return TopicForgetting(name, topic, len(numbers), readers)
+    return TopicForgetting(group, topic, len(numbers), readers)
 
 
-async def forget_topic(cluster: ClusterClient, name: str, topic: str) -> None:
-    """Have a group forget a topic that none of its members subscribes to.
+async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
+    """Have a group forget a topic that none of its members subscribes to any more.
+
+    Its progress there is deleted, and what it keeps from being deleted
+    (``retention_policy = keep``) may go. A member that subscribes to the topic later begins
+    where its setting ``start_position`` says.
 
     Raises:
         UnknownGroup: There is no such group.
         InvalidArgument: It does not read the topic.
-        InvalidState: A member subscribes to it; or one came meanwhile.
+        InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile.
         ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
     """
-    await plan_forget_topic(cluster, name, topic)
-    with unknown_when_cut(f"forgetting topic {topic} in group {name}", ResetUnknown):
-        await forgetting.forget_topic(cluster.coordinator, name, topic)
+    await plan_forget_topic(cluster, group, topic)
+    with unknown_when_cut(f"forgetting topic {topic} in group {group}", ResetUnknown):
+        await forgetting.forget_topic(cluster.coordinator, group, topic)

@@ -23,7 +23,22 @@ async def commit_progress(
     topic_ids: Mapping[str, str],
     tags: Sequence[str] = (),
 ) -> None:
-    """Write how far a group is; see ``vq.Admin.commit_progress``."""
+    """Write how far a group is whose readers are no members, such as a Spark query.
+
+    So its lag is seen, and judged by how it moves: ``by_stream`` of its description is True.
+    The first commit makes the group. An offset that is lower than the committed one changes
+    nothing, unless that one is of a topic that was deleted since. May be repeated.
+
+    Args:
+        group: Its name; nobody else may read with it.
+        offsets: Where the next messages to read begin.
+        topic_ids: By topic its id, as ``get_topic`` tells it.
+        tags: Only messages with these are read; none: all.
+
+    Raises:
+        InvalidState: The group has members; nothing was written.
+        InvalidArgument: The group reads a topic with other tags, or an offset is negative.
+    """
     for partition, offset in offsets.items():
         check_whole("offset", offset)
         if offset < 0:

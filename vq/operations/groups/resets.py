@@ -25,6 +25,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.model import PartitionPlacement, TopicPartition, choice_of
+from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.brokers.brokers import master_of
 from vq.operations.messages.stored import COUNT_MAX, Source
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
@@ -88,10 +89,9 @@ async def plan_reset(
     only_partitions: Collection[int] = (),
     only_stopped: bool = False,
 ) -> list[Reset]:
-    """Return what a reset would do, partition by partition; changes nothing.
+    """Return what setting a group's progress would do, by partition; changes nothing.
 
     Args:
-        cluster: Where.
         group: Its name.
         target: Where it is to go on.
         only_topics: Of the group's topics; all of them when empty.
@@ -304,29 +304,30 @@ async def live_members(cluster: ClusterClient, group: str) -> list[str]:
     return list(await groups.members(cluster.coordinator, group))
 
 
-async def carry_out(
+async def reset(
     cluster: ClusterClient, group: str, planned: Sequence[Reset], *, fence: bool = False
 ) -> None:
-    """Reset what was planned.
+    """Set where a consumer group goes on, as planned.
 
-    ``fence``: also while members are alive. What they have handled and not committed by then is
-    undone: they commit nothing any more, claim their partitions again, and go on from there.
+    ``fence``: also while members are alive. What they have not committed by then counts for
+    nothing, and they go on from the new offsets.
 
     Raises:
         InvalidState: The group has members, and they are not to be fenced; or since the plan the
             group, or one of the topics, was deleted or made anew. Nothing was changed.
-        CoordinationError: ZooKeeper does not answer; those before it in the plan were reset.
+        ResetUnknown: ZooKeeper went away; those before it in the plan were reset.
     """
-    await _check_plan(cluster, group, planned)
-    present = await live_members(cluster, group)
-    if present and not fence:
-        names = ", ".join(present[:5])
-        raise InvalidState(
-            f"group {group!r} has members, {len(present)} in all: {names}; stop them first, "
-            "or fence them (--fence)"
-        )
-    for each in planned:
-        await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)
+    with unknown_when_cut(f"resetting {group}", ResetUnknown):
+        await _check_plan(cluster, group, planned)
+        present = await live_members(cluster, group)
+        if present and not fence:
+            names = ", ".join(present[:5])
+            raise InvalidState(
+                f"group {group!r} has members, {len(present)} in all: {names}; stop them first, "
+                "or fence them (--fence)"
+            )
+        for each in planned:
+            await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)
 
 
 async def _check_plan(cluster: ClusterClient, group: str, planned: Sequence[Reset]) -> None:

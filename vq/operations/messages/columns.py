@@ -83,7 +83,36 @@ async def read_columns(
     max_bytes: int = FETCH_BYTES,
     timeout: float = TIMEOUT_S,
 ) -> AsyncGenerator[StoredColumns, None]:
-    """Yield the messages that begin in ``[start, end)``, some at a time; see ``vq.Admin``."""
+    """Yield the messages that begin in ``[start, end)`` as columns, some at a time.
+
+    For programs that analyse many messages: no Python object is made for one. The next bytes
+    are asked for meanwhile. Checksums are verified, and damaged bytes are read again, also from
+    copies. Memory: about three times ``max_bytes``, and what is decompressed, 5 MiB at a time.
+
+    Args:
+        topic: The partition's topic.
+        partition: Its number.
+        start: A place inside a message means the start of the next one.
+        end: An offset up to the partition's end.
+        columns: Of ``vq.columns.COLUMNS``; the others stay None.
+        selection: Which messages are wanted; the others are read and left out.
+        topic_id: The topic must be this one; "": the one that has the name at the first read.
+        read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
+            to do.
+        archives_directly: Read archives at URLs in this process, with fsspec (the extra
+            ``archive``), and so that brokers have less to do. They still say before each part
+            that it may be read. What cannot be read here, within 20 s, is asked of the broker;
+            a warning says so, once for each place.
+        max_bytes: Of one request, 1 KiB to 8 MiB.
+        timeout: How long a broker is asked again while it is away, in seconds.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none; or it was deleted meanwhile, also if
+            another one has its name now.
+        InvalidArgument: A number is out of range, or a column is unknown.
+        OffsetOutOfRange: Some of it is not kept any more; ``details`` have the valid range.
+        CorruptData, PartitionQuarantined: Some is damaged; what is before it was yielded.
+    """
     for what, number in (("partition", partition), ("start", start), ("end", end)):
         check_whole(what, number)
     check_whole("max_bytes", max_bytes)

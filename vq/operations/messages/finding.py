@@ -96,7 +96,32 @@ async def find_messages(
     max_bytes: int | None = None,
     timeout: float = TIMEOUT_S,
 ) -> FoundMessages:
-    """See ``vq.Admin.find_messages``."""
+    """Return the messages of a topic that have all that is given, and what was searched.
+
+    Brokers search; what a key index rules out is not read. No group is needed and none moves.
+    Look at ``complete`` of the result before you take a message for missing: ``gaps`` are the
+    ranges that could not be searched, ``rest`` says what is left after a bound was met.
+
+    Args:
+        topic: Its name.
+        id: Of the message, in [1, 2**63). Without ``since_ms`` and ``until_ms``, batches stored
+            up to an hour before and after the time in the id are searched: give them to search
+            further.
+        key: Of the message, of the same type: text, bytes, or an integer.
+        tag: Of the message; ``a || b`` is one of both.
+        since_ms: Stored at or after this time, in milliseconds since 1970 UTC.
+        until_ms: Stored before this time.
+        partitions: Only these.
+        offsets: Only these partitions, each from an offset on: ``rest`` of an earlier result.
+        limit: At most so many messages, 1 to 100,000.
+        max_bytes: Stop after about so many bytes were searched; None: no bound.
+        timeout: Stop after so many seconds.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        InvalidArgument, MessageTooLarge: Nothing is asked for, or what no message can have.
+        PermissionRefused: The topic is not readable.
+    """
     question = _question(id, key, tag)
     for name, time_ms in (("since_ms", since_ms), ("until_ms", until_ms)):
         if time_ms is not None:

@@ -27,6 +27,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Address, Message, TopicPartition
+from vq.operations.brokers.brokers import address_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.records.record import Record, boundaries, bytes_needed, decode_into
@@ -92,20 +93,24 @@ async def read_range(
     *,
     max_bytes: int = RANGE_BYTES,
 ) -> StoredRange:
-    """Return stored bytes from ``start`` on; empty at the end of the partition.
+    """Return the stored bytes of a partition between two offsets, for tools.
+
+    Whole records as they are on disk, control records included; ``messages()`` of the result
+    decodes them. Read on at its ``next_offset``; it is empty at the end of the partition. No
+    group is needed and none moves.
 
     Args:
-        cluster: Where.
         topic: The partition's topic.
         partition: Its number.
-        start: Where a record starts.
+        start: Where a record starts, such as ``bounds(topic)[partition].earliest``.
         end: Return no record that ends behind this offset; None: up to the partition's end.
         max_bytes: At most so many, 1 to 16 MiB; more only if the first record is larger.
 
     Raises:
         UnknownTopic, UnknownPartition: There is none.
         InvalidArgument: A number is out of range.
-        OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one does.
+        OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one
+            does.
     """
     for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
         check_whole(what, number)
@@ -124,7 +129,19 @@ async def read_range(
 async def boundaries_of(
     cluster: ClusterClient, topic: str, wanted: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return where messages begin at or behind offsets; see ``vq.Admin.boundaries``."""
+    """Return, by partition, the first place at or behind an offset where a message begins.
+
+    The end of a partition is such a place, too.
+
+    Args:
+        topic: Its name.
+        wanted: By partition an offset that it holds.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        OffsetOutOfRange: An offset is not kept; the valid range is in ``details``.
+        PartitionQuarantined: It lies in damage.
+    """
     for number, offset in wanted.items():
         check_whole("partition", number)
         check_whole("offset", offset)
@@ -168,23 +185,29 @@ async def read_bytes(
     start: int,
     *,
     max_bytes: int = RANGE_BYTES,
-    node: Address | None = None,
+    node: Address | str | None = None,
 ) -> StoredBytes:
-    """Return stored bytes from ``start`` on, whatever they are; empty at the end.
+    """Return the stored bytes of a partition as one node has them, for tools that check them.
+
+    They are not verified and not cut at records, and reading them reports no damage.
+    ``ContentCheck`` verifies them. Read on at ``next_offset`` of the result; it is empty at the
+    end of the partition.
 
     Args:
-        cluster: Where.
         topic: The partition's topic.
         partition: Its number.
         start: An offset; a record need not start there.
-        max_bytes: At most so many, 1 to 16 MiB. A node may send fewer: up to the end of a block.
-        node: The copy of this node; None: the master's.
+        max_bytes: At most so many, 1 to 16 MiB. A node may send fewer: up to the end of a
+            block, or of a part of an archive.
+        node: Read the copy of the node with this address; None: the master's. A copy that
+            knows of nothing more is waited for up to a second: it learns meanwhile what is
+            committed.
 
     Raises:
         UnknownTopic, UnknownPartition: There is none.
         InvalidArgument: A number is out of range.
         NotMaster: The node does not copy the partition at this moment.
-        OffsetOutOfRange: It is before what is kept, or behind the end.
+        OffsetOutOfRange: It is before what is kept, or behind the end; ``details`` have both.
         PartitionQuarantined: Bytes are lost there.
         PartitionFailed: The medium does not deliver these bytes, or their archive is damaged.
         Busy: The place of their archive cannot be reached.
@@ -207,7 +230,7 @@ async def read_bytes(
         request.max_wait_ms = COPY_WAIT_MS  # a reader that waits has it ask what is committed
         request.topic_id = cluster.routes.topic(topic).id
         wait_s = cluster.config.request_timeout_s + COPY_WAIT_MS / 1000
-        answer, body = await cluster.request(node, Command.GET, request, timeout=wait_s)
+        answer, body = await cluster.request(address_of(node), Command.GET, request, timeout=wait_s)
         assert isinstance(answer, GetResponse)
     return StoredBytes(topic, partition, start, answer.high_watermark, bytes(body))
 

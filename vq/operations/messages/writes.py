@@ -82,22 +82,43 @@ class WrittenRange:
 
 
 async def begin_write(cluster: ClusterClient, write: str) -> None:
-    """Begin a repeatable write; see ``vq.Admin.begin_write``."""
+    """Begin a repeatable write: one whose tasks may be tried again, and store nothing twice.
+
+    For programs such as a sink of Spark. A write has batches with rising numbers, each with
+    tasks. An attempt of a task calls ``begin_attempt``, ``enter_topic`` before its first
+    message to a topic, and sends with a producer of the attempt's identity. If it repeats
+    another attempt, it leaves out what ``read_written`` gives. Beginning a write again changes
+    nothing. It is in ZooKeeper until ``end_write``.
+
+    Raises:
+        InvalidArgument: That is no name.
+    """
     await writes.begin(cluster.coordinator, write)
 
 
 async def end_write(cluster: ClusterClient, write: str) -> None:
-    """Forget a repeatable write; see ``vq.Admin.end_write``."""
+    """Forget a repeatable write: no attempt of it can begin any more. May be repeated."""
     await writes.end(cluster.coordinator, write)
 
 
 async def list_writes(cluster: ClusterClient) -> list[str]:
-    """Return the names of all writes, sorted."""
+    """Return the names of all repeatable writes, sorted."""
     return await writes.names(cluster.coordinator)
 
 
 async def begin_attempt(cluster: ClusterClient, write: str, batch: int, task: int) -> WriteAttempt:
-    """Begin an attempt of a task; see ``vq.Admin.begin_attempt``."""
+    """Begin an attempt of a task: it has an epoch that is higher than those of earlier ones.
+
+    Give its ``identity`` to the producer, see ``vq.ProducerConfig``.
+
+    Args:
+        write: A write that was begun.
+        batch: The batch's number; all tasks of earlier batches have ended.
+        task: The task's number within the batch.
+
+    Raises:
+        InvalidState: A later batch has begun, or the write is not there.
+    """
     for what, number, most in (("batch", batch, _BATCH_MAX), ("task", task, _TASK_MAX)):
         check_whole(what, number)
         if not 0 <= number <= most:
@@ -112,14 +133,32 @@ async def begin_attempt(cluster: ClusterClient, write: str, batch: int, task: in
 
 
 async def tasks_begun(cluster: ClusterClient, write: str, batch: int) -> list[int]:
-    """Return the tasks of a batch that have begun; see ``vq.Admin.tasks_begun``."""
+    """Return the tasks of a batch of which attempts have begun, sorted."""
     return await writes.tasks_begun(cluster.coordinator, write, batch)
 
 
 async def enter_topic(
     cluster: ClusterClient, attempt: WriteAttempt, topic: str, *, timeout: float = WAIT_S
 ) -> dict[int, tuple[int, int]]:
-    """Make a topic ready for an attempt; see ``vq.Admin.enter_topic``."""
+    """Make a topic ready for an attempt, before its first message to the topic.
+
+    A repeated attempt so has all partitions refuse what earlier attempts still send.
+
+    Args:
+        attempt: The attempt.
+        topic: The topic. A missing one is created if producers may do so.
+        timeout: How long to wait for the brokers of all partitions, in seconds.
+
+    Returns:
+        By partition, the range of offsets in which earlier attempts may have stored messages;
+        nothing for a first attempt. Read all of it with ``read_written`` before sending.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        InvalidState: A later batch has begun, or the write is not there.
+        ProducerFenced: A later attempt of the task has begun.
+        VqError: A partition gave no answer in time, or takes no messages.
+    """
     check_name("topic", topic)
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     await cluster.track_or_create(topic)
@@ -231,7 +270,26 @@ async def read_written(
     max_bytes: int = RANGE_BYTES,
     timeout: float = WAIT_S,
 ) -> WrittenRange:
-    """Return what earlier attempts have stored; see ``vq.Admin.read_written``."""
+    """Return the messages that earlier attempts have stored in a part of ``[start, end)``.
+
+    Read on at the ``next_offset`` of the result until that is ``end``.
+
+    Args:
+        attempt: A repeated attempt.
+        topic: A topic that it has entered.
+        partition: The partition's number.
+        start: As ``enter_topic`` says, or the ``next_offset`` of the reading before.
+        end: As ``enter_topic`` says.
+        max_bytes: Stored bytes to look at, those of others included, 1 to 8 MiB; more only if
+            a batch is larger.
+        timeout: How long to wait, in seconds, for messages that readers do not get yet,
+            because copies are behind.
+
+    Raises:
+        OffsetOutOfRange: Retention has deleted a part of it, so that it cannot be told.
+        NotMaster: Readers still do not get the message at ``start``.
+        CorruptData: A record is damaged.
+    """
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     size, tries = max_bytes, 0
     while True:

@@ -45,17 +45,6 @@ class PartitionEnds:
     log_end: int
 
 
-async def offset_bounds(cluster: ClusterClient, topic: str) -> dict[int, PartitionEnds | None]:
-    """Return the ends of every partition of a topic; None where a broker does not answer.
-
-    Raises:
-        UnknownTopic: There is no such topic.
-        PermissionRefused: It is not readable.
-    """
-    view = await topics.describe_topic(cluster.coordinator, topic)
-    return await ends_of(cluster, view.partitions)
-
-
 async def ends_of(
     cluster: ClusterClient, placements: Sequence[PartitionPlacement], topic_id: str = ""
 ) -> dict[int, PartitionEnds | None]:
@@ -74,14 +63,13 @@ async def ends_of(
 async def offsets_at_time(
     cluster: ClusterClient, topic: str, time_ms: int
 ) -> dict[int, int | None]:
-    """Return, for every partition of a topic, the first batch stored at or after ``time_ms``.
+    """Return, by partition, the first batch stored at or after ``time_ms`` (since 1970, UTC).
 
-    The end of a partition where none is that young; None where a broker does not answer.
+    A partition's end where none is that young; None: a broker is silent.
 
     Raises:
         UnknownTopic: There is no such topic.
         PermissionRefused: It is not readable.
-        InvalidArgument: That is no time since 1970.
     """
     check_time("time_ms", time_ms)
     view = await topics.describe_topic(cluster.coordinator, topic)

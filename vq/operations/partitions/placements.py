@@ -16,13 +16,14 @@ again. A mover that dies leaves a seal that the old master takes back after its 
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
-from vq.coordination.topics.allocation import pool_text, too_few_nodes
+from vq.coordination.topics.allocation import allocate, pool_text, too_few_nodes
 from vq.coordination.topics.placement import begin_range, move
 from vq.coordination.tree.coordinator import BadVersion
 from vq.coordination.tree.reading import TopicView
@@ -105,7 +106,9 @@ class Moved:
 async def plan_moves(
     cluster: ClusterClient, topic: str, partitions: Iterable[int], group: str
 ) -> list[Move]:
-    """Return the moves that bring ``partitions`` to ``group``; those that are there are left out.
+    """Return the moves that bring partitions to a broker group; changes nothing.
+
+    Those that are there already are left out.
 
     Raises:
         UnknownTopic, UnknownPartition: There is none.
@@ -146,6 +149,30 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
     await check_nodes(cluster, view.name, group, view.settings.min_insync)
 
 
+async def plan_emptying(cluster: ClusterClient, group: str) -> list[Move]:
+    """Return the moves that bring all open partitions of a broker group to others.
+
+    Raises:
+        CoordinationError: No other group can take those of a topic.
+        NotMaster: A group has no running master.
+    """
+    moves: list[Move] = []
+    views = [each for each in await registry.groups(cluster.coordinator) if each.group != group]
+    for summary in await topics.summarize_topics(cluster.coordinator):
+        view = await topics.describe_topic(cluster.coordinator, summary.name)
+        numbers = [each.partition for each in view.partitions if each.writer_group == group]
+        if not numbers:
+            continue
+        targets = defaultdict(list)
+        settings = view.settings
+        chosen = allocate(len(numbers), views, pool=settings.pool, min_insync=settings.min_insync)
+        for number, target in zip(numbers, chosen, strict=True):
+            targets[target].append(number)
+        for target, its in targets.items():
+            moves += await plan_moves(cluster, view.name, its, target)
+    return moves
+
+
 async def check_nodes(cluster: ClusterClient, topic: str, group: str, min_insync: int) -> None:
     """Check that a group can take messages of a topic; its nodes that are away count.
 
@@ -175,11 +202,16 @@ async def need_master(cluster: ClusterClient, group: str, which: str) -> tuple[N
 
 
 async def move_all(cluster: ClusterClient, planned: Sequence[Move]) -> list[Moved]:
-    """Move one partition after the other: an error leaves the rest where it was.
+    """Carry out planned moves, one after the other: an error leaves the rest where it was.
+
+    Copies nothing. What is there stays readable where it was written; producers and consumers
+    follow by themselves.
 
     Raises:
+        CoordinationError: A partition was changed meanwhile; it was not moved.
+        Refused: A broker refused; that partition was not moved.
+        OutcomeUnknown: A step did not come back; ``describe_topic`` says whether it was moved.
         ChangeUnknown: ZooKeeper went away; that partition is moved or not.
-        VqError: As ``carry_out``.
     """
     done = []
     for each in planned:

@@ -63,38 +63,34 @@ class OpenedTopic:
 
 
 async def close_topic(
-    cluster: ClusterClient, name: str, *, timeout_s: float = CLOSE_WAIT_S
+    cluster: ClusterClient, topic: str, *, timeout: float = CLOSE_WAIT_S
 ) -> ClosedTopic:
     """Close a topic for writes, and wait until nothing is appended to it any more.
 
-    A message that is sent meanwhile is acknowledged, or refused with ``TopicClosed``. Those stored
-    are read as before. Closing it again waits again and changes nothing.
-
-    Args:
-        cluster: Where.
-        name: The topic.
-        timeout_s: How long to wait for brokers; the topic is closed also if they do not answer.
+    A message that is sent meanwhile is acknowledged, or refused with ``TopicClosed``; stored
+    ones are read as before. ``closed_ms`` of the result is None if that is not known within
+    ``timeout`` seconds; the topic is closed all the same. Closing it again is fine.
 
     Raises:
         UnknownTopic: There is none of this name.
         InvalidState: Somebody opened it meanwhile.
         ChangeUnknown: ZooKeeper went away; it is closed or not. May be repeated.
     """
-    deadline = cluster.clock.monotonic() + check_timeout(timeout_s)
-    topic_id, changed = await _write(cluster, name, writable=False)
+    deadline = cluster.clock.monotonic() + check_timeout(timeout)
+    topic_id, changed = await _write(cluster, topic, writable=False)
     for look in itertools.count(1):
-        view = await topics.describe_topic(cluster.coordinator, name)
+        view = await topics.describe_topic(cluster.coordinator, topic)
         if view.id != topic_id:
-            raise UnknownTopic(f"topic {name!r} was deleted and made anew meanwhile")
+            raise UnknownTopic(f"topic {topic!r} was deleted and made anew meanwhile")
         if view.settings.writable:
-            raise InvalidState(f"topic {name!r} was opened again meanwhile")
+            raise InvalidState(f"topic {topic!r} was opened again meanwhile")
         found = await _look(cluster, view)
         if not found.missing or cluster.clock.monotonic() >= deadline:
             break
         left_s = deadline - cluster.clock.monotonic()
         await asyncio.sleep(min(_LOOKS.pause_s(look), max(0.0, left_s)))
     return ClosedTopic(
-        topic=name,
+        topic=topic,
         id=topic_id,
         changed=changed,
         closed_ms=None if found.missing else cluster.clock.wall_ms(),
@@ -103,15 +99,15 @@ async def close_topic(
     )
 
 
-async def open_topic(cluster: ClusterClient, name: str) -> OpenedTopic:
-    """Open a topic for writes again; brokers follow within moments.
+async def open_topic(cluster: ClusterClient, topic: str) -> OpenedTopic:
+    """Open a topic for writes again; also if it is open.
 
     Raises:
         UnknownTopic: There is none of this name.
         ChangeUnknown: ZooKeeper went away; it is open or not. May be repeated.
     """
-    topic_id, changed = await _write(cluster, name, writable=True)
-    return OpenedTopic(name, topic_id, changed)
+    topic_id, changed = await _write(cluster, topic, writable=True)
+    return OpenedTopic(topic, topic_id, changed)
 
 
 async def _write(cluster: ClusterClient, name: str, *, writable: bool) -> tuple[str, bool]:

@@ -86,20 +86,20 @@ DrainListener = Callable[[TopicDrain], object]
 
 async def drain_topic(
     cluster: ClusterClient,
-    name: str,
+    topic: str,
     *,
-    timeout_s: float = DRAIN_WAIT_S,
+    timeout: float = DRAIN_WAIT_S,
     on_progress: DrainListener | None = None,
 ) -> TopicDrain:
-    """Close a topic for writes, and wait until every group has committed the end of it.
+    """Close a topic, and wait until every consumer group has committed the end of it.
 
-    Returns after ``timeout_s`` at the latest: ``behind`` names the groups that are not so far.
+    Returns after ``timeout`` seconds at the latest; ``drained`` of the result says whether it
+    is so, and ``behind`` names the groups that are not so far. The topic stays closed.
 
     Args:
-        cluster: Where.
-        name: The topic.
-        timeout_s: How long to wait; 0: look once.
-        on_progress: Called with each look that found something else than the one before.
+        topic: Its name.
+        timeout: How long to wait, in seconds; 0: look once.
+        on_progress: Called on the factory's thread or loop with what was found, when that changes.
 
     Raises:
         UnknownTopic: There is none of this name, or it was deleted meanwhile.
@@ -107,8 +107,8 @@ async def drain_topic(
         ChangeUnknown: ZooKeeper went away; it is closed or not. May be repeated.
     """
     clock = cluster.clock
-    deadline = clock.monotonic() + check_timeout(timeout_s)
-    closed = await close_topic(cluster, name, timeout_s=timeout_s)
+    deadline = clock.monotonic() + check_timeout(timeout)
+    closed = await close_topic(cluster, topic, timeout=timeout)
     told: list[GroupDrain] | None = None
     for look in itertools.count(1):
         found = TopicDrain(closed, await _look(cluster, closed))

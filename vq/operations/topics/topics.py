@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
+from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.topics import grace, topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.remains import read_remains
 from vq.coordination.topics.topics import TopicExists
-from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.topics import IN_GRACE, READY
 from vq.errors import (
@@ -37,7 +36,7 @@ from vq.model import (
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.brokers import brokers
 from vq.operations.brokers.brokers import FAILED_STATES, Damage, broker_status, master_of
-from vq.operations.partitions.offsets import Inspector, PartitionEnds
+from vq.operations.partitions.offsets import Inspector, PartitionEnds, ends_of
 from vq.operations.partitions.placements import check_nodes
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
@@ -68,28 +67,38 @@ def _topic(view: TopicView) -> Topic:
 
 # Changing -------------------------------------------------------------------------------------
 async def create_topic(
-    cluster: ClusterClient, name: str, settings: TopicSettings | None = None
+    cluster: ClusterClient,
+    topic: str,
+    settings: TopicSettings | None = None,
+    *,
+    if_not_exists: bool = False,
 ) -> Topic:
     """Make a topic and place its partitions evenly on the live broker groups.
 
-    Without ``settings`` it gets the defaults of the cluster: its blocks become archives after 24
-    hours, unless an operator has changed that.
+    Without ``settings`` it gets the defaults of the cluster (``cluster_settings().defaults``):
+    its blocks become archives after 24 hours, and are deleted after 72.
+    ``if_not_exists``: return a topic of this name as it is, also with other settings.
 
     Raises:
-        TopicExists: There is one of this name.
+        TopicExists: There is one of this name; nothing was changed. Also with
+            ``if_not_exists`` if it was made or deleted in part.
         CoordinationError: No broker group can take partitions.
         ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
     """
+    if if_not_exists:
+        return (await ensure_topic(cluster, topic, settings))[0]
     if settings is None:
         settings = (await read_settings(cluster.coordinator)).defaults
-    with unknown_when_cut(f"creating {name}"):
+    else:
+        settings = settings_of(TopicSettings, settings, "settings")
+    with unknown_when_cut(f"creating {topic}"):
         return _topic(
-            await topics.create_topic(cluster.coordinator, name, settings, origin=cluster.origin())
+            await topics.create_topic(cluster.coordinator, topic, settings, origin=cluster.origin())
         )
 
 
 async def ensure_topic(
-    cluster: ClusterClient, name: str, settings: TopicSettings | None = None
+    cluster: ClusterClient, topic: str, settings: TopicSettings | None = None
 ) -> tuple[Topic, bool]:
     """Return the topic of this name, made if there is none, and whether it was made.
 
@@ -100,28 +109,32 @@ async def ensure_topic(
         CoordinationError, ChangeUnknown: As ``create_topic``.
     """
     try:
-        return await create_topic(cluster, name, settings), True
+        return await create_topic(cluster, topic, settings), True
     except TopicExists:
         try:
-            return _topic(await topics.describe_topic(cluster.coordinator, name)), False
+            return _topic(await topics.describe_topic(cluster.coordinator, topic)), False
         except UnknownTopic:
             pass
         raise
 
 
-async def change_settings(cluster: ClusterClient, name: str, settings: TopicSettings) -> Topic:
+async def change_settings(cluster: ClusterClient, topic: str, settings: TopicSettings) -> Topic:
     """Replace a topic's settings; the number of partitions must stay the same.
+
+    Begin with the present ones: ``dataclasses.replace(described.topic.settings, …)``.
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs, or as ``alter_settings``.
+        InvalidArgument: The number of partitions differs, or a group that takes its messages
+            has fewer nodes than the new ``min_insync``.
         ChangeUnknown: ZooKeeper went away; they are replaced or not.
     """
-    return await alter_settings(cluster, name, lambda _: settings)
+    given_settings(TopicSettings, settings, "settings", "give vq.TopicSettings(...)")
+    return await alter_settings(cluster, topic, lambda _: settings)
 
 
 async def alter_settings(
-    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+    cluster: ClusterClient, topic: str, change: Callable[[TopicSettings], TopicSettings]
 ) -> Topic:
     """Change settings of a topic; what others change at the same time stays changed.
 
@@ -131,29 +144,51 @@ async def alter_settings(
             takes messages of the topic has fewer nodes than the new ``min_insync``.
         ChangeUnknown: ZooKeeper went away; they are changed or not.
     """
-    await _check_nodes(cluster, name, change)
-    with unknown_when_cut(f"changing {name}"):
-        return _topic(await topics.alter_settings(cluster.coordinator, name, change))
+    await _check_nodes(cluster, topic, change)
+    with unknown_when_cut(f"changing {topic}"):
+        return _topic(await topics.alter_settings(cluster.coordinator, topic, change))
 
 
 async def _check_nodes(
-    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+    cluster: ClusterClient, topic: str, change: Callable[[TopicSettings], TopicSettings]
 ) -> None:
     """Refuse a ``min_insync`` with which a group of the topic would refuse every message.
 
     One that is not raised is left: the topic may be as it is since before a node was removed.
     """
-    view = await topics.describe_topic(cluster.coordinator, name)
+    view = await topics.describe_topic(cluster.coordinator, topic)
     least = change(view.settings).min_insync
     if least > view.settings.min_insync:
         groups = {each.writer_group for each in view.partitions}
         for group in sorted(each for each in groups if each is not None):
-            await check_nodes(cluster, name, group, least)
+            await check_nodes(cluster, topic, group, least)
 
 
 async def alter_topic(
+    cluster: ClusterClient, /, topic: str, *, partitions: int | None = None, **changes: Any
+) -> Topic:
+    """Change single settings of a topic, then give it more partitions.
+
+    Args:
+        topic: Its name.
+        partitions: How many it is to have; None: as many as it has. See ``add_partitions`` for
+            what that does to the order of keys.
+        **changes: Settings by their names in ``TopicSettings``; others keep their values.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: A setting is unknown or unusable, or it would have fewer partitions, or
+            too many, or a group that takes its messages has fewer nodes than the new
+            ``min_insync``; nothing was changed.
+        CoordinationError: No broker group can take partitions; the settings were changed.
+        ChangeUnknown: ZooKeeper went away; look what was changed.
+    """
+    return await change_topic(cluster, topic, changed(changes), partitions=partitions)
+
+
+async def change_topic(
     cluster: ClusterClient,
-    name: str,
+    topic: str,
     change: Callable[[TopicSettings], TopicSettings],
     *,
     partitions: int | None = None,
@@ -175,21 +210,21 @@ async def alter_topic(
         ChangeUnknown: ZooKeeper went away; look what was changed.
         CoordinationError: No broker group can take partitions; the settings were changed.
     """
-    before = await topics.describe_topic(cluster.coordinator, name)
+    before = await topics.describe_topic(cluster.coordinator, topic)
     present = len(before.partitions)
     wanted = present if partitions is None else partitions
     check_whole("partitions", wanted)
     if wanted < present:
         raise InvalidArgument(
-            f"topic {name!r} has {present} partitions; their number can grow, not fall to {wanted}"
+            f"topic {topic!r} has {present} partitions; their number can grow, not fall to {wanted}"
         )
     replace(change(before.settings), partitions=wanted)  # raises if they are too many
     altered = await alter_settings(
-        cluster, name, lambda now: replace(change(now), partitions=now.partitions)
+        cluster, topic, lambda now: replace(change(now), partitions=now.partitions)
     )
     while len(altered.partitions) < wanted:
         count = min(wanted - len(altered.partitions), topics.STEP_PARTITIONS)
-        altered = await add_partitions(cluster, name, count)
+        altered = await add_partitions(cluster, topic, count)
     return altered
 
 
@@ -206,19 +241,20 @@ def changed(values: Mapping[str, Any]) -> Callable[[TopicSettings], TopicSetting
     return lambda before: replace(before, **values)
 
 
-async def add_partitions(cluster: ClusterClient, name: str, count: int) -> Topic:
-    """Give a topic ``count`` more partitions, at the end.
+async def add_partitions(cluster: ClusterClient, topic: str, count: int) -> Topic:
+    """Give a topic ``count`` more partitions, 1 to 500 at once.
 
-    A key goes to another partition afterwards: messages of one key keep their order only among
-    those sent before, and among those sent after.
+    Keys go to other partitions afterwards: messages of a key that were sent before and after
+    are not in one order.
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: It would have too many, or ``count`` is more than one step allows.
+        InvalidArgument: It would have too many, or ``count`` is out of range.
         ChangeUnknown: ZooKeeper went away; they are added or not.
     """
-    with unknown_when_cut(f"adding partitions to {name}"):
-        return _topic(await topics.add_partitions(cluster.coordinator, name, count))
+    check_whole("count", count)
+    with unknown_when_cut(f"adding partitions to {topic}"):
+        return _topic(await topics.add_partitions(cluster.coordinator, topic, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +282,7 @@ class Deletion:
     deleted: bool = False
 
 
-async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -> Deletion:
+async def plan_delete(cluster: ClusterClient, topic: str, *, now: bool = False) -> Deletion:
     """Return what deleting a topic would take away; changes nothing.
 
     ``now``: for good, at once.
@@ -255,11 +291,11 @@ async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -
         UnknownTopic: There is none of this name.
         InvalidState: It cannot be read, so it could not be brought back; ``now`` deletes it.
     """
-    found = await read_remains(cluster.coordinator, check_name("topic", name))
+    found = await read_remains(cluster.coordinator, check_name("topic", topic))
     if found.view is None:
         if not now and await _grace_s(cluster):
-            raise _unreadable(name, found.unreadable)
-        return Deletion(name, found.partitions, 0, False, found.unreadable, not found.topic.id)
+            raise _unreadable(topic, found.unreadable)
+        return Deletion(topic, found.partitions, 0, False, found.unreadable, not found.topic.id)
     deletion = found.view.deletion
     grace_s = 0
     if not now and deletion is not None:
@@ -272,7 +308,7 @@ async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -
     known = [each.latest - each.earliest for each in ends if each is not None]
     exact = len(known) == len(ends)
     return Deletion(
-        name,
+        topic,
         found.partitions,
         sum(known),
         exact,
@@ -281,16 +317,14 @@ async def plan_delete(cluster: ClusterClient, name: str, *, now: bool = False) -
     )
 
 
-async def delete_topic(cluster: ClusterClient, name: str, *, now: bool = False) -> None:
-    """Delete a topic: clients see it no more, and ``undelete_topic`` can bring it back for a while.
+async def delete_topic(cluster: ClusterClient, topic: str, *, now: bool = False) -> None:
+    """Delete a topic: clients see it no more, and it can be brought back for a while.
 
-    How long, the settings of the cluster say. After that, brokers remove it for good, with its data
-    and every group's progress on it. One that was created or removed in part goes at once.
+    ``ClusterSettings.delete_grace_hours`` says for how long. After that, brokers remove it for
+    good, with its messages and every group's progress on it. Until then its name is not free.
+    Deleting it again is fine.
 
-    Args:
-        cluster: Where.
-        name: The topic.
-        now: Remove it for good at once, also if it is deleted already.
+    ``now``: remove it for good at once, also one that is deleted already; cannot be undone.
 
     Raises:
         UnknownTopic: There is none of this name.
@@ -298,27 +332,27 @@ async def delete_topic(cluster: ClusterClient, name: str, *, now: bool = False) 
         ChangeUnknown: ZooKeeper went away; it is deleted, deleted in part, or not. May be repeated.
     """
     coordinator = cluster.coordinator
-    with unknown_when_cut(f"deleting {name}"):
+    with unknown_when_cut(f"deleting {topic}"):
         if now:
-            await topics.delete_topic(coordinator, name)
+            await topics.delete_topic(coordinator, topic)
             return
         grace_s = await _grace_s(cluster)
         for _ in range(DELETE_TRIES_MAX):
-            found = await read_remains(coordinator, check_name("topic", name))
+            found = await read_remains(coordinator, check_name("topic", topic))
             if found.view is None and grace_s:
-                raise _unreadable(name, found.unreadable)
+                raise _unreadable(topic, found.unreadable)
             if found.view is not None and found.view.phase == IN_GRACE:
                 return  # it keeps the time that it was given
             if found.view is not None and found.view.phase == READY and grace_s:
                 await grace.retire_topic(
-                    coordinator, name, grace_ms=grace_s * 1000, by=cluster.origin()
+                    coordinator, topic, grace_ms=grace_s * 1000, by=cluster.origin()
                 )
                 return
             # Otherwise somebody has just completed it: then it can be brought back, too.
-            if await topics.delete_topic(coordinator, name, only=_is_in_part if grace_s else None):
+            if await topics.delete_topic(coordinator, topic, only=_is_in_part if grace_s else None):
                 return
         raise CoordinationError(
-            f"topic {name!r} was changed {DELETE_TRIES_MAX} times while it was to be deleted; it "
+            f"topic {topic!r} was changed {DELETE_TRIES_MAX} times while it was to be deleted; it "
             "was not; try again"
         )
 
@@ -358,9 +392,14 @@ class DeletedTopic:
     left_s: int
 
 
-async def deleted_topics(
+async def deleted_topics(cluster: ClusterClient) -> list[DeletedTopic]:
+    """Return the topics that can be brought back, sorted by name."""
+    return (await readable_deleted_topics(cluster))[0]
+
+
+async def readable_deleted_topics(
     cluster: ClusterClient,
-) -> tuple[list[DeletedTopic], dict[str, Unreadable]]:
+) -> tuple[list[DeletedTopic], dict[str, VqError]]:
     """Return the topics that can be brought back, and by name errors of unreadable topics.
 
     Raises:
@@ -382,7 +421,19 @@ async def deleted_topics(
     return deleted, dict(sorted(unreadable.items()))
 
 
-async def undelete_topic(cluster: ClusterClient, name: str) -> tuple[Topic, bool]:
+async def undelete_topic(cluster: ClusterClient, topic: str) -> Topic:
+    """Bring a deleted topic back as it was, with its messages and every group's progress.
+
+    One that is not deleted stays as it is.
+
+    Raises:
+        UnknownTopic: There is none of this name, or it is removed for good.
+        ChangeUnknown: ZooKeeper went away; it is back or not. May be repeated.
+    """
+    return (await bring_back(cluster, topic))[0]
+
+
+async def bring_back(cluster: ClusterClient, topic: str) -> tuple[Topic, bool]:
     """Bring a deleted topic back as it was; return it, and whether it was deleted.
 
     Id, settings, placements, messages and the progress of consumer groups are those that it had.
@@ -392,8 +443,8 @@ async def undelete_topic(cluster: ClusterClient, name: str) -> tuple[Topic, bool
         UnknownTopic: There is none of this name, or it is removed for good.
         ChangeUnknown: ZooKeeper went away; it is back or not. May be repeated.
     """
-    with unknown_when_cut(f"bringing {name} back"):
-        view, changed = await grace.undelete_topic(cluster.coordinator, name)
+    with unknown_when_cut(f"bringing {topic} back"):
+        view, changed = await grace.undelete_topic(cluster.coordinator, topic)
     return _topic(view), changed
 
 
@@ -419,10 +470,7 @@ class TopicSummary:
 
 
 async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
-    """Return all topics, sorted by name; reads two nodes for each, whatever its partitions.
-
-    A topic whose znode cannot be read is left out, and a line at WARNING names the znode.
-    """
+    """Return all topics, sorted by name; without those that cannot be read in ZooKeeper."""
     found, unreadable = await readable_topics(cluster)
     for name, error in unreadable.items():
         logger.warning("topic cannot be read and is left out", topic=name, error=error)
@@ -431,8 +479,11 @@ async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
 
 async def readable_topics(
     cluster: ClusterClient,
-) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
-    """Return all topics, sorted by name, and by name the errors of those that cannot be read."""
+) -> tuple[list[TopicSummary], dict[str, VqError]]:
+    """Return all topics, sorted by name, and by name the errors of those that cannot be read.
+
+    For programs to which a topic that is missing in the list would mean that there is none.
+    """
     found, unreadable = await topics.summarize_readable(cluster.coordinator)
     summaries = [
         TopicSummary(each.name, each.id, each.settings, each.open, each.origin) for each in found
@@ -499,22 +550,37 @@ class TopicDescription:
     refusing: tuple[str, ...]
 
 
-async def get_topic(cluster: ClusterClient, name: str) -> Topic:
-    """Return a topic as ZooKeeper knows it.
+async def bounds(cluster: ClusterClient, topic: str | Topic) -> dict[int, PartitionEnds | None]:
+    """Return the offsets that each partition holds, by number; None: a broker is silent.
+
+    ``topic``: its name; or what ``get_topic`` has returned just now, which saves the reads of
+    its partitions in ZooKeeper. Then another topic that has the name now counts as silent.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        PermissionRefused: It is not readable.
+    """
+    if isinstance(topic, Topic):
+        return await ends_of(cluster, topic.partitions, topic.id)
+    return await ends_of(cluster, (await get_topic(cluster, topic)).partitions)
+
+
+async def get_topic(cluster: ClusterClient, topic: str) -> Topic:
+    """Return a topic as ZooKeeper knows it; asks no broker.
 
     Raises:
         UnknownTopic: There is none of this name.
     """
-    return _topic(await topics.describe_topic(cluster.coordinator, name))
+    return _topic(await topics.describe_topic(cluster.coordinator, topic))
 
 
-async def describe_topic(cluster: ClusterClient, name: str) -> TopicDescription:
+async def describe_topic(cluster: ClusterClient, topic: str) -> TopicDescription:
     """Return a topic with the state, the offsets and the damage of every partition.
 
     Raises:
         UnknownTopic: There is none of this name.
     """
-    view = await topics.describe_topic(cluster.coordinator, name)
+    view = await topics.describe_topic(cluster.coordinator, topic)
     inspector = Inspector(cluster)
     groups = sorted({span.group for each in view.partitions for span in each.spans})
     asked = await gather_all(_ask_group(cluster, view, group) for group in groups)

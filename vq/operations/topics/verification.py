@@ -10,7 +10,7 @@ from typing import Final
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
-from vq.coordination.topics import topics
+from vq.coordination.topics.topics import describe_topic, list_topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
@@ -71,31 +71,30 @@ ProgressListener = Callable[[VerifyProgress], object]
 
 async def verify(
     cluster: ClusterClient,
-    names: Sequence[str] | None,
+    topics: Sequence[str] | None = None,
     *,
     partitions: Sequence[int] = (),
     again: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> list[Verified]:
-    """Have all nodes verify topics whole; return what each found when all have ended.
+    """Have brokers read what they store and look for damage; returns when all have ended.
 
-    Nodes that copy are asked, too; a node in sync that is not registered is listed with an error.
-
-    If something cannot be verified, ``error`` of its partition says why.
+    That may take hours: brokers read slowly, beside their other work, and go on if this call is
+    interrupted.
 
     Args:
-        cluster: Where.
-        names: Of the topics; None: all there are.
+        topics: Their names; None: all there are.
         partitions: Of each of these topics; all of them when empty.
         again: Read also what was found intact within a day.
-        on_progress: Called every two seconds while brokers read.
+        on_progress: Called every two seconds meanwhile, on the factory's thread or loop; it must be
+            short.
 
     Raises:
         UnknownTopic: There is no topic of one of these names.
         InvalidArgument: A topic has no such partition.
     """
-    wanted = await topics.list_topics(cluster.coordinator) if names is None else names
-    views = await gather_all(topics.describe_topic(cluster.coordinator, name) for name in wanted)
+    wanted = await list_topics(cluster.coordinator) if topics is None else topics
+    views = await gather_all(describe_topic(cluster.coordinator, name) for name in wanted)
     held = await held_parts(cluster, views, partitions)
     await _follow(cluster, held, again=again, on_progress=on_progress)
     return [part.result() for part in held]

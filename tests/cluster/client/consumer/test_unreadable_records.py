@@ -14,7 +14,7 @@ from vq.client.consumer.damage import report_damage
 from vq.errors import CorruptData
 from vq.model import TopicPartition
 from vq.operations.cluster.cluster import cluster_status
-from vq.operations.groups.resets import Goal, Target, carry_out, plan_reset
+from vq.operations.groups.resets import Goal, Target, plan_reset, reset
 from vq.operations.messages.stored import Source
 from vq.operations.topics import topics
 from vq.store.records.format import COMPRESSION_ZLIB
@@ -96,7 +96,7 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
         (planned,) = await plan_reset(admin, "g", PAST_DAMAGE)
         assert (planned.skips, planned.repeats) == (1, 0)
         assert planned.after.offset == end
-        await carry_out(admin, "g", [planned], fence=True)
+        await reset(admin, "g", [planned], fence=True)
         assert await waiting == [b"12", b"13"]
     assert not await plan_reset(admin, "g", PAST_DAMAGE)
 

@@ -7,6 +7,7 @@ from vq.errors import InvalidArgument
 from vq.model import PartitionPlacement, Span
 from vq.operations.partitions import offsets
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
+from vq.operations.topics.topics import bounds
 
 PLACEMENT = PartitionPlacement("t", 0, (Span("b1", 0, 500), Span("b2", 500)))
 
@@ -95,5 +96,5 @@ async def test_a_topic_is_asked_for_as_a_whole(brokers: Brokers) -> None:
     brokers.at_time = {ADDRESS["b1"]: 300}
     brokers.silent = {ADDRESS["b2"]}
     cluster = cluster_of(brokers)
-    assert await offsets.offset_bounds(cluster, "t") == {0: PartitionEnds(100, 500, 500), 1: None}
+    assert await bounds(cluster, "t") == {0: PartitionEnds(100, 500, 500), 1: None}
     assert await offsets.offsets_at_time(cluster, "t", 5) == {0: 300, 1: None}

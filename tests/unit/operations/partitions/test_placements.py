@@ -24,7 +24,6 @@ from vq.errors import (
 )
 from vq.model import Span, TopicSettings
 from vq.operations.base.changes import ChangeUnknown
-from vq.operations.brokers import draining
 from vq.operations.partitions import placements
 from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest
 
@@ -112,7 +111,7 @@ async def test_a_group_with_too_few_nodes_gets_no_partition_that_would_take_noth
     with pytest.raises(InvalidArgument, match="would take no message there"):
         await placements.plan_moves(cluster_of(brokers), "two", [0], other)
     with pytest.raises(CoordinationError, match="min_insync is 2"):
-        await draining.plan_emptying(cluster_of(brokers), holder or "")
+        await placements.plan_emptying(cluster_of(brokers), holder or "")
 
 
 async def test_a_partition_that_changed_meanwhile_is_not_moved(brokers: Brokers) -> None:
