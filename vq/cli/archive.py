@@ -1,12 +1,24 @@
 """``vq archive``: the archives of old blocks, and the runs that make them."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.archive_blocks import export, list_, restore, verify
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    having,
+    mapping,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.moments import Moment
 from vq.cli.options import (
     Commands,
@@ -21,6 +33,19 @@ from vq.client.cluster import ClusterClient
 from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 from vq.operations.base.sizes import bytes_text
+
+_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE, later=WHOLE)
+_NODE_RUN: Final = having(
+    _ARCHIVED,
+    group=TEXT,
+    node=TEXT,
+    state=maybe(TEXT),
+    begun_s=maybe(NUMBER),
+    ended_s=maybe(NUMBER),
+    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
+    omitted_topics=WHOLE,
+    unreadable=maybe(TEXT),
+)
 
 
 @click.group(cls=Commands)
@@ -51,6 +76,7 @@ def archive() -> None:
     metavar="SECONDS",
     help="Wait no longer.  [no bound]",
 )
+@shows(record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)))
 @command_options
 def run(
     invocation: Invocation,
@@ -156,6 +182,23 @@ def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
 @archive.command()
 @click.option(
     "--limit", type=WholeNumber(min=1), default=10, metavar="N", help="How many runs.  [10]"
+)
+@shows(
+    some(
+        having(
+            _ARCHIVED,
+            number=WHOLE,
+            state=TEXT,
+            as_of_s=NUMBER,
+            started_s=NUMBER,
+            due_s=maybe(NUMBER),
+            by=TEXT,
+            topic=maybe(TEXT),
+            dry_run=TRUTH,
+            error=maybe(TEXT),
+            nodes=some(_NODE_RUN),
+        )
+    )
 )
 @command_options
 def history(invocation: Invocation, limit: int) -> None:

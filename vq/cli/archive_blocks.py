@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
 from vq.cli.export_files import FORMATS, ExportFile, check_place, format_of
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
 from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.text import in_seconds, utc
@@ -19,6 +20,21 @@ from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
 from vq.operations.base.sizes import bytes_text
 from vq.operations.messages import streams
 from vq.operations.messages.streams import Begin, End
+
+_ARCHIVED_BLOCK: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    start=WHOLE,
+    end=WHOLE,
+    first_s=NUMBER,
+    last_s=NUMBER,
+    messages=WHOLE,
+    bytes=WHOLE,
+    zip_bytes=WHOLE,
+    group=TEXT,
+    node=TEXT,
+    url=maybe(TEXT),
+)
 
 _topic_option = click.option(
     "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
@@ -49,6 +65,7 @@ _until_option = click.option(
 @_partition_option
 @_since_option
 @_until_option
+@shows(some(_ARCHIVED_BLOCK))
 @command_options
 def list_(
     invocation: Invocation,
@@ -140,6 +157,17 @@ def _fail_if_silent(silent: Sequence[str]) -> None:
 @_partition_option
 @_since_option
 @_until_option
+@shows(
+    some(
+        having(
+            _ARCHIVED_BLOCK,
+            state=TEXT,
+            batches=maybe(WHOLE),
+            problem=maybe(TEXT),
+            error=maybe(TEXT),
+        )
+    )
+)
 @command_options
 def verify(
     invocation: Invocation,
@@ -216,6 +244,7 @@ def _verified_json(found: VerifiedArchive) -> dict[str, Any]:
 @_since_option
 @_until_option
 @yes_option
+@shows(record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))))
 @command_options
 def restore(
     invocation: Invocation,
@@ -292,6 +321,7 @@ def restore(
     "--to-offset", type=WholeNumber(min=0), metavar="N", help="End before that; of one partition."
 )
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
+@shows(record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE))
 @command_options
 def export(
     invocation: Invocation,

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from vq.cli import worker
+from vq.cli.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.groups import groups
@@ -346,6 +347,18 @@ def _check_used(parts: tuple[str, ...], given: Mapping[str, Any]) -> None:
     show_default=True,
     metavar="N",
     help="Messages a second for latency.",
+)
+@shows(
+    some(
+        record(
+            benchmark=TEXT,
+            messages=WHOLE,
+            seconds=NUMBER,
+            per_second=maybe(WHOLE),
+            bytes_per_s=maybe(WHOLE),
+            **{f"{name}_s": maybe(NUMBER) for name in ("p50", "p90", "p99", "p99.9", "max")},
+        )
+    )
 )
 @command_options
 def bench(invocation: Invocation, *, standalone: bool, flush: str, **values: Any) -> None:

@@ -11,6 +11,21 @@ from vq.cli.options import Invocation, command_options, no_effect, yes_option
 
 if TYPE_CHECKING:
     from vq.operations.brokers.draining import DrainedGroup
+from typing import Final
+
+from vq.cli.json_schema import TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
+from vq.cli.moves import MOVES_SCHEMA
+
+_DRAINED: Final = optional(
+    record(group=TEXT),
+    draining=TRUTH,
+    partitions=WHOLE,
+    node=TEXT,
+    drained=TRUTH,
+    master=TEXT,
+    done=TRUTH,
+    moves=MOVES_SCHEMA,
+)
 
 _NAME = click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker_names)
 
@@ -20,6 +35,7 @@ _NAME = click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker
 @click.option("--undo", is_flag=True, help="The same as `vq broker undrain`.")
 @click.option("--move", is_flag=True, help="Move the open partitions of the group elsewhere.")
 @yes_option
+@shows(_DRAINED)
 @command_options
 def drain(invocation: Invocation, name: str, undo: bool, move: bool, yes: bool) -> None:
     """Take leadership from a node, or new partitions from a group.
@@ -47,6 +63,7 @@ def drain(invocation: Invocation, name: str, undo: bool, move: bool, yes: bool) 
 
 @click.command()
 @_NAME
+@shows(_DRAINED)
 @command_options
 def undrain(invocation: Invocation, name: str) -> None:
     """Let a node lead again, or place new partitions on a group again."""
@@ -65,6 +82,18 @@ def undrain(invocation: Invocation, name: str) -> None:
     help="The disk of the group is lost for good: give up the messages that only it had.",
 )
 @yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        node=maybe(TEXT),
+        running=some(TEXT),
+        open_partitions=WHOLE,
+        topics=some(TEXT),
+        ranges=some(record(topic=TEXT, partition=WHOLE, start=WHOLE, end=WHOLE)),
+        obstacle=maybe(TEXT),
+    )
+)
 @command_options
 def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool) -> None:
     """Remove a broker group, or a node of one, from the cluster for good.

@@ -11,11 +11,24 @@ from vq.cli.completion import broker_group_names
 from vq.cli.diverged import diverged
 from vq.cli.epoch import raise_epoch_command
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    having,
+    mapping,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.output import Output
 from vq.cli.scrub import scrub
 from vq.cli.secret import replace_secret_command
 from vq.cli.topic_settings import (
+    SETTINGS_SCHEMA,
     remark_retention,
     remark_threshold,
     show_settings,
@@ -23,7 +36,7 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.unclean import unclean
-from vq.cli.verify import damage_json
+from vq.cli.verify import DAMAGE_SCHEMA, damage_json
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
@@ -32,6 +45,58 @@ from vq.operations.brokers.disks import DiskState
 from vq.operations.brokers.switching import switch_master
 from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.operations.cluster.settings import change_settings, read_settings
+
+_NODE: Final = record(
+    group=TEXT,
+    node=maybe(TEXT),
+    host=maybe(TEXT),
+    pid=maybe(WHOLE),
+    address=maybe(TEXT),
+    rack=maybe(TEXT),
+    metrics_port=maybe(WHOLE),
+    role=maybe(TEXT),
+    in_sync=maybe(TRUTH),
+    lag_bytes=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    epoch=maybe(WHOLE),
+    partitions=WHOLE,
+    connections=maybe(WHOLE),
+    messages_in=maybe(WHOLE),
+    uptime_s=maybe(WHOLE),
+    answers=TRUTH,
+    error=maybe(TEXT),
+    pool=maybe(TEXT),
+    labels=mapping(TEXT),
+    draining=TRUTH,
+    drained=maybe(TRUTH),
+    version=maybe(TEXT),
+    bytes_in=maybe(WHOLE),
+    bytes_out=maybe(WHOLE),
+    flushes=maybe(WHOLE),
+    disk_bytes_free=maybe(WHOLE),
+    disk_bytes_total=maybe(WHOLE),
+    disks=maybe(
+        some(
+            record(
+                directory=TEXT,
+                bytes_free=maybe(WHOLE),
+                bytes_total=maybe(WHOLE),
+                level=TEXT,
+                growth_bytes_per_hour=maybe(WHOLE),
+                full_in_hours=maybe(NUMBER),
+                excess_bytes=WHOLE,
+                files_free=maybe(WHOLE),
+                files_total=maybe(WHOLE),
+                file_system=TEXT,
+            )
+        )
+    ),
+    problems=some(TEXT),
+    bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
+    damaged_ranges=maybe(WHOLE),
+    damage=some(having(DAMAGE_SCHEMA, topic=TEXT, partition=WHOLE)),
+    unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
+)
 
 #: Topics named as closed for writes; further ones are counted.
 _CLOSED_TOLD_MAX: Final = 10
@@ -43,6 +108,7 @@ def cluster() -> None:
 
 
 @cluster.command()
+@shows(some(_NODE))
 @command_options
 def status(invocation: Invocation) -> None:
     """Show every broker group with its nodes, and what is unsafe.
@@ -128,6 +194,7 @@ def _lag_text(row: dict[str, Any]) -> str | None:
 @cluster.command()
 @click.argument("group", shell_complete=broker_group_names)
 @click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
+@shows(record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE))
 @command_options
 def switch(invocation: Invocation, group: str, node: str) -> None:
     """Have another node lead a broker group, without a failed send.
@@ -156,6 +223,11 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
     help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
 )
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
+@shows(
+    record(
+        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]
+    )
+)
 @command_options
 def settings(
     invocation: Invocation,

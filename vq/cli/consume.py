@@ -15,7 +15,8 @@ import click
 from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.completion import group_names, topic_names
-from vq.cli.message_format import NAMES, MessageFormat
+from vq.cli.json_schema import shows
+from vq.cli.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.cluster import ClusterClient
@@ -227,6 +228,7 @@ def form_of(
     help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
     f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
 )
+@shows(MESSAGE_SCHEMA)
 @command_options
 def consume(
     invocation: Invocation,

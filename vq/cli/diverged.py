@@ -1,23 +1,42 @@
 """``vq cluster diverged``: the messages that nodes had to cut from their logs."""
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli import text
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, record, shows, some
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers import diverged as admin
 from vq.operations.brokers.diverged import CutFile
 
+_CUT_FILE: Final = record(
+    file=TEXT,
+    group=TEXT,
+    node=TEXT,
+    topic=TEXT,
+    partition=WHOLE,
+    at_start=TRUTH,
+    start_offset=WHOLE,
+    end_offset=WHOLE,
+    bytes=WHOLE,
+    messages=WHOLE,
+    first_epoch=WHOLE,
+    last_epoch=WHOLE,
+    first_written_s=NUMBER,
+    last_written_s=NUMBER,
+)
+
 
 @click.command()
 @click.argument("file", required=False)
 @click.option("--delete", is_flag=True, help="Delete FILE: its messages are gone for good.")
 @yes_option
+@shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=TRUTH))
 @command_options
 def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: bool) -> None:
     """List, print or delete messages that nodes had to cut from their logs.

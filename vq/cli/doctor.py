@@ -9,6 +9,7 @@ import click
 
 from vq.broker.base.config import BrokerConfig
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import TEXT, maybe, record, shows, some
 from vq.cli.options import Invocation, command_options, directory
 from vq.cli.settings import build, is_given
 from vq.devtools.processes import ask_status
@@ -29,6 +30,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
     help="Data directory of a broker here.  [that of the settings, else .]",
 )
 @click.option("--local", is_flag=True, help="Only this machine, not the cluster.")
+@shows(some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))))
 @command_options
 def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
     """Check machine and cluster, and say what to do.

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.completion import group_names, topic_names
 from vq.cli.errors import check_readable
 from vq.cli.group_reset import reset
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -29,6 +30,33 @@ from vq.operations.groups.groups import (
     readable_groups,
 )
 from vq.operations.groups.lag_rules import LagThresholds
+
+_PROGRESS: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    owner=maybe(TEXT),
+    committed=maybe(WHOLE),
+    start=maybe(WHOLE),
+    end=maybe(WHOLE),
+    lag_bytes=maybe(WHOLE),
+    lag_messages=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    committed_s=maybe(NUMBER),
+    committed_by=maybe(TEXT),
+    committed_epoch=maybe(WHOLE),
+    committed_topic_id=maybe(TEXT),
+    stopped=maybe(TEXT),
+    stopped_at=maybe(WHOLE),
+    stopped_since_s=maybe(NUMBER),
+    needs_reset=TRUTH,
+    other_topic=TRUTH,
+    subscribed=TRUTH,
+    readable=TRUTH,
+    filter=maybe(TEXT),
+    beyond_end=TRUTH,
+    verdict=TEXT,
+    cause=maybe(TEXT),
+)
 
 _COLUMNS = (
     "topic",
@@ -57,6 +85,25 @@ group.add_command(reset)
     "with_lag",
     is_flag=True,
     help="Also how far each is behind over all partitions, and the worst verdict.",
+)
+@shows(
+    some(
+        record(
+            group=TEXT,
+            topics=some(TEXT),
+            members=WHOLE,
+            model=TEXT,
+            start=TEXT,
+            unsubscribed=some(TEXT),
+            by_stream=TRUTH,
+            lag_bytes=maybe(WHOLE),
+            lag_messages=maybe(WHOLE),
+            lag_s=maybe(NUMBER),
+            verdict=maybe(TEXT),
+            cause=maybe(TEXT),
+            lag_is_upper_bound=maybe(TRUTH),
+        )
+    )
 )
 @command_options
 def list_(invocation: Invocation, with_lag: bool) -> None:
@@ -171,6 +218,7 @@ def _topics_text(found: GroupSummary) -> str:
     help="The topic that the group is to forget.",
 )
 @yes_option
+@shows(record(done=TRUTH, group=TEXT, topic=TEXT, partitions=WHOLE, members=some(TEXT)))
 @command_options
 def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
     """Have a consumer group forget a topic that none of its members subscribes to any more.
@@ -207,6 +255,16 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
 @group.command()
 @click.argument("name", shell_complete=group_names)
 @yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        topics=some(TEXT),
+        partitions=WHOLE,
+        members=some(TEXT),
+        unreadable=maybe(TEXT),
+    )
+)
 @command_options
 def delete(invocation: Invocation, name: str, yes: bool) -> None:
     """Delete a consumer group: where it is in each partition is forgotten.
@@ -245,6 +303,32 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 @group.command()
 @click.argument("name", shell_complete=group_names)
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
+@shows(
+    record(
+        group=TEXT,
+        model=TEXT,
+        start=TEXT,
+        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        deleted_topics=some(TEXT),
+        unsubscribed=some(TEXT),
+        by_stream=TRUTH,
+        lag_is_upper_bound=TRUTH,
+        lag_bytes=maybe(WHOLE),
+        lag_messages=maybe(WHOLE),
+        lag_s=maybe(NUMBER),
+        members=some(
+            record(
+                member=TEXT,
+                host=TEXT,
+                pid=WHOLE,
+                partitions=WHOLE,
+                topics=some(TEXT),
+                since_s=NUMBER,
+            )
+        ),
+        partitions=some(_PROGRESS),
+    )
+)
 @command_options
 def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.

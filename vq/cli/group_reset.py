@@ -1,17 +1,25 @@
 """``vq group reset``: where a consumer group goes on. The plan is made in ``admin.resets``."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.completion import group_names, topic_names
+from vq.cli.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.moments import Moment
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Reset, Target
 from vq.operations.messages.stored import COUNT_MAX
+
+_RESET: Final = record(
+    **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
+    skips=maybe(WHOLE),
+    repeats=maybe(WHOLE),
+    was_stopped=maybe(TEXT),
+)
 
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 
@@ -60,6 +68,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 )
 @click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
+@shows(record(done=TRUTH, group=TEXT, partitions=some(_RESET)))
 @command_options
 def reset(
     invocation: Invocation,

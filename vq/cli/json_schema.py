@@ -1,9 +1,10 @@
-"""How a JSON Schema is written in ``schemas``: one word for each kind of value."""
+"""How a command says what it prints with ``--json``: one word for each kind of value."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 Schema = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer"}
@@ -40,3 +41,16 @@ def optional(schema: Schema, **fields: Schema) -> Schema:
 def mapping(schema: Schema) -> Schema:
     """Return the schema of an object with any names."""
     return {"type": "object", "additionalProperties": schema}
+
+
+def shows(schema: Schema, **with_options: Schema) -> Callable[[F], F]:
+    """Say what a command prints with ``--json``, and what with further options, by their names.
+
+    For a command that prints a line for each message, ``schema`` is that of a line.
+    """
+
+    def decorate(function: F) -> F:
+        vars(function)["schemas"] = {"": schema, **with_options}
+        return function
+
+    return decorate

@@ -9,7 +9,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
@@ -137,6 +137,20 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="vq")
 def cli() -> None:
     """A durable, partitioned message queue. Begin with: vq standalone"""
+
+
+def commands(command: click.Command = cli, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that does something with its full name, without ``vq``."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    if command.invoke_without_command:
+        yield name, command
+    context = click.Context(command)
+    for each in command.list_commands(context):
+        sub = command.get_command(context, each)
+        assert sub is not None
+        yield from commands(sub, f"{name} {each}".strip())
 
 
 def run(arguments: Sequence[str]) -> int:

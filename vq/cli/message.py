@@ -9,7 +9,9 @@ from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import shows
 from vq.cli.message_find import find
+from vq.cli.message_format import MESSAGE_SCHEMA
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
 from vq.errors import OffsetNotBoundary
@@ -43,6 +45,7 @@ def message() -> None:
     is_flag=True,
     help="When OFFSET is inside a record, go on at the next one instead of refusing.",
 )
+@shows(MESSAGE_SCHEMA)
 @command_options
 def get(
     invocation: Invocation,

@@ -11,8 +11,9 @@ import click
 from vq.cli import text
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
 from vq.cli.lines import KEY_TYPES, key_of
-from vq.cli.message_format import NAMES, MessageFormat
+from vq.cli.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
 from vq.cli.moments import Moment, check_span
 from vq.cli.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.model import Key, Message
@@ -116,6 +117,29 @@ class Place(click.ParamType[tuple[int, int]]):
     metavar="PATTERN",
     help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
     f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
+)
+@shows(
+    record(
+        messages=some(optional(MESSAGE_SCHEMA, stored_s=NUMBER)),
+        since_s=maybe(NUMBER),
+        until_s=maybe(NUMBER),
+        complete=TRUTH,
+        stopped=maybe(TEXT),
+        searched=some(
+            record(
+                partition=WHOLE,
+                start=WHOLE,
+                end=maybe(WHOLE),
+                next_offset=WHOLE,
+                done=TRUTH,
+                read_bytes=WHOLE,
+                skipped_bytes=WHOLE,
+                first_stored_s=maybe(NUMBER),
+                last_stored_s=maybe(NUMBER),
+                gaps=some(record(start=WHOLE, end=maybe(WHOLE), kind=TEXT, reason=TEXT)),
+            )
+        ),
+    )
 )
 @command_options
 def find(

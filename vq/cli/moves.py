@@ -1,10 +1,15 @@
 """How moves of partitions between broker groups are shown: planned, or carried out."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from vq.cli.json_schema import TEXT, WHOLE, maybe, record, some
 from vq.cli.options import Invocation
 from vq.operations.partitions.placements import Move, Moved
+
+MOVES_SCHEMA: Final = some(
+    record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
+)
 
 _COLUMNS = ("topic", "partition", "from", "to", "at_offset")
 

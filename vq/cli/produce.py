@@ -18,6 +18,7 @@ import click
 from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.completion import topic_names
 from vq.cli.input import interruptible
+from vq.cli.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows
 from vq.cli.lines import (
     KEY_TYPES,
     InputFormat,
@@ -322,6 +323,22 @@ def _one_of(names: Iterable[str]) -> str:
     metavar="FILE",
     type=click.Path(dir_okay=False),
     help="Write the number and the error of each such line to a new FILE, in the same order.",
+)
+@shows(
+    record(
+        topic=TEXT,
+        sent=WHOLE,
+        acknowledged=WHOLE,
+        diverted=WHOLE,
+        refused=WHOLE,
+        unknown=WHOLE,
+        failures=mapping(WHOLE),
+        without_key=WHOLE,
+        bytes=WHOLE,
+        stored_bytes=maybe(WHOLE),
+        compression_ratio=maybe(NUMBER),
+        seconds=NUMBER,
+    )
 )
 @command_options
 def produce(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark_vq.options import Connect
     from pyspark_vq.reports.lag import LagReport
     from pyspark_vq.reports.progress import Progress
+from vq.cli import report_schemas
+from vq.cli.json_schema import shows
 
 #: Rows that are shown, and drawn, of what may have very many.
 TOP: Final = 20
@@ -318,6 +320,7 @@ def report() -> None:
     show_default=True,
     help="Ask each broker for so many counts at a time.",
 )
+@shows(report_schemas.LAG)
 @command_options
 def lag(
     invocation: Invocation,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_vq.reports.audit import Audit
+from vq.cli import report_schemas
+from vq.cli.json_schema import shows
 
 #: Below the directory of reports.
 NAME: Final = "audit"
@@ -55,6 +57,7 @@ _PARTITIONS: Final = (
     show_default=True,
     help="Tell at most so many findings; all are counted.",
 )
+@shows(report_schemas.AUDIT)
 @command_options
 def audit(
     invocation: Invocation,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark_vq.reports.capacity import Capacity
     from pyspark_vq.reports.capacity_summary import Summary
+from vq.cli import report_schemas
+from vq.cli.json_schema import shows
 
 #: Below the directory of reports.
 NAME: Final = "capacity"
@@ -78,6 +80,7 @@ _MOVES: Final = ("topic", "partition", "from", "to", "bytes_per_day", "reason")
     show_default=True,
     help="Propose at most so many moves.",
 )
+@shows(report_schemas.CAPACITY)
 @command_options
 def capacity(
     invocation: Invocation,

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.options import Invocation, command_options
 from vq.cli.text import in_seconds, utc
 from vq.operations.base.sizes import bytes_text
@@ -13,6 +14,24 @@ from vq.operations.brokers.scrubs import Scrub, scrubs
 
 
 @click.command()
+@shows(
+    some(
+        record(
+            group=TEXT,
+            node=TEXT,
+            read_bytes=maybe(WHOLE),
+            stored_bytes=maybe(WHOLE),
+            bytes_per_s=maybe(WHOLE),
+            damaged_ranges=maybe(WHOLE),
+            repairs=maybe(WHOLE),
+            error=maybe(TEXT),
+            begun_s=maybe(NUMBER),
+            ended_s=maybe(NUMBER),
+            next_s=maybe(NUMBER),
+            running=maybe(TRUTH),
+        )
+    )
+)
 @command_options
 def scrub(invocation: Invocation) -> None:
     """Show how far each node is with verifying all that it stores.

@@ -20,6 +20,7 @@ import click
 
 from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
+from vq.cli.json_schema import TEXT, WHOLE, record, shows, some
 from vq.cli.options import Invocation, WholeNumber, command_options, directory
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, find_parts, full_text
@@ -220,6 +221,15 @@ class StandaloneCluster:
     default=2181,
     show_default=True,
     help="Port of ZooKeeper; 0 takes a free one.",
+)
+@shows(
+    record(
+        zookeeper=TEXT,
+        data=TEXT,
+        brokers=some(
+            record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT, metrics=TEXT)
+        ),
+    )
 )
 @command_options
 def standalone(

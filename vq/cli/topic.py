@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq import limits
 from vq.cli.completion import broker_group_names, topic_names
 from vq.cli.errors import CommandFailed, check_readable
-from vq.cli.moves import show_moves
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.moves import MOVES_SCHEMA, show_moves
 from vq.cli.options import (
     Commands,
     Invocation,
@@ -23,6 +24,7 @@ from vq.cli.topic_begin import begin
 from vq.cli.topic_closing import close, drain, open_
 from vq.cli.topic_deleting import delete, show_deleted, undelete
 from vq.cli.topic_settings import (
+    SETTINGS_SCHEMA,
     remark_retention,
     remark_threshold,
     retention_s,
@@ -34,7 +36,7 @@ from vq.cli.topic_settings import (
     topic_options,
     with_options,
 )
-from vq.cli.verify import damage_json, verify
+from vq.cli.verify import DAMAGE_SCHEMA, damage_json, verify
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
@@ -50,6 +52,13 @@ from vq.operations.topics.topics import (
     TopicSummary,
 )
 
+_ORIGIN: Final = record(
+    created_s=maybe(NUMBER),
+    created_by=maybe(record(client=TEXT, host=TEXT)),
+    auto_created=maybe(TRUTH),
+)
+_PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
+
 
 @click.group(cls=Commands)
 def topic() -> None:
@@ -63,6 +72,7 @@ def topic() -> None:
 @click.option(
     "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
 )
+@shows(record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)))
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
@@ -109,6 +119,7 @@ def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
 @topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=False)
+@shows(record(topic=TEXT, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]))
 @command_options
 def alter(invocation: Invocation, name: str, partitions: int | None, **options: Any) -> None:
     """Change settings of a topic; one that is not given keeps its value.
@@ -146,6 +157,35 @@ _LIST_COLUMNS = (
 
 @topic.command(name="list")
 @click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
+@shows(
+    some(
+        having(
+            _ORIGIN,
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            flush=TEXT,
+            replication=TEXT,
+            min_insync=WHOLE,
+            retention_s=maybe(WHOLE),
+            writable=TRUTH,
+            broker_groups=some(TEXT),
+            closed_partitions=WHOLE,
+        )
+    ),
+    deleted=some(
+        record(
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            deleted_s=NUMBER,
+            deleted_by=record(client=TEXT, host=TEXT),
+            grace_s=WHOLE,
+            left_s=WHOLE,
+            gone_s=WHOLE,
+        )
+    ),
+)
 @command_options
 def list_(invocation: Invocation, deleted: bool) -> None:
     """List topics with their settings, or those that are deleted and can be brought back.
@@ -205,6 +245,27 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
 
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
+@shows(
+    record(
+        topic=TEXT,
+        id=TEXT,
+        **_ORIGIN["properties"],
+        **SETTINGS_SCHEMA["properties"],
+        partitions=some(
+            having(
+                _PLACEMENT,
+                earliest=maybe(WHOLE),
+                latest=maybe(WHOLE),
+                bytes=maybe(WHOLE),
+                damaged=maybe(WHOLE),
+                ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+                damage=some(DAMAGE_SCHEMA),
+                reasons=some(TEXT),
+                held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
+            )
+        ),
+    )
+)
 @command_options
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
@@ -359,6 +420,7 @@ def _held_json(held: HeldBack) -> dict[str, Any]:
     help="Group that takes over.",
 )
 @yes_option
+@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
 @command_options
 def move(
     invocation: Invocation, name: str, partitions: Sequence[int], group: str, yes: bool
@@ -390,6 +452,7 @@ def move(
     help="Look at this one only; may be given several times.",
 )
 @yes_option
+@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
 @command_options
 def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes: bool) -> None:
     """Give partitions true append times again after a clock was ahead; copies nothing.

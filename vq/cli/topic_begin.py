@@ -5,6 +5,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.completion import topic_names
+from vq.cli.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.operations.topics.begins import NewBegin, begin_anew
 
@@ -23,6 +24,17 @@ from vq.operations.topics.begins import NewBegin, begin_anew
     help="Where it begins: beyond every offset that it ever had.",
 )
 @yes_option
+@shows(
+    record(
+        done=TRUTH,
+        topic=TEXT,
+        partition=WHOLE,
+        group=TEXT,
+        offset=WHOLE,
+        given_up=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+        committed=maybe(WHOLE),
+    )
+)
 @command_options
 def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes: bool) -> None:
     """Have a partition whose log is lost begin anew, at an offset that was never used.

@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from vq.operations.groups.groups import GroupProgress
     from vq.operations.topics.closing import ClosedTopic
     from vq.operations.topics.emptying import GroupDrain
+from typing import Final
+
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+
+_CLOSED_TOPIC: Final = record(
+    topic=TEXT,
+    id=TEXT,
+    writable=TRUTH,
+    changed=TRUTH,
+    closed_s=maybe(NUMBER),
+    partitions=some(record(partition=WHOLE, end=maybe(WHOLE))),
+    unconfirmed=some(TEXT),
+)
 
 _NAME = click.argument("name", shell_complete=topic_names)
 
@@ -27,6 +40,7 @@ _NAME = click.argument("name", shell_complete=topic_names)
     default=10.0,
     help="How long to wait for the brokers.  [10]",
 )
+@shows(_CLOSED_TOPIC)
 @command_options
 def close(invocation: Invocation, name: str, timeout: float) -> None:
     """Close a topic for writes; what is stored is read as before.
@@ -55,6 +69,7 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
 
 @click.command(name="open")
 @_NAME
+@shows(record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH))
 @command_options
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
@@ -78,6 +93,33 @@ def open_(invocation: Invocation, name: str) -> None:
     metavar="SECONDS",
     default=600.0,
     help="How long to wait; 0: look once.  [600]",
+)
+@shows(
+    having(
+        _CLOSED_TOPIC,
+        drained=TRUTH,
+        groups=some(
+            record(
+                group=TEXT,
+                members=maybe(WHOLE),
+                by_stream=TRUTH,
+                done=TRUTH,
+                lag_bytes=maybe(WHOLE),
+                behind=some(
+                    record(
+                        partition=WHOLE,
+                        owner=maybe(TEXT),
+                        committed=maybe(WHOLE),
+                        end=maybe(WHOLE),
+                        lag_bytes=maybe(WHOLE),
+                        lag_messages=maybe(WHOLE),
+                        stopped=maybe(TEXT),
+                    )
+                ),
+                error=maybe(TEXT),
+            )
+        ),
+    )
 )
 @command_options
 def drain(invocation: Invocation, name: str, timeout: float) -> None:

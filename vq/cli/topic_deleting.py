@@ -10,6 +10,7 @@ import click
 
 from vq.cli.completion import deleted_topic_names, topic_names
 from vq.cli.errors import check_readable
+from vq.cli.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.cli.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -22,6 +23,19 @@ from vq.operations.topics.topics import DeletedTopic, Deletion, Topic
 @click.argument("name", shell_complete=topic_names)
 @click.option("--now", is_flag=True, help="For good, at once; also one that is deleted already.")
 @yes_option
+@shows(
+    record(
+        done=TRUTH,
+        topic=TEXT,
+        partitions=WHOLE,
+        bytes=WHOLE,
+        exact=TRUTH,
+        unreadable=maybe(TEXT),
+        keeps_data=TRUTH,
+        grace_s=WHOLE,
+        deleted=TRUTH,
+    )
+)
 @command_options
 def delete(invocation: Invocation, name: str, now: bool, yes: bool) -> None:
     """Delete a topic: its messages and every group's progress on it.
@@ -84,6 +98,7 @@ def duration(seconds: int) -> str:
 
 @click.command()
 @click.argument("name", shell_complete=deleted_topic_names)
+@shows(record(topic=TEXT, id=TEXT, partitions=WHOLE, changed=TRUTH))
 @command_options
 def undelete(invocation: Invocation, name: str) -> None:
     """Bring a deleted topic back as it was: messages, settings and every group's progress.

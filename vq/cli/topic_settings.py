@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from vq import limits
+from vq.cli.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record
 from vq.cli.options import compression_options, size_of
 from vq.cli.output import Output, Value
 from vq.coordination.tree.values.cluster import ClusterSettings
@@ -22,6 +23,26 @@ from vq.model import (
     Replication,
     RetentionPolicy,
     TopicSettings,
+)
+
+SETTINGS_SCHEMA: Final = record(
+    flush=TEXT,
+    flush_interval_messages=WHOLE,
+    flush_interval_s=NUMBER,
+    retention_s=maybe(WHOLE),
+    retention_bytes=maybe(WHOLE),
+    retention_early_s=maybe(WHOLE),
+    retention_policy=TEXT,
+    archive_after_s=maybe(WHOLE),
+    archive_to=maybe(TEXT),
+    max_message_bytes=WHOLE,
+    compression=TEXT,
+    compression_threshold_bytes=WHOLE,
+    replication=TEXT,
+    min_insync=WHOLE,
+    pool=TEXT,
+    readable=TRUTH,
+    writable=TRUTH,
 )
 
 #: Stand for None where a text is needed.

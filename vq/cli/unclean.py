@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.completion import broker_group_names
+from vq.cli.json_schema import TEXT, TRUTH, WHOLE, record, shows, some
 from vq.cli.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
@@ -22,6 +23,17 @@ from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
     help="A topic on the group; give each of them. Without one, the command names them.",
 )
 @yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        node=TEXT,
+        epoch=WHOLE,
+        master=TEXT,
+        insync=some(TEXT),
+        topics=some(TEXT),
+    )
+)
 @command_options
 def unclean(
     invocation: Invocation, group: str, *, node: str, topics: Sequence[str], yes: bool

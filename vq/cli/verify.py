@@ -1,12 +1,13 @@
 """``vq topic verify``: have brokers read what they store and look for damage."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.completion import topic_names
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.text import in_seconds
 from vq.errors import InvalidArgument
@@ -14,6 +15,16 @@ from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.brokers import Damage
 from vq.operations.topics.verification import Verified, VerifyProgress
 from vq.operations.topics.verification import verify as verify_topics
+
+DAMAGE_SCHEMA: Final = record(
+    group=TEXT,
+    node=maybe(TEXT),
+    start=WHOLE,
+    end=WHOLE,
+    file=TEXT,
+    reason=TEXT,
+    found_s=maybe(NUMBER),
+)
 
 
 @click.command()
@@ -28,6 +39,22 @@ from vq.operations.topics.verification import verify as verify_topics
     help="Only this one; may be given several times.",
 )
 @click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
+@shows(
+    some(
+        record(
+            topic=TEXT,
+            partition=WHOLE,
+            group=TEXT,
+            node=maybe(TEXT),
+            damaged=maybe(WHOLE),
+            repaired=maybe(WHOLE),
+            error=maybe(TEXT),
+            read_bytes=maybe(WHOLE),
+            skipped_bytes=maybe(WHOLE),
+            damage=maybe(some(DAMAGE_SCHEMA)),
+        )
+    )
+)
 @command_options
 def verify(
     invocation: Invocation,

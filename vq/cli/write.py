@@ -4,6 +4,7 @@ import click
 
 from vq.cli.completion import write_names
 from vq.cli.errors import CommandFailed
+from vq.cli.json_schema import TEXT, TRUTH, record, shows, some
 from vq.cli.options import Commands, Invocation, command_options, yes_option
 from vq.operations.messages.writes import end_write, list_writes
 
@@ -14,6 +15,7 @@ def write() -> None:
 
 
 @write.command(name="list")
+@shows(some(record(write=TEXT)))
 @command_options
 def list_(invocation: Invocation) -> None:
     """List the names of repeatable writes.
@@ -28,6 +30,7 @@ def list_(invocation: Invocation) -> None:
 @write.command()
 @click.argument("name", shell_complete=write_names)
 @yes_option
+@shows(record(done=TRUTH, write=TEXT))
 @command_options
 def end(invocation: Invocation, name: str, *, yes: bool) -> None:
     """End a repeatable write: what tells its repeated messages from new ones is forgotten.

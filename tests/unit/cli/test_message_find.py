@@ -5,7 +5,7 @@ import pytest
 from support.json_schema import wrong
 
 from vq.cli.message_find import Place, _document, _report
-from vq.cli.schemas import SCHEMAS
+from vq.cli.schemas import schemas
 from vq.model import Message
 from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
 
@@ -73,7 +73,7 @@ def test_an_id_that_was_not_found_may_be_in_another_range() -> None:
 @pytest.mark.parametrize("gaps", [(), (DELETED,), (DAMAGED, AWAY)])
 def test_programs_read_the_same(gaps: tuple[SearchGap, ...]) -> None:
     document = _document(found(searched(0, *gaps)))
-    assert not list(wrong(document, SCHEMAS["message find"]))
+    assert not list(wrong(document, schemas()["message find"]))
     assert document["complete"] is (AWAY not in gaps)
     assert [each["kind"] for each in document["searched"][0]["gaps"]] == [
         gap.kind.value for gap in gaps

@@ -4,12 +4,11 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 
 import vq
 from vq import aio, blocking
-from vq.cli.main import cli
+from vq.cli.main import commands
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import InvalidState, UnknownTopic
@@ -66,21 +65,8 @@ def test_a_row_says_what_is_needed_of_what(row: Operation[..., Any, Any]) -> Non
         assert row.right is Right.DESCRIBE
 
 
-def commands(command: click.Command, name: str) -> set[str]:
-    """Return the names of all commands, without ``vq``."""
-    if not isinstance(command, click.Group):
-        return {name}
-    context = click.Context(command)
-    found = {name} if command.invoke_without_command else set()
-    for each in command.list_commands(context):
-        sub = command.get_command(context, each)
-        assert sub is not None
-        found |= commands(sub, f"{name} {each}".strip())
-    return found
-
-
 def test_a_row_names_a_command_that_exists() -> None:
-    known = commands(cli, "")
+    known = {name for name, _ in commands()}
     assert {each.command for each in ROWS} - {""} <= known
 
 
