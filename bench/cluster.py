@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import vq
-from vq.cli.worker import Worker
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.worker import Worker
+from vq.cli.bench.workload import WorkFailed
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.brokers import GroupState

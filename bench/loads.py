@@ -1,4 +1,4 @@
-"""Client works that only the benchmark needs; the others are ``vq.cli.workload``'s.
+"""Client works that only the benchmark needs; the others are ``vq.cli.bench.workload``'s.
 
 Same form: plain values in, plain values out, ``ready`` called when set up.
 """
@@ -17,7 +17,7 @@ import uvloop
 
 import vq
 from bench.contents import orders
-from vq.cli.workload import (
+from vq.cli.bench.workload import (
     Audit,
     Outcomes,
     Ready,

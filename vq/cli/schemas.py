@@ -12,7 +12,7 @@ things are a list. What may exceed 2**53 is text.
 from collections.abc import Iterator
 from functools import cache
 
-from vq.cli.json_schema import TEXT, TRUTH, WHOLE, Schema, maybe, record
+from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, Schema, maybe, record
 from vq.cli.main import commands
 
 

@@ -10,8 +10,8 @@ from support.http import http_get, samples
 from support.waiting import until
 
 from vq import aio
-from vq.cli import lag_exporter
-from vq.cli.lag_exporter import LagExporter
+from vq.cli.groups import lag_exporter
+from vq.cli.groups.lag_exporter import LagExporter
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.coordinator import NotConnected
 from vq.errors import CoordinationError, TimedOut

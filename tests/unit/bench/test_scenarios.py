@@ -5,7 +5,7 @@ from pathlib import Path
 import vq
 from bench import loads, peers, profile, sends
 from bench.scenarios import SCENARIOS
-from vq.cli import workload
+from vq.cli.bench import workload
 
 
 def test_scenarios_have_different_names_and_say_what_they_show() -> None:
