@@ -131,9 +131,10 @@ def yielding_row(
 
 
 def rows_of(table: type) -> list[Operation[..., Any, Any]]:
-    """Return the rows of a table, or of a face of it, in their order."""
+    """Return the rows of a table, in their order; of a face, those without a method yet."""
     members = [each for base in table.__mro__ for each in vars(base).values()]
-    return [each for each in members if isinstance(each, Operation)]
+    rows = [each for each in members if isinstance(each, Operation)]
+    return [each for each in rows if getattr(table, each.name) is each]
 
 
 # Faces ----------------------------------------------------------------------------------------
@@ -146,6 +147,11 @@ class Awaited:
     def __init_subclass__(cls) -> None:
         for each in rows_of(cls):
             setattr(cls, each.name, _method(cls, each, each.signature, cls._awaiting(each)))
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """What the functions of the rows take. For vq only: tests run others with it."""
+        return self._cluster
 
     @staticmethod
     def _awaiting(row: Operation[..., Any, Any]) -> Callable[..., Any]:

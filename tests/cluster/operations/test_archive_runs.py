@@ -151,7 +151,7 @@ async def test_what_the_doctor_judges_is_read(cluster, monkeypatch: pytest.Monke
     archives = noted(cluster.nodes["b1"], monkeypatch)
     archives.bad[0] = PartitionFailed("no space")
     async with factory_of(cluster) as factory, cluster.admin() as coordinator:
-        client = factory.admin._client
+        client = factory.admin.cluster
         await until_true(lambda: coordinator.exists(RunCounter.path()))
         facts = await archive_facts(client)
         assert (facts.topics, facts.failure) == (1, "")

@@ -89,7 +89,7 @@ async def test_a_node_that_does_not_answer_is_told(cluster, node) -> None:
         await cluster.nodes["b2"].stop()
 
         async def nodes(_: object) -> list[object]:
-            [real] = await real_nodes(factory.admin._client.coordinator)
+            [real] = await real_nodes(factory.admin.cluster.coordinator)
             return [real, replace(real, group="b2", address=address)]
 
         real_nodes = admin_archives.registry.all_nodes
@@ -208,7 +208,7 @@ async def test_messages_are_read_across_archives_and_blocks_up_to_an_end(cluster
     """By offset or by time; as an export reads them."""
 
     async def read(begin: Begin = Begin(), end: End | None = None, **options: object):  # noqa: B008
-        client = factory.admin._client
+        client = factory.admin.cluster
         found = [
             each async for some in messages(client, "t", begin, end=end, **options) for each in some
         ]

@@ -150,7 +150,7 @@ async def test_a_silent_node_is_told(cluster, node) -> None:
 
 async def test_a_place_without_a_topic_is_refused(cluster, node) -> None:
     async with factory_of(cluster) as factory:
-        client = factory.admin._client
+        client = factory.admin.cluster
         with pytest.raises(InvalidRequest):
             await client.request(node.address, Command.BLOCKS, BlocksRequest(from_offset=7))
 
@@ -160,7 +160,7 @@ async def test_a_list_that_does_not_go_on_ends(
 ) -> None:
     """Of a broker that names the same place again and again."""
     async with factory_of(cluster) as factory:
-        client = factory.admin._client
+        client = factory.admin.cluster
         real = client.request
 
         async def request(*args: Any, **named: Any) -> Any:

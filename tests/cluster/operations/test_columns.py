@@ -209,7 +209,7 @@ async def test_the_lag_of_a_group_with_a_filter_is_told_as_an_upper_bound(
 
 async def verdict(factory: aio.MessageFactory) -> LagVerdict:
     found = await factory.admin.describe_group("spark", count=False)
-    now_s = factory.admin._client.clock.wall_ms() / 1000
+    now_s = factory.admin.cluster.clock.wall_ms() / 1000
     (place,) = found.partitions
     return found.verdict_on(place, LagThresholds(stalled_after_s=1_000), now_s=now_s)
 

@@ -46,7 +46,7 @@ async def test_a_topic_that_no_member_subscribes_to_is_labelled_and_forgotten(
 ) -> None:
     await cluster.create_topic("u", partitions=1)
     await reads_both(factory)
-    admin, client = factory.admin, factory.admin._client
+    admin, client = factory.admin, factory.admin.cluster
     (summary,) = await admin.list_groups()
     assert (summary.topics, summary.unsubscribed) == (("t", "u"), ()), "it has no members"
     async with await consumer_of(factory) as consumer:

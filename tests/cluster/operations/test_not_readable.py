@@ -23,7 +23,7 @@ async def test_a_topic_that_is_not_readable_is_no_silent_broker(
 ) -> None:
     """Its lag is unknown for a cause of its own, and no question waits for a time-out."""
     await send(factory, Message("t", b"1"))
-    admin, client = factory.admin, factory.admin._client
+    admin, client = factory.admin, factory.admin.cluster
     ids = {"t": (await admin.get_topic("t")).id}
     await admin.commit_progress("g", {TopicPartition("t", 0): 0}, topic_ids=ids)
     await admin.alter_topic("t", readable=False)

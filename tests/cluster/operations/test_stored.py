@@ -110,7 +110,7 @@ async def test_places_are_found_by_a_number_of_messages(
     monkeypatch.setattr(stored, "_GUESS_BYTES", 1)
     monkeypatch.setattr(stored, "_WINDOW_BYTES_MIN", 100)
     monkeypatch.setattr(stored, "RANGE_BYTES", 2 * SIZE)
-    source = stored.Source(factory.admin._client, TopicPartition("t", 0))
+    source = stored.Source(factory.admin.cluster, TopicPartition("t", 0))
     end = MESSAGES * SIZE
     for count in range(1, MESSAGES + 1):
         place = await source.back(end, count, 0)

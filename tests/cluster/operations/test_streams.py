@@ -56,7 +56,7 @@ async def send(factory: aio.MessageFactory, numbers: Any) -> None:
 
 
 async def read(factory: aio.MessageFactory, begin: Begin, **options: Any) -> list[int]:
-    found = streams.messages(factory.admin._client, "t", begin, **options)
+    found = streams.messages(factory.admin.cluster, "t", begin, **options)
     return [int(each.content) async for some in found for each in some]
 
 
@@ -84,18 +84,18 @@ async def test_the_last_messages_of_a_tag_are_looked_for_among_the_others(
 
 
 async def test_a_time_and_an_offset_are_places(factory: aio.MessageFactory) -> None:
-    found = streams.messages(factory.admin._client, "t", Begin(), partitions=[0])
+    found = streams.messages(factory.admin.cluster, "t", Begin(), partitions=[0])
     messages = [each async for some in found for each in some]
     place = Begin(offset=messages[2].offset)
     assert await read(factory, place, partitions=[0]) == [4, 6, 8, 10]
-    now_ms = factory.admin._client.clock.wall_ms()
+    now_ms = factory.admin.cluster.clock.wall_ms()
     await send(factory, [100, 101])
     assert await read(factory, Begin(since_ms=now_ms)) == [100, 101]
     assert (await read(factory, Begin(since_ms=0), partitions=[0]))[:2] == [0, 2]
 
 
 async def test_what_comes_later_is_followed(factory: aio.MessageFactory) -> None:
-    stream = streams.messages(factory.admin._client, "t", Begin(last=1), follow=True)
+    stream = streams.messages(factory.admin.cluster, "t", Begin(last=1), follow=True)
     found: list[int] = []
 
     async def follow() -> None:
@@ -121,7 +121,7 @@ async def test_following_ends_with_the_topic_also_if_another_one_has_its_name(
 ) -> None:
     """Its messages lie at the same offsets: going on there would leave out the first ones."""
     stream = streams.messages(
-        factory.admin._client, "t", Begin(last=1), partitions=[0], follow=True
+        factory.admin.cluster, "t", Begin(last=1), partitions=[0], follow=True
     )
     assert [int(each.content) for each in await anext(stream)] == [10]
     await factory.admin.delete_topic("t", now=again)
@@ -150,7 +150,7 @@ async def test_what_came_before_an_error_is_yielded_before_it(
 
     monkeypatch.setattr(streams, "_read", damaged)
     stream = streams.messages(
-        factory.admin._client, "t", Begin(latest=True), partitions=[0], follow=True
+        factory.admin.cluster, "t", Begin(latest=True), partitions=[0], follow=True
     )
     found: list[bytes] = []
 
@@ -223,7 +223,7 @@ async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_o
     got: list[bytes] = []
 
     async def read_all() -> None:
-        async for some in streams.messages(factory.admin._client, "t", Begin()):
+        async for some in streams.messages(factory.admin.cluster, "t", Begin()):
             got.extend(each.content for each in some)
 
     with pytest.raises(CorruptData, match=r"^t-\d: .*fails its checksum") as raised:
@@ -232,7 +232,7 @@ async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_o
     assert len(got) == len(set(got)), "a message is yielded once"
     assert b"behind" not in got
     assert "vq topic describe" in raised.value.hint
-    (damage,) = (await cluster_status(factory.admin._client)).damage
+    (damage,) = (await cluster_status(factory.admin.cluster)).damage
     assert damage.start <= raised.value.details["offset"] < damage.end
 
 
@@ -251,12 +251,12 @@ async def test_a_damaged_message_is_read_from_a_copy(
             await producer.send(Message("t", text, key="k"))
 
     async def in_sync() -> bool:
-        brokers = (await cluster_status(factory.admin._client)).brokers
+        brokers = (await cluster_status(factory.admin.cluster)).brokers
         return [each.in_sync for each in brokers] == [True, True]
 
     await until_true(in_sync)
     change_stored_byte(cluster, b"damaged message")
-    found = streams.messages(factory.admin._client, "t", Begin(last=3))
+    found = streams.messages(factory.admin.cluster, "t", Begin(last=3))
     assert [each.content async for some in found for each in some] == [
         b"first",
         b"damaged message",

@@ -70,6 +70,15 @@ def test_a_row_names_a_command_that_exists() -> None:
     assert {each.command for each in ROWS} - {""} <= known
 
 
+def test_a_class_of_ones_own_may_replace_a_method() -> None:
+    class Own(vq.Admin):
+        def list_writes(self) -> list[str]:
+            return ["own"]
+
+    assert Own.list_writes(Own.__new__(Own)) == ["own"]
+    assert Own.list_topics is vq.Admin.list_topics
+
+
 def test_questions_are_answered_on_the_factorys_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble = MemoryEnsemble()
 

@@ -131,7 +131,7 @@ async def by_get_last(factory: aio.MessageFactory, offset: int) -> None:
 
 
 async def by_stream(factory: aio.MessageFactory, offset: int) -> None:
-    async for _ in streams.messages(factory.admin._client, "t", streams.Begin()):
+    async for _ in streams.messages(factory.admin.cluster, "t", streams.Begin()):
         pass
 
 
@@ -142,7 +142,7 @@ async def by_columns(factory: aio.MessageFactory, offset: int) -> None:
 
 async def by_counting(factory: aio.MessageFactory, offset: int) -> None:
     """As a reset of a group to so many messages before the end does."""
-    source = Source(factory.admin._client, TopicPartition("t", 0))
+    source = Source(factory.admin.cluster, TopicPartition("t", 0))
     ends = (await factory.admin.bounds("t"))[0]
     assert ends is not None
     await source.back(ends.latest, 1, 0)
@@ -170,7 +170,7 @@ async def test_every_reader_reports_damage_to_the_broker(
     at = change_on_disk(cluster, "b1", b"second")
     with pytest.raises(CorruptData):
         await reader(factory, result.offset)
-    (damage,) = (await cluster_status(factory.admin._client)).damage
+    (damage,) = (await cluster_status(factory.admin.cluster)).damage
     assert damage.start <= at < damage.end
 
 
