@@ -35,7 +35,7 @@ def test_every_peer_names_works_that_exist() -> None:
 def test_the_collector_is_treated_alike_in_every_client() -> None:
     """It is the worker's to freeze what was made before the clock: no work does so by itself."""
     root = Path(vq.__file__).parent.parent
-    works = [*(root / "bench").rglob("*.py"), root / "vq" / "cli" / "workload.py"]
+    works = [*(root / "bench").rglob("*.py"), root / "vq" / "cli" / "bench" / "workload.py"]
     assert [str(each) for each in works if "gc." in each.read_text()] == []
 
 
