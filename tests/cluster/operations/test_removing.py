@@ -188,7 +188,7 @@ async def test_a_group_with_a_lost_disk_is_removed_and_what_is_lost_is_told(
     assert f"start={lost[0].start} end={lost[0].end}" in told.getMessage()
     assert await names(factory) == ["b1"]
     found = []
-    async for some in streams.messages(operator._client, "t", streams.Begin()):
+    async for some in streams.messages(operator.cluster, "t", streams.Begin()):
         found += [int(each.content) for each in some]
     assert sorted(found) == [n for n in range(8) if n >= 4 or n % 2 != lost[0].partition]
 
