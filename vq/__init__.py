@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vq import columns as columns
     from vq import errors as errors
     from vq import serializers as serializers
-    from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
+    from vq.blocking.admin import Admin
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "vq.admin.blocking": ("Admin",),
+    "vq.blocking.admin": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",

@@ -8,11 +8,11 @@ from support.late_clock import LateClock
 from support.node_pair import settled
 from support.waiting import until
 
-from vq.admin import placements
-from vq.admin.clocks import plan_new_logs
 from vq.client.config import ProducerConfig
 from vq.coordination.topics.topics import change_settings
 from vq.model import Message, TopicSettings
+from vq.operations.partitions import placements
+from vq.operations.topics.clocks import plan_new_logs
 
 ONE = ProducerConfig(partitioner=lambda message, partitions: 0)
 

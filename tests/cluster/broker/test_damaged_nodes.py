@@ -17,7 +17,6 @@ from support.client import started
 from support.store import SMALL
 from support.waiting import WAIT_S, until
 
-from vq.admin.verification import verify
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S
 from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
@@ -35,6 +34,7 @@ from vq.errors import (
     StorageFailed,
     VqError,
 )
+from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.care.scrub import Damage

@@ -11,8 +11,6 @@ from support.node_pair import NodePair, whole
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.admin import removing, topics
-from vq.admin.cluster import cluster_status
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.partition.partition_state import State
@@ -25,6 +23,9 @@ from vq.coordination.tree.reading import read_topic
 from vq.coordination.tree.values.topics import GraceClock, Topic
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
+from vq.operations.brokers import removing
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.topics import topics
 from vq.store.directory.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
@@ -222,7 +223,7 @@ async def test_a_move_that_was_begun_ends_in_the_deleted_topic(cluster: MemoryCl
     await cluster.start("b2")
     async with started(cluster, host="operator") as client, factory_of(cluster) as factory:
         await send(factory, range(3))
-        from vq.admin import placements
+        from vq.operations.partitions import placements
 
         (move,) = await placements.plan_moves(client, "t", [0], "b2")
         real = placements.topics.change_placement
@@ -374,7 +375,7 @@ async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster
     await cluster.start(**QUIET)
     await asyncio.sleep(300)
     async with started(cluster, host="operator") as client:
-        ((found,), _) = await topics.deleted_topics(client)
+        ((found,), _) = await topics.readable_deleted_topics(client)
         assert 2_900 < found.left_s < 3_500
         await topics.undelete_topic(client, "t")
 
