@@ -25,6 +25,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.reading import children_or_none, gather_all
+from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
@@ -234,7 +235,7 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
         ) from None
     for name in await children_or_none(coordinator, path):
         if f"{path}/{name}" != parent:
-            await delete_below(coordinator, f"{path}/{name}")
+            await remove_below(coordinator, f"{path}/{name}")
     try:
         with contextlib.suppress(NoNode):
             await coordinator.delete(path)
@@ -243,11 +244,3 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
             f"a member of group {group!r} came meanwhile; the group is there, its progress was "
             "deleted"
         ) from None
-
-
-async def delete_below(coordinator: Coordinator, path: str) -> None:
-    """Delete a node and all below it."""
-    for name in await children_or_none(coordinator, path):
-        await delete_below(coordinator, f"{path}/{name}")
-    with contextlib.suppress(NoNode):
-        await coordinator.delete(path)
