@@ -67,6 +67,17 @@ async def test_an_audit_looks_at_everything_without_a_hint(client) -> None:
     assert owner.looks == [True, True, True]
 
 
+async def test_hints_do_not_put_an_audit_off(client) -> None:
+    """One busy topic must not keep the lost watch of another one from being noticed."""
+    owner = Owner()
+    async with kept(client, owner, audit_s=0.02) as keeper:
+        async with asyncio.timeout(WAIT_S):
+            while owner.looks.count(True) < 2:
+                keeper.wake()
+                await asyncio.sleep(0.001)
+    assert False in owner.looks
+
+
 async def test_a_look_that_failed_is_made_again_and_at_everything(
     client, caplog: pytest.LogCaptureFixture
 ) -> None:
