@@ -23,12 +23,14 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
-from vq.coordination.leases.runs import read_result, read_runs, write_result
-from vq.coordination.tree.coordinator import Coordinator, WatchEvent
+from vq.coordination.leases.runs import read_result, read_run, write_result
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch
 from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.values.runs import (
     ArchiveRun,
     ArchiveTopicRun,
+    RunCounter,
     RunResult,
     RunState,
     covering,
@@ -144,6 +146,9 @@ class Archiver:
             backoff=_BACKOFF,
             rng=rng,
         )
+        self._mirror: Mirror[ArchiveRun | Unreadable] = Mirror(
+            coordinator, RunCounter.path(), self._read_run, on_hint=self._keeper.wake
+        )
         self._runs: Mapping[int, ArchiveRun] = {}
         self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
         self._written: set[int] = set()
@@ -160,24 +165,28 @@ class Archiver:
         finally:
             await self._keeper.stop()
 
-    async def _look(self, _: bool) -> None:
+    async def _look(self, everything: bool) -> None:
         """Do every run that this node has not done yet; see ``Keeper``."""
-        found = await read_runs(self._coordinator, watch=self._wake, known=self._runs)
-        self._runs = found.known
-        for number, error in found.unreadable.items():
-            if number not in self._set_aside:
-                logger.warning("run cannot be read and is not done", number=number, error=error)
-        self._set_aside = set(found.unreadable)
-        self._written &= set(found.known)
-        self._ended = {
-            number: each for number, each in self._ended.items() if number in found.known
-        }
-        for number, run in found.known.items():
+        if everything:
+            self._mirror.audit()
+        await self._mirror.refresh()
+        found = {int(name): each for name, each in self._mirror.values.items()}
+        runs = {n: each for n, each in sorted(found.items()) if isinstance(each, ArchiveRun)}
+        for number in found.keys() - runs.keys() - self._set_aside:
+            logger.warning("run cannot be read and is not done", number=number, error=found[number])
+        self._set_aside = found.keys() - runs.keys()
+        self._runs = runs
+        self._written &= runs.keys()
+        self._ended = {number: each for number, each in self._ended.items() if number in runs}
+        for number, run in runs.items():
             if number not in self._written:
                 await self._settle(number, run)
 
-    def _wake(self, _: WatchEvent) -> None:
-        self._keeper.wake()
+    async def _read_run(self, name: str, _watch: Watch) -> ArchiveRun | Unreadable | None:
+        known = self._mirror.values.get(name)
+        if isinstance(known, ArchiveRun) or not name.isdecimal():
+            return known  # runs do not change
+        return await read_run(self._coordinator, int(name))
 
     async def _settle(self, number: int, run: ArchiveRun) -> None:
         """Have a run done and its result written, unless that is so."""

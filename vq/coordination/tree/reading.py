@@ -196,21 +196,14 @@ async def children_or_none(
                 return []
 
 
-async def numbered_children(
-    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
-) -> list[int]:
+async def numbered_children(coordinator: Coordinator, parent: str) -> list[int]:
     """Return the children whose names are numbers, in order; none if ``parent`` is missing."""
-    names = await children_or_none(coordinator, parent, watch=watch)
+    names = await children_or_none(coordinator, parent)
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-async def read_numbered(
-    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
-) -> dict[int, bytes]:
-    """Return the values of the numbered children, in order, without those deleted meanwhile.
-
-    ``watch`` fires when a child is added or removed.
-    """
+async def read_numbered(coordinator: Coordinator, parent: str) -> dict[int, bytes]:
+    """Return the values of the numbered children, in order, without those deleted meanwhile."""
 
     async def read(number: int) -> bytes | None:
         try:
@@ -218,7 +211,7 @@ async def read_numbered(
         except NoNode:
             return None
 
-    numbers = await numbered_children(coordinator, parent, watch=watch)
+    numbers = await numbered_children(coordinator, parent)
     values = await gather_all(read(number) for number in numbers)
     return {number: data for number, data in zip(numbers, values, strict=True) if data is not None}
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
-from support.waiting import until
 
 from vq.coordination.leases import runs
 from vq.coordination.leases.leases import LeaseNotHeld
@@ -18,7 +17,7 @@ from vq.coordination.leases.runs import (
     read_runs,
     write_result,
 )
-from vq.coordination.tree.coordinator import Check, NodeExists, WatchEvent
+from vq.coordination.tree.coordinator import Check, NodeExists
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerNode
 from vq.coordination.tree.values.leases import LeaseFence
@@ -97,25 +96,6 @@ async def test_an_unreadable_run_is_set_aside(client) -> None:
     found = await read_runs(client)
     assert (list(found.known), list(found.unreadable)) == ([0, 2], [1])
     assert "upgrade vq" in str(found.unreadable[1])
-
-
-async def test_known_runs_are_not_read_again(client) -> None:
-    await make_run(client, run("a"))
-    before = await read_runs(client)
-    await client.set("archive/runs/0", b"odd")  # nobody does: runs never change
-    again = await read_runs(client, known=before.known)
-    assert again.known == before.known
-
-
-async def test_a_new_run_fires_the_watch(client, other) -> None:
-    seen: list[WatchEvent] = []
-    await read_runs(client, watch=seen.append)  # the folder is missing
-    await make_run(other, run("a"))
-    await until(lambda: bool(seen))
-    seen.clear()
-    await read_runs(client, watch=seen.append)
-    await make_run(other, run("b"))
-    await until(lambda: bool(seen))
 
 
 async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
