@@ -5,12 +5,11 @@ time with a higher epoch. ``registry`` registers the node; ``broker.replication.
 an epoch before the broker acts in it.
 """
 
-import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from vq.coordination.brokers.insync import (
     Candidate,
@@ -27,10 +26,10 @@ from vq.coordination.brokers.insync import (
 from vq.coordination.brokers.registry import (
     AUDIT_INTERVAL_S,
     BACKOFF,
-    PAUSE_S,
     REGISTER_TIMEOUT_S,
     read_state,
     read_unclean,
+    retried,
 )
 from vq.coordination.tree.coordinator import (
     BadVersion,
@@ -54,8 +53,6 @@ from vq.log_lines import get_logger
 from vq.model import Address, check_name
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 #: Reads of a group whose nodes change meanwhile, before an error is raised.
 VIEW_TRIES_MAX: Final = 10
@@ -142,7 +139,7 @@ class Leadership:
             The messages in that directory are then lost for the group.
         lost_power: Returns whether a loss of power may have taken messages since this node was last
             up to date with its group; see ``insync.Candidate``.
-        damaged: Returns whether this node has damage in its logs; after a change, call ``look``.
+        damaged: Returns whether this node has damage in its logs; after a change, call ``wake``.
         full: Returns likewise whether it refuses messages for a full disk.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
@@ -195,7 +192,7 @@ class Leadership:
         self._incarnation = incarnation
         self._keeper.wake()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """See that this node may lead now, or may not any more. Never blocks."""
         self._keeper.wake()
 
@@ -210,7 +207,7 @@ class Leadership:
         async def read() -> GroupState | None:
             return await read_state(self._coordinator, self.group)
 
-        state = await self._try(read, timeout_s)
+        state = await retried(read, timeout_s, self._rng)
         if state is None:
             return
 
@@ -221,7 +218,7 @@ class Leadership:
             state,
             self._candidate(0),
             accept_data_loss=self._accept_data_loss,
-            alive=await self._try(registered, timeout_s),
+            alive=await retried(registered, timeout_s, self._rng),
         )
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Standing:
@@ -233,21 +230,9 @@ class Leadership:
         """
         if self._keeper.started:
             raise InvalidState("the leadership was started before")
-        standing = await self._try(self._stand, timeout_s)
+        standing = await retried(self._stand, timeout_s, self._rng)
         self._keeper.start()
         return standing
-
-    async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        """Call, and call again after retriable errors, within the time-out."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while True:
-            try:
-                return await call()
-            except CoordinationError as error:
-                if not error.retriable or loop.time() >= deadline:
-                    raise
-                await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
 
     async def stop(self) -> None:
         """Stop claiming the group."""
@@ -266,7 +251,7 @@ class Leadership:
                 self._coordinator,
                 [path, settings, *nodes],
                 watched=[path, *nodes],
-                watch=self._wake,
+                watch=self._hint,
             )
             if record is None:
                 return None
@@ -414,7 +399,7 @@ class Leadership:
         master = state.master if state.master != self.node else others[0]
         return Following(incarnation, state.epoch, master, waits=why)
 
-    def _wake(self, _: WatchEvent) -> None:
+    def _hint(self, _: WatchEvent) -> None:
         self._keeper.wake()
 
     async def _look(self, _: bool) -> None:

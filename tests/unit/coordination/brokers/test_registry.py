@@ -236,7 +236,7 @@ async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypat
 
     monkeypatch.setattr(client, "get", slow)
     damaged[0] = True
-    first.registration.look()
+    first.registration.wake()
     async with asyncio.timeout(WAIT_S):
         while not (await registry.read_node(other, "b1", "n1")).damaged:
             await asyncio.sleep(0.001)
