@@ -16,7 +16,7 @@ from vq.broker.partition.topics_view import TopicsView
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.paths import TOPICS
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
@@ -26,13 +26,13 @@ async def test_one_damaged_topic_does_not_hide_the_others(served):
     """It is named and left alone; topics made later are found, and it is found when repaired."""
     view = served.node._partitions.view
     async with served.cluster.admin() as admin:
-        good = (await admin.get(Topic.path("t"))).data
-        await admin.set(Topic.path("t"), b"{damaged")
+        good = (await admin.get(TopicNode.path("t"))).data
+        await admin.set(TopicNode.path("t"), b"{damaged")
         await until(lambda: "t" in view.problems)
         await served.cluster.create_topic("z")
         await served.client.put("z", 0, [message(b"x")])
         await served.client.put("t", 0, [message(b"x")])  # as it was known before
-        await admin.set(Topic.path("t"), good)
+        await admin.set(TopicNode.path("t"), good)
         await until(lambda: not view.problems)
 
 
@@ -43,7 +43,7 @@ async def test_a_broker_starts_beside_a_damaged_topic(cluster):
     await cluster.create_topic("u")
     async with cluster.admin() as admin:
         await node.stop()
-        await admin.set(Topic.path("t"), b"")
+        await admin.set(TopicNode.path("t"), b"")
     node = await cluster.start()
     assert [topic for topic, _ in node._partitions.channels] == ["u"]
 
@@ -220,7 +220,7 @@ def noted(monkeypatch, coordinator, call, then=None):
 
 
 def no_answer(path):
-    if path != Topic.path("t"):
+    if path != TopicNode.path("t"):
         raise ConnectionLost("no answer")
 
 
@@ -386,14 +386,14 @@ async def test_a_topic_that_could_never_be_read_can_be_deleted(served):
     await served.client.put("t", 0, [message(b"x")])
     await served.node.stop()
     async with served.cluster.admin() as admin:
-        good = (await admin.get(Topic.path("t"))).data
-        await admin.set(Topic.path("t"), b"{damaged")
+        good = (await admin.get(TopicNode.path("t"))).data
+        await admin.set(TopicNode.path("t"), b"{damaged")
         node = await served.cluster.start()
         view = node._partitions.view
         assert "t" in view.problems
         assert not node._partitions.channels
         async with view._lock:
-            await admin.set(Topic.path("t"), good)
+            await admin.set(TopicNode.path("t"), good)
             await delete_topic(admin, "t")
     await until(lambda: not view.problems)
     assert not served.disk.exists(DATA / "t")

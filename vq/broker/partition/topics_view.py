@@ -31,7 +31,7 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import TOPICS
 from vq.coordination.tree.reading import TopicView, read_topic
-from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, Topic
+from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, TopicNode
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.store.log.block import FULL_ERRNOS
@@ -290,7 +290,7 @@ class TopicsView:
         known = None if before is None else before.view
         # No watch for names that only a client claims to know: whoever invents names must not make
         # us, and ZooKeeper, remember them. Topics that appear change the list of topics.
-        if before is None and await self._coordinator.exists(Topic.path(name)) is None:
+        if before is None and await self._coordinator.exists(TopicNode.path(name)) is None:
             return None
         try:
             view = await read_topic(

@@ -47,7 +47,7 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.reading import children_or_none, read_together
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, check_name
@@ -114,12 +114,12 @@ class _View:
     drained: tuple[str, ...]
     nodes: Mapping[str, Node | None]
 
-    def registered(self, group: str, name: str) -> tuple[Node, BrokerNode] | None:
+    def registered(self, group: str, name: str) -> tuple[Node, Registration] | None:
         """Return the registration of a node that the record names, None: there is none."""
         node = self.nodes.get(name)
         if node is None:
             return None
-        return node, BrokerNode.decode(BrokerNode.path(group, name), node.data)
+        return node, Registration.decode(Registration.path(group, name), node.data)
 
 
 class Leadership:
@@ -166,7 +166,7 @@ class Leadership:
         self._coordinator = coordinator
         self.group = check_name("group", group)
         self.node = check_name("node", node)
-        self._path = BrokerNode.path(group, node)
+        self._path = Registration.path(group, node)
         self._directory = directory
         self._accept_data_loss = accept_data_loss
         self._lost_power = lost_power
@@ -212,7 +212,7 @@ class Leadership:
             return
 
         async def registered() -> list[str]:
-            return await children_or_none(self._coordinator, BrokerNode.parent(self.group))
+            return await children_or_none(self._coordinator, Registration.parent(self.group))
 
         check_directory(
             state,
@@ -246,7 +246,7 @@ class Leadership:
         path, settings = GroupState.path(self.group), BrokerGroup.path(self.group)
         for _ in range(VIEW_TRIES_MAX):
             names = self._names
-            nodes = [BrokerNode.path(self.group, name) for name in names]
+            nodes = [Registration.path(self.group, name) for name in names]
             record, group, *found = await read_together(
                 self._coordinator,
                 [path, settings, *nodes],
@@ -509,6 +509,6 @@ class Leadership:
 
 def _ends(state: GroupState, name: str, node: Node) -> dict[str, int]:
     """Return where the logs of a node ended when it registered, unless it has caught up since."""
-    value = BrokerNode.decode(f"nodes/{name}", node.data)
+    value = Registration.decode(f"nodes/{name}", node.data)
     has_caught_up = state.incarnations.get(name) == node.stat.czxid
     return {} if has_caught_up or not value.log_end_bytes else {name: value.log_end_bytes}

@@ -40,9 +40,9 @@ from vq.coordination.tree.values.audit import UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
-    BrokerNode,
     GroupState,
     OpenPartitions,
+    Registration,
 )
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
@@ -136,10 +136,10 @@ class BrokerRegistration(OwnNode[int]):
         )
         self.group = check_name("group", group)
         self.node = check_name("node", node)
-        self._path = BrokerNode.path(group, node)
+        self._path = Registration.path(group, node)
         self._pool = pool
         self._labels = dict(labels or {})
-        self._value = BrokerNode(
+        self._value = Registration(
             host=address.host,
             port=address.port,
             metrics_port=metrics_port,
@@ -236,7 +236,7 @@ class BrokerRegistration(OwnNode[int]):
                     if found is not None and self._is_own(found):
                         return self._info(found)
                     if found is not None:
-                        value = BrokerNode.decode(self._path, found.data)
+                        value = Registration.decode(self._path, found.data)
                         holder = f"{value.host}:{value.port}"
                         if await self._delete_if_dead(found, value):
                             continue
@@ -266,7 +266,7 @@ class BrokerRegistration(OwnNode[int]):
         def wake(_: WatchEvent) -> None:
             gone.set()
 
-        parent = BrokerNode.parent(self.group)
+        parent = Registration.parent(self.group)
         try:
             await self._coordinator.multi(self._creation())
         except NodeExists:
@@ -297,18 +297,18 @@ class BrokerRegistration(OwnNode[int]):
             log_end_bytes=self._log_end_bytes() if lost_power else 0,
         )
         return [
-            Set(BrokerNode.parent(self.group), b""),
+            Set(Registration.parent(self.group), b""),
             Create(self._path, value.encode(), ephemeral=True),
         ]
 
     def _is_own(self, found: Node) -> bool:
-        value = BrokerNode.decode(self._path, found.data)
+        value = Registration.decode(self._path, found.data)
         return (
             found.stat.ephemeral_owner == self._coordinator.session_id != 0
             and value.nonce == self._value.nonce
         )
 
-    async def _delete_if_dead(self, found: Node, value: BrokerNode) -> bool:
+    async def _delete_if_dead(self, found: Node, value: Registration) -> bool:
         """Delete a node whose process or session is certainly dead; return whether it is."""
         ours = value.nonce == self._value.nonce  # left by our own ended session
         directory = bool(value.directory) and value.directory == self._value.directory
@@ -327,7 +327,7 @@ class BrokerRegistration(OwnNode[int]):
             await self._coordinator.delete(self._path, version=found.stat.version)
         return True
 
-    def _is_of_a_later_process(self, value: BrokerNode) -> bool:
+    def _is_of_a_later_process(self, value: Registration) -> bool:
         """Whether a node with the identity of our directory is of a process that came after us.
 
         We hold the directory's lock since we started, so that process has a copy of it. Without an
@@ -383,7 +383,7 @@ class BrokerRegistration(OwnNode[int]):
         stat = found.stat
         if (stat.czxid, stat.ephemeral_owner) != (incarnation, self._coordinator.session_id):
             return False
-        value = BrokerNode.decode(self._path, found.data)
+        value = Registration.decode(self._path, found.data)
         changed = replace(value, damaged=self._damaged(), full=self._full())
         if changed != value:
             with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
@@ -524,7 +524,7 @@ async def counted_groups(
 
 async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
     """Return the registered nodes of a group, sorted by name."""
-    names = await children_or_none(coordinator, BrokerNode.parent(group))
+    names = await children_or_none(coordinator, Registration.parent(group))
     found = await gather_all(read_node(coordinator, group, name) for name in names)
     return [info for info in found if info is not None]
 
@@ -541,12 +541,12 @@ async def all_nodes(coordinator: Coordinator) -> list[NodeInfo]:
 
 async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo | None:
     """Return a registered node, None if it is not registered."""
-    path = BrokerNode.path(group, node)
+    path = Registration.path(group, node)
     try:
         found = await coordinator.get(path)
     except NoNode:
         return None
-    value = BrokerNode.decode(path, found.data)
+    value = Registration.decode(path, found.data)
     return NodeInfo(
         group=group,
         node=node,
@@ -610,7 +610,7 @@ async def known_nodes(
     coordinator: Coordinator, group: str, state: GroupState | None
 ) -> frozenset[str]:
     """Return the nodes of a group: those that run, and those that have been in sync."""
-    running = await children_or_none(coordinator, BrokerNode.parent(group))
+    running = await children_or_none(coordinator, Registration.parent(group))
     return frozenset(running) | (frozenset() if state is None else state.nodes)
 
 

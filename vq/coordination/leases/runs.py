@@ -29,8 +29,8 @@ from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.runs import (
     RUNS_KEPT,
     RUNS_MAX,
-    ArchiveRun,
     RunCounter,
+    RunOrder,
     RunResult,
     covering,
 )
@@ -61,7 +61,7 @@ class Runs:
         daily_ms: When the last daily run was due; 0: there was none.
     """
 
-    known: Mapping[int, ArchiveRun] = field(default_factory=dict)
+    known: Mapping[int, RunOrder] = field(default_factory=dict)
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     since_ms: int = 0
     daily_ms: int = 0
@@ -86,7 +86,7 @@ async def begin_runs(coordinator: Coordinator, now_ms: int) -> None:
 
 
 async def make_run(
-    coordinator: Coordinator, run: ArchiveRun, *, lease: Callable[[], Check] | None = None
+    coordinator: Coordinator, run: RunOrder, *, lease: Callable[[], Check] | None = None
 ) -> int:
     """Make a run, unless it is there already; return its number.
 
@@ -125,7 +125,7 @@ async def make_run(
         counter = replace(counter, next=number + 1, daily_ms=daily_ms)
         operations += [
             Set(path, counter.encode(), node.stat.version),
-            Create(ArchiveRun.path(number), run.encode()),
+            Create(RunOrder.path(number), run.encode()),
         ]
         return Plan(operations, number)
 
@@ -155,7 +155,7 @@ def _counter(node: Node) -> RunCounter:
 async def read_runs(coordinator: Coordinator) -> Runs:
     """Return the runs."""
     numbers = await numbered_children(coordinator, RunCounter.path())
-    runs: dict[int, ArchiveRun | Unreadable | None] = dict.fromkeys(numbers)
+    runs: dict[int, RunOrder | Unreadable | None] = dict.fromkeys(numbers)
 
     async def read(number: int) -> None:
         runs[number] = await read_run(coordinator, number)
@@ -166,18 +166,18 @@ async def read_runs(coordinator: Coordinator) -> Runs:
     except NoNode:
         counter = RunCounter()
     return Runs(
-        {number: run for number, run in runs.items() if isinstance(run, ArchiveRun)},
+        {number: run for number, run in runs.items() if isinstance(run, RunOrder)},
         {number: run for number, run in runs.items() if isinstance(run, Unreadable)},
         counter.since_ms,
         counter.daily_ms,
     )
 
 
-async def read_run(coordinator: Coordinator, number: int) -> ArchiveRun | Unreadable | None:
+async def read_run(coordinator: Coordinator, number: int) -> RunOrder | Unreadable | None:
     """Return a run, which never changes; the error where the value is none; None: it is gone."""
-    path = ArchiveRun.path(number)
+    path = RunOrder.path(number)
     try:
-        return ArchiveRun.decode(path, (await coordinator.get(path)).data)
+        return RunOrder.decode(path, (await coordinator.get(path)).data)
     except NoNode:
         return None
     except Unreadable as error:
@@ -188,7 +188,7 @@ async def read_results(
     coordinator: Coordinator, number: int
 ) -> dict[tuple[str, str], RunResult | Unreadable]:
     """Return what nodes wrote of a run, by group and node; the error where a value is none."""
-    parent = ArchiveRun.path(number)
+    parent = RunOrder.path(number)
     found: dict[tuple[str, str], RunResult | Unreadable] = {}
 
     async def read(name: str) -> None:
@@ -258,7 +258,7 @@ async def forget_runs(coordinator: Coordinator) -> None:
             }
             if not results or registered - ended:
                 continue
-        path = ArchiveRun.path(number)
+        path = RunOrder.path(number)
         for name in await children_or_none(coordinator, path):
             await _delete(coordinator, join(path, name))
         await _delete(coordinator, path)

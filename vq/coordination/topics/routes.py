@@ -18,7 +18,7 @@ from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import BROKERS, TOPICS
 from vq.coordination.tree.reading import TopicView, gather_all, read_topic
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import InvalidState, UnknownPartition, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import Address, PartitionPlacement, TopicPartition
@@ -283,14 +283,14 @@ class RouteWatcher:
         except NoNode:
             await self._coordinator.exists(path, watch=watch)
             return None
-        node_path = BrokerNode.path(group, state.master)
+        node_path = Registration.path(group, state.master)
         try:
             node = await self._coordinator.get(node_path, watch=watch)
         except NoNode:
             return None  # the next claim of a master changes ``state``, and the watch fires
         if node.stat.czxid != state.incarnations.get(state.master):
             return None  # registered again, not yet master; the watch on ``state`` fires later
-        value = BrokerNode.decode(node_path, node.data)
+        value = Registration.decode(node_path, node.data)
         copies = await self._read_copies(group, state) if self._with_copies else ()
         return Master(
             Address(value.host, value.port),
@@ -305,13 +305,13 @@ class RouteWatcher:
         """Read the nodes in sync that are registered as the record says."""
         copies = []
         for name in state.insync:
-            path = BrokerNode.path(group, name)
+            path = Registration.path(group, name)
             if name == state.master:
                 continue
             with contextlib.suppress(NoNode):
                 found = await self._coordinator.get(path)
                 if found.stat.czxid == state.incarnations.get(name):
-                    value = BrokerNode.decode(path, found.data)
+                    value = Registration.decode(path, found.data)
                     copies.append(CopyNode(name, Address(value.host, value.port), value.rack))
         return tuple(copies)
 

@@ -13,7 +13,7 @@ from vq.coordination.brokers.leadership import Registered
 from vq.coordination.brokers.registry import NameTaken
 from vq.coordination.tree.coordinator import ConnectionLost, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
 
@@ -94,7 +94,7 @@ async def test_two_processes_with_copies_of_a_directory_do_not_fight(
     )
     await later.start()
     await until(lambda: "with a copy of this data directory" in caplog.text)
-    parent = BrokerNode.parent("b1")
+    parent = Registration.parent("b1")
     registrations = (await client.get(parent)).stat.version
     for _ in range(50):  # as long as a fight of some rounds takes
         assert (await client.get(parent)).stat.version == registrations
@@ -156,7 +156,7 @@ async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
-    await other.delete(BrokerNode.path("b1", "n1"))
+    await other.delete(Registration.path("b1", "n1"))
     await until(lambda: len(told) == 3)
     assert told[1] is None
     assert told[2] is not None
@@ -169,7 +169,7 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
-    path = BrokerNode.path("b1", "n1")
+    path = Registration.path("b1", "n1")
     for _ in range(2):
         await other.set(path, (await other.get(path)).data)
         await until(lambda: client._watches.data.get(client.full_path(path)))
@@ -184,7 +184,7 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
     """No registration is told of that is not there; nobody has to wait for the audit."""
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
-    exists, path = client.exists, BrokerNode.path("b1", "n1")
+    exists, path = client.exists, Registration.path("b1", "n1")
     deleted: list[str] = []
 
     async def late(asked: str, **options: Any) -> Stat | None:
@@ -208,7 +208,7 @@ async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
     first = broker(client)
     first.registration._on_change = told.append
     await first.registration.start()
-    path, parent = BrokerNode.path("b1", "n1"), BrokerNode.parent("b1")
+    path, parent = Registration.path("b1", "n1"), Registration.parent("b1")
     old, version = (await other.get(path)).stat.czxid, (await other.get(parent)).stat.version
     await first.registration.renew()
     new = (await other.get(path)).stat.czxid
@@ -221,7 +221,7 @@ async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
 
 async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
     """Somebody changes the node between read and write; the next try is told, once."""
-    damaged, get, path = [False], client.get, BrokerNode.path("b1", "n1")
+    damaged, get, path = [False], client.get, Registration.path("b1", "n1")
     changed = list[int]()
     first = broker(client, damaged=lambda: damaged[0])
     await first.start()

@@ -19,13 +19,13 @@ from vq.coordination.leases.runs import (
 )
 from vq.coordination.tree.coordinator import Check, NodeExists
 from vq.coordination.tree.memory import MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode
+from vq.coordination.tree.values.brokers import Registration
 from vq.coordination.tree.values.leases import LeaseFence
 from vq.coordination.tree.values.runs import (
     RUNS_KEPT,
-    ArchiveRun,
     ArchiveTopicRun,
     RunCounter,
+    RunOrder,
     RunResult,
     RunState,
 )
@@ -34,8 +34,8 @@ from vq.errors import CoordinationError
 DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=ArchiveTopicRun(blocks=3))
 
 
-def run(nonce: str = "a", **values: object) -> ArchiveRun:
-    return ArchiveRun(**{"as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": nonce, **values})
+def run(nonce: str = "a", **values: object) -> RunOrder:
+    return RunOrder(**{"as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": nonce, **values})
 
 
 async def test_runs_have_rising_numbers_and_are_read_in_order(client) -> None:
@@ -113,8 +113,8 @@ async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
 
 async def registered(client, *nodes: str) -> None:
     for node in nodes:
-        made = BrokerNode(host=node, port=1)
-        await client.create(BrokerNode.path("b1", node), made.encode(), parents=True)
+        made = Registration(host=node, port=1)
+        await client.create(Registration.path("b1", node), made.encode(), parents=True)
 
 
 async def test_a_run_that_a_registered_node_has_not_done_is_not_forgotten(client) -> None:
@@ -208,4 +208,4 @@ async def test_a_fault_of_any_call_makes_a_run_once_or_tells(
         found = (await read_runs(other)).known
         assert [at for at, each in found.items() if each.nonce == "a"] == [number]
         with pytest.raises(NodeExists):
-            await other.create(ArchiveRun.path(number))
+            await other.create(RunOrder.path(number))

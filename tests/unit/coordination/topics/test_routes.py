@@ -16,7 +16,7 @@ from vq.coordination.topics.placement import close_span, move
 from vq.coordination.topics.routes import CopyNode, Master, Routes, RouteWatcher
 from vq.coordination.tree.coordinator import SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
 
@@ -315,11 +315,11 @@ async def test_copies_in_sync_are_shown_to_who_asks_for_them(admin, watcher) -> 
     """Those that are registered as the record says, with their racks; before, none are read."""
     await topics.create_topic(admin, "t", TopicSettings(partitions=2))
     for name, rack in (("n2", "blue"), ("n3", ""), ("n4", "")):
-        node = BrokerNode(host="h", port=int(name[1:]), rack=rack)
-        await admin.create(BrokerNode.path("b1", name), node.encode())
+        node = Registration(host="h", port=int(name[1:]), rack=rack)
+        await admin.create(Registration.path("b1", name), node.encode())
     state = await read_state(admin, "b1")
     czxid = {
-        name: (await admin.get(BrokerNode.path("b1", name))).stat.czxid for name in ("n2", "n4")
+        name: (await admin.get(Registration.path("b1", name))).stat.czxid for name in ("n2", "n4")
     }
     record = replace(
         state,

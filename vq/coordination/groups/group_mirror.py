@@ -24,7 +24,7 @@ class Assigned:
     version: int
 
 
-class GroupView:
+class GroupMirror:
     """The members and assignments of one group, kept fresh by watches. Loop-bound, one reader.
 
     Args:

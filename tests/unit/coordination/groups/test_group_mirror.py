@@ -6,7 +6,7 @@ import pytest
 from support.coordination import expire
 
 from vq.coordination.groups import claims, groups
-from vq.coordination.groups.group_view import Assigned, GroupView
+from vq.coordination.groups.group_mirror import Assigned, GroupMirror
 from vq.coordination.tree import mirror
 from vq.coordination.tree.coordinator import Check, ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -17,7 +17,7 @@ from vq.model import TopicPartition
 P = [TopicPartition("t", number) for number in range(8)]
 
 
-class View(GroupView):
+class View(GroupMirror):
     """One that counts what it is told."""
 
     def __init__(self, coordinator: MemoryCoordinator) -> None:
