@@ -143,11 +143,12 @@ class Mirror(Generic[T]):
             try:
                 value = await self._read(name, self._hint)
             except BaseException:
-                self._marked.add(name)
+                if name in self._names:  # it may be forgotten meanwhile
+                    self._marked.add(name)
                 raise
             if value is None and self._listed:
                 self._forget(name)
-            elif name in self._names:  # it may be forgotten meanwhile
+            elif name in self._names:
                 self._set(name, value)
             return value
 
