@@ -299,11 +299,11 @@ async def test_a_load_that_cannot_be_written_is_logged_once_and_harms_nothing(cl
     async def fail(load):
         nonlocal tries
         tries += 1
-        node._presence.registration._incarnation += 1  # as a new one: it must be written
+        node._presence.registration._held += 1  # as a new one: it must be written
         raise ConnectionLost("the connection ended before the answer")
 
     node._presence.registration.publish_load = fail
-    node._presence.registration._incarnation += 1
+    node._presence.registration._held += 1
     await until(lambda: tries > 3)
     await client.put("t", 0, [message(b"x")])
     assert caplog.text.count("load cannot be published") == 1
