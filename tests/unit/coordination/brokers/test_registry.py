@@ -1,16 +1,16 @@
 """Broker registration: create-only nodes, lost sessions, the list of groups."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike
 from support.waiting import WAIT_S, until
 
+from vq.clock import SystemClock
 from vq.coordination.brokers import registry
 from vq.coordination.brokers.leadership import Registered
-from vq.coordination.brokers.registry import NameTaken
+from vq.coordination.brokers.registry import BrokerRegistration, NameTaken
 from vq.coordination.tree.coordinator import ConnectionLost, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, GroupState, Registration
@@ -88,10 +88,8 @@ async def test_two_processes_with_copies_of_a_directory_do_not_fight(
     """A copy that was made as a backup and started by mistake: the later process has the name."""
     first = broker(client, directory="d1")
     await first.start()
+    await asyncio.sleep(0.002)  # times of a start have milliseconds
     later = broker(other, directory="d1")
-    later.registration._value = replace(
-        later.registration._value, started_ms=first.registration._value.started_ms + 1
-    )
     await later.start()
     await until(lambda: "with a copy of this data directory" in caplog.text)
     parent = Registration.parent("b1")
@@ -205,18 +203,24 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
 async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
     """It has another incarnation, and the parent's version tells: a join by the old one fails."""
     told = list[int | None]()
-    first = broker(client)
-    first.registration._on_change = told.append
-    await first.registration.start()
+    first = BrokerRegistration(
+        client,
+        SystemClock(),
+        group="b1",
+        node="n1",
+        address=Address("127.0.0.1", 8123),
+        on_change=told.append,
+    )
+    await first.start()
     path, parent = Registration.path("b1", "n1"), Registration.parent("b1")
     old, version = (await other.get(path)).stat.czxid, (await other.get(parent)).stat.version
-    await first.registration.renew()
+    await first.renew()
     new = (await other.get(path)).stat.czxid
     assert new > old
     assert (await other.get(parent)).stat.version == version + 1
     await until(lambda: told[-1] == new)
     assert told == [old, None, new]
-    await first.registration.stop()
+    await first.stop()
 
 
 async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
