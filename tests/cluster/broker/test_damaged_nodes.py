@@ -24,7 +24,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
-from vq.coordination.tree.values.brokers import BrokerNode as Registration
+from vq.coordination.tree.values.brokers import Registration
 from vq.errors import (
     Busy,
     HandOverFailed,

@@ -23,12 +23,14 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
-from vq.coordination.leases.runs import read_result, read_runs, write_result
-from vq.coordination.tree.coordinator import Coordinator, WatchEvent
+from vq.coordination.leases.runs import read_result, read_run, write_result
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch
 from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.values.runs import (
-    ArchiveRun,
     ArchiveTopicRun,
+    RunCounter,
+    RunOrder,
     RunResult,
     RunState,
     covering,
@@ -144,7 +146,10 @@ class Archiver:
             backoff=_BACKOFF,
             rng=rng,
         )
-        self._runs: Mapping[int, ArchiveRun] = {}
+        self._mirror: Mirror[RunOrder | Unreadable] = Mirror(
+            coordinator, RunCounter.path(), self._read_run, on_hint=self._keeper.wake
+        )
+        self._runs: Mapping[int, RunOrder] = {}
         self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
         self._written: set[int] = set()
         self._set_aside: set[int] = set()
@@ -160,26 +165,30 @@ class Archiver:
         finally:
             await self._keeper.stop()
 
-    async def _look(self, _: bool) -> None:
+    async def _look(self, everything: bool) -> None:
         """Do every run that this node has not done yet; see ``Keeper``."""
-        found = await read_runs(self._coordinator, watch=self._wake, known=self._runs)
-        self._runs = found.known
-        for number, error in found.unreadable.items():
-            if number not in self._set_aside:
-                logger.warning("run cannot be read and is not done", number=number, error=error)
-        self._set_aside = set(found.unreadable)
-        self._written &= set(found.known)
-        self._ended = {
-            number: each for number, each in self._ended.items() if number in found.known
-        }
-        for number, run in found.known.items():
+        if everything:
+            self._mirror.audit()
+        await self._mirror.refresh()
+        found = {int(name): each for name, each in self._mirror.values.items()}
+        runs = {n: each for n, each in sorted(found.items()) if isinstance(each, RunOrder)}
+        for number in found.keys() - runs.keys() - self._set_aside:
+            logger.warning("run cannot be read and is not done", number=number, error=found[number])
+        self._set_aside = found.keys() - runs.keys()
+        self._runs = runs
+        self._written &= runs.keys()
+        self._ended = {number: each for number, each in self._ended.items() if number in runs}
+        for number, run in runs.items():
             if number not in self._written:
                 await self._settle(number, run)
 
-    def _wake(self, _: WatchEvent) -> None:
-        self._keeper.wake()
+    async def _read_run(self, name: str, _watch: Watch) -> RunOrder | Unreadable | None:
+        known = self._mirror.values.get(name)
+        if isinstance(known, RunOrder) or not name.isdecimal():
+            return known  # runs do not change
+        return await read_run(self._coordinator, int(name))
 
-    async def _settle(self, number: int, run: ArchiveRun) -> None:
+    async def _settle(self, number: int, run: RunOrder) -> None:
         """Have a run done and its result written, unless that is so."""
         if number not in self._ended:
             before = await read_result(self._coordinator, number, self._group, self._node)
@@ -195,9 +204,7 @@ class Archiver:
     async def _write(self, number: int, result: RunResult) -> None:
         await write_result(self._coordinator, number, self._group, self._node, result)
 
-    async def _do_or_leave(
-        self, number: int, run: ArchiveRun, before: RunResult | None
-    ) -> RunResult:
+    async def _do_or_leave(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         now_ms = self._clock.wall_ms()
         left = RunResult(state=RunState.COVERED, begun_ms=now_ms, ended_ms=now_ms)
         if refused(self._runs, number):
@@ -207,7 +214,7 @@ class Archiver:
             return left
         return await self._do(number, run, before)
 
-    async def _do(self, number: int, run: ArchiveRun, before: RunResult | None) -> RunResult:
+    async def _do(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         """Do a run; return its result. What an interrupted one has done counts, too."""
         tally = _Tally(self._clock, before)
         logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
@@ -250,7 +257,7 @@ class Archiver:
                 except CoordinationError:
                     pass
 
-    async def _archive_all(self, run: ArchiveRun, tally: "_Tally") -> None:
+    async def _archive_all(self, run: RunOrder, tally: "_Tally") -> None:
         wanted = sorted(
             (each for each in self._channels() if _is_wanted(each, run)),
             key=lambda each: each.partition,
@@ -276,7 +283,7 @@ class Archiver:
         else:
             self._told.pop(topic, None)
 
-    async def _roll_all(self, channels: list[Channel], run: ArchiveRun, tally: "_Tally") -> None:
+    async def _roll_all(self, channels: list[Channel], run: RunOrder, tally: "_Tally") -> None:
         for number, channel in enumerate(channels, start=1):
             if not number % PARTITIONS_PER_TURN:
                 await asyncio.sleep(0)
@@ -287,7 +294,7 @@ class Archiver:
             except (OSError, VqError) as error:
                 tally.add(channel, ArchiveTopicRun(error=f"{channel}: {error}"))
 
-    async def _to_roll(self, channel: Channel, run: ArchiveRun) -> Block | None:
+    async def _to_roll(self, channel: Channel, run: RunOrder) -> Block | None:
         """Return the block of a partition that takes appends and that the run ends, if there is."""
         block = None if channel.log is None else channel.log.open_block
         if block is None or not block.length:
@@ -297,7 +304,7 @@ class Archiver:
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
     async def _archive_partition(
-        self, channel: Channel, run: ArchiveRun, tally: "_Tally", away: Counter[str | None]
+        self, channel: Channel, run: RunOrder, tally: "_Tally", away: Counter[str | None]
     ) -> str:
         """Archive what is due of one partition; return the first problem, "" if there is none.
 
@@ -367,7 +374,7 @@ class Archiver:
         return False
 
     async def _due(
-        self, channel: Channel, run: ArchiveRun, after_hours: int, unknown: set[Block]
+        self, channel: Channel, run: RunOrder, after_hours: int, unknown: set[Block]
     ) -> list[Block]:
         """Return the blocks of a partition that are due; in a dry run also one it would end."""
         found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
@@ -443,7 +450,7 @@ class _Tally:
         )
 
 
-def _is_wanted(channel: Channel, run: ArchiveRun) -> bool:
+def _is_wanted(channel: Channel, run: RunOrder) -> bool:
     """Whether a run concerns a partition."""
     if run.topic is not None and channel.partition.topic != run.topic:
         return False

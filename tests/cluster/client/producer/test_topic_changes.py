@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 
-import pytest
 from support.broker import MemoryCluster
 from support.producers import (
     SMALLEST_BUFFER,
@@ -91,21 +90,19 @@ async def test_a_smaller_bound_of_a_topic_reaches_append(
 
 
 async def test_a_topic_made_again_is_another_topic(
-    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     """With fewer partitions, too; even when the picture changes in one step."""
     producer = await producer_of(factory)
     for _ in range(4):
         await producer.send(Message("t", b"old"))
     core = producer._core
-    watcher = core._cluster._watcher
-    publish = watcher._publish_topic
-    monkeypatch.setattr(
-        watcher, "_publish_topic", lambda name, view: publish(name, view) if view else None
-    )
+    coordinator = core._cluster.coordinator
+    cluster.ensemble.hold_events(coordinator)
     old = core._accumulator.topics["t"].topic_id
     await delete_topic(cluster)
     await cluster.create_topic("t", partitions=1)
+    cluster.ensemble.release_events(coordinator)
     await until(
         lambda: "t" not in core._accumulator.topics or core._accumulator.topics["t"].topic_id != old
     )

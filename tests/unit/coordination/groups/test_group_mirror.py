@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from support.coordination import expire
 
-from vq.coordination.groups import claims, group_view, groups
-from vq.coordination.groups.group_view import Assigned, GroupView
+from vq.coordination.groups import claims, groups
+from vq.coordination.groups.group_mirror import Assigned, GroupMirror
+from vq.coordination.tree import mirror
 from vq.coordination.tree.coordinator import Check, ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import Member
@@ -16,7 +17,7 @@ from vq.model import TopicPartition
 P = [TopicPartition("t", number) for number in range(8)]
 
 
-class View(GroupView):
+class View(GroupMirror):
     """One that counts what it is told."""
 
     def __init__(self, coordinator: MemoryCoordinator) -> None:
@@ -138,24 +139,6 @@ async def test_a_lost_connection_casts_doubt_on_everything(
     assert await calls(ensemble, lambda: view.assigned(["t"])) == 0
 
 
-async def test_a_thousand_watches_that_go_at_once_are_one_doubt(
-    ensemble, client, other, view, monkeypatch
-) -> None:
-    """Each watch says that the connection went; to mark everything for each would be quadratic."""
-    for each in P:
-        await claims.claim(other, "g", "a", each)
-    await view.assigned(["t"])
-    children = view._topics["t"]
-    marked = []
-    monkeypatch.setattr(
-        children,
-        "_stale",
-        type("Marks", (set,), {"update": lambda _, names: marked.append(names)})(),
-    )
-    ensemble.blink(client)
-    assert len(marked) == 1
-
-
 async def test_a_connection_that_goes_while_it_reads_is_heard(
     ensemble, client, other, view, monkeypatch
 ) -> None:
@@ -182,7 +165,7 @@ async def test_audits_go_through_everything_by_and_by(
     ensemble, client, other, view, monkeypatch
 ) -> None:
     """Should a hint get lost after all: each audit looks at the names and at a part of the rest."""
-    monkeypatch.setattr(group_view, "AUDITED_AT_ONCE", 3)
+    monkeypatch.setattr(mirror, "AUDITED_AT_ONCE", 3)
     held = [await claims.claim(other, "g", "a", each) for each in P]
     await view.assigned(["t"])
     ensemble.hold_events(client)
@@ -228,12 +211,14 @@ async def test_a_member_that_cannot_be_decoded_is_not_taken_for_gone(client, oth
     assert set(await view.members()) == {"a", "b"}
 
 
-async def test_topics_nobody_reads_any_more_are_forgotten(client, other, view) -> None:
+async def test_topics_nobody_reads_any_more_are_forgotten(ensemble, client, other, view) -> None:
     await claims.claim(other, "g", "a", P[0])
     await claims.claim(other, "g", "a", TopicPartition("u", 0))
     assert len(await view.assigned(["t", "u"])) == 2
     assert list(await view.assigned(["u"])) == [TopicPartition("u", 0)]
-    assert list(view._topics) == ["u"]
+    ensemble.blink(client)
+    await client.sync()
+    assert await calls(ensemble, lambda: view.assigned(["u"])) == 2
 
 
 async def test_a_mark_outlives_a_read_that_times_out(
