@@ -23,7 +23,7 @@ from vq.admin.connect import cluster_client, cluster_names, there_are
 from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.producer import appender
+from vq.client.producer.intake import appender
 from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.probe import why_no_session

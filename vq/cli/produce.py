@@ -42,7 +42,7 @@ from vq.cli.outcomes import Tally, failure_files
 from vq.cli.output import Output
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.producer.metrics import ProducerMetrics
-from vq.client.producer.partitioner import (
+from vq.client.producer.spread.partitioner import (
     STRATEGIES,
     Keys,
     PartitionerSetting,

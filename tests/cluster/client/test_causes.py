@@ -12,7 +12,7 @@ from vq import aio
 from vq.admin.connect import UnknownCluster
 from vq.broker.replication import insync_set
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.client.producer import sender
+from vq.client.producer.send import sender
 from vq.errors import UnknownTopic, VqError
 from vq.model import Message, TopicSettings
 
