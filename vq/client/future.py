@@ -347,7 +347,7 @@ class BlockingSendFuture(SendFuture):
     Attributes:
         leads: The thread may take the lead: it sends the waiting messages of the partition. None:
             it has not asked yet, and does so next. The thread sets it, and clears it as its first
-            step when it leaves. If the owner of a queue has it cleared, the owner's thread has left.
+            step when it leaves. If the owner of a queue has it cleared, its thread has left.
     """
 
     __slots__ = ("_wake_lock", "leads")

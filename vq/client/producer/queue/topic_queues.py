@@ -2,8 +2,8 @@
 
 Messages are appended to one list per topic. The next holder of the accumulator's lock, mostly the
 sender, *drains* the list: it moves all messages to the queues of their partitions at once. Some
-have their partition already, mostly by their key; a ``Spread`` deals out the others. The message of a
-blocking send goes into its queue at once, behind all that was appended before it.
+have their partition already, mostly by their key; a ``Spread`` deals out the others. The message of
+a blocking send goes into its queue at once, behind all that was appended before it.
 
 A partition may become *unavailable*, see ``OnUnavailable``. Then ``set_aside`` decides about the
 messages that wait in its queue: they stay, are refused, or are dealt to other partitions. Messages
