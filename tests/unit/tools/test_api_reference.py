@@ -27,8 +27,8 @@ from vq.client.config import (
     WhenFull,
     buffer_messages_of,
 )
-from vq.client.producer.head import Heads
-from vq.client.producer.partitioner import STRATEGIES
+from vq.client.producer.intake.stages import Heads
+from vq.client.producer.spread.partitioner import STRATEGIES
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Compression, TopicSettings
 
