@@ -19,7 +19,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
@@ -202,7 +202,7 @@ async def test_a_pass_that_fails_says_so(served, monkeypatch):
     def broken(self):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(verifying.Scrub, "step", broken)
+    monkeypatch.setattr(verifying.Walk, "step", broken)
     assert "a bug" in (await _pass(served)).unverified
 
 

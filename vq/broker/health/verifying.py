@@ -22,9 +22,10 @@ from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.store.archive.archive import joined, place_of
+from vq.store.archive.archive import place_of
 from vq.store.archive.archived_file import stored_length
-from vq.store.care.scrub import Damage, Scrub
+from vq.store.care.reported import ReportedWalk
+from vq.store.care.walk import Damage, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log, LogState
 from vq.store.log.piece import Piece
@@ -228,10 +229,10 @@ class Verifier:
         """Verify a range of one of the channel's logs again, which was damaged."""
         pieces = log.reader.pieces(start, end)
         begin = min((each.start for each in pieces), default=start)
-        scrub = Scrub(self._disk, pieces)
-        await self._scrub(channel, log, scrub, pieces)
-        if not _gone(channel, log) and not scrub.unreachable:
-            self._note(channel, log, begin, end, scrub.damage)
+        walk = Walk(self._disk, pieces)
+        unreachable = await self._take_all(channel, log, walk)
+        if not _gone(channel, log) and not unreachable:
+            self._note(channel, log, begin, end, walk.damage)
 
     def _ranges(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
         for known in self._of(channel):
@@ -325,12 +326,12 @@ class Verifier:
             if not pieces:
                 continue
             start = pieces[0].start
-            scrub = Scrub(self._disk, pieces, until=offset)
-            await self._scrub(channel, log, scrub, pieces)
-            if not _gone(channel, log) and not scrub.unreachable:
-                self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
-                if scrub.unreadable is not None:
-                    self._note_unreadable(channel, log, scrub.unreadable)
+            walk = ReportedWalk(self._disk, pieces, offset)
+            unreachable = await self._take_all(channel, log, walk)
+            if not _gone(channel, log) and not unreachable:
+                self._note(channel, log, start, start + walk.read_bytes, walk.damage)
+                if walk.unreadable is not None:
+                    self._note_unreadable(channel, log, walk.unreadable)
                 elif not self.known_damage(channel, offset) and (channel, offset) not in self._told:
                     self._told.append((channel, offset))
                     logger.warning(
@@ -471,47 +472,48 @@ class Verifier:
     ) -> str:
         """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
         piece = _located(log, piece)  # it may have waited for days
-        scrub = Scrub(self._disk, [piece])
+        walk = Walk(self._disk, [piece])
 
         async def pause(read: int, batches: int) -> None:
             on_read(read)
             await asyncio.sleep(max(read / bytes_per_s, batches / batches_per_s))
 
-        await self._scrub(channel, log, scrub, [piece], pause)
-        if not _gone(channel, log) and not scrub.unreachable:
-            self._note(channel, log, piece.start, piece.end, scrub.damage)
-        return scrub.unreachable
+        unreachable = await self._take_all(channel, log, walk, pause)
+        if not _gone(channel, log) and not unreachable:
+            self._note(channel, log, piece.start, piece.end, walk.damage)
+        return unreachable
 
-    async def _scrub(
+    async def _take_all(
         self,
         channel: Channel,
         log: Log,
-        scrub: Scrub,
-        pieces: list[Piece],
+        walk: Walk,
         then: Callable[[int, int], Awaitable[None]] | None = None,
-    ) -> None:
+    ) -> str:
         """Take all steps; ``then`` is awaited after each with the bytes and batches it has read.
 
-        What is elsewhere is read on a lane of its own, and is not waited for without an end.
+        What is elsewhere is read on a lane of its own, and is not waited for without an end. Return
+        why not all could be read.
         """
-        place = joined(each.place for each in pieces)
-        lane = Lane.ELSEWHERE if place else Lane.VERIFY
+        lane, place = Lane.VERIFY, ""
         try:
-            while not scrub.done and not _gone(channel, log):
-                batches = scrub.batches
-                step = self._runner.run(scrub.step, lane, place)
+            while not walk.done and not _gone(channel, log):
+                read, batches, place = walk.read_bytes, walk.batches, walk.waits_for
+                lane = Lane.ELSEWHERE if place else Lane.VERIFY
+                step = self._runner.run(walk.step, lane, place)
                 if place:
                     step = wait_at_most(ELSEWHERE_TIMEOUT_S, step)
-                read = await step
+                await step
                 if then is not None:
-                    await then(read, scrub.batches - batches)
+                    await then(walk.read_bytes - read, walk.batches - batches)
         except TimeoutError as error:
-            scrub.unreachable = str(error)
+            return str(error)
         finally:  # behind a step that a cancellation left running
             if place:
-                leave(self._runner.run(scrub.close, lane, place))
+                leave(self._runner.run(walk.close, lane, place))
             else:
-                await self._runner.run(scrub.close, lane)
+                await self._runner.run(walk.close, lane)
+        return walk.unreachable[0].why if walk.unreachable else ""
 
     def _end(self, current: Pass) -> None:
         current.ended = True

@@ -196,12 +196,13 @@ class KeyIndexer:
         place = "" if block.archive is None else place_of(block.archive.url)
         try:
             while not build.done and _is_closed(due):
-                begun = now()
+                begun, before = now(), build.read_bytes
                 if place:
                     step = self._runner.run(build.step, Lane.ELSEWHERE, place)
-                    read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
+                    await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
                 else:
-                    read = await self._runner.run(build.step, Lane.KEYS)
+                    await self._runner.run(build.step, Lane.KEYS)
+                read = build.read_bytes - before
                 await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
         except TimeoutError:
             return  # its place does not answer: a search that meets the block asks again

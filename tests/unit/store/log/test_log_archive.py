@@ -29,7 +29,7 @@ from vq.store.archive.archived_file import (
     open_stored,
     stored_length,
 )
-from vq.store.care.scrub import Scrub
+from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.block_facts import read_facts
@@ -291,10 +291,10 @@ def test_a_block_that_is_archived_or_restored_meanwhile_is_found_under_its_other
     file = open_stored(disk, path)
     assert file.pread(0, length + 50) == raw
     assert bytes(file.view(700, 2000)) == raw[700:2700]
-    scrub = Scrub(disk, [piece])
-    while not scrub.done:
-        scrub.step()
-    assert (scrub.damage, scrub.read_bytes) == ([], length)
+    walk = Walk(disk, [piece])
+    while not walk.done:
+        walk.step()
+    assert (walk.damage, walk.read_bytes) == ([], length)
     stub = block.path
     disk.write_atomic(path, raw)
     log.use_file(block)
@@ -311,14 +311,14 @@ def test_a_scrub_finds_the_damaged_batches_of_an_archive() -> None:
     files = ArchiveFiles.of(block.path)
     chunk = ArchivedFile(disk, files.stub)._stub.chunks[2]
     disk.open(files.zip).pwrite([b"\xff\xff"], chunk.at + 5)
-    scrub = Scrub(disk, log.reader.pieces(0, log.end_offset))
-    while not scrub.done:
-        scrub.step()
-    assert [each.path for each in scrub.damage] == [files.stub]
-    damage = scrub.damage[0]
+    walk = Walk(disk, log.reader.pieces(0, log.end_offset))
+    while not walk.done:
+        walk.step()
+    assert [each.path for each in walk.damage] == [files.stub]
+    damage = walk.damage[0]
     assert damage.start <= chunk.start
     assert damage.end >= chunk.end
-    assert scrub.read_bytes == log.end_offset
+    assert walk.read_bytes == log.end_offset
 
 
 def test_only_a_closed_and_durable_block_is_archived() -> None:

@@ -5,10 +5,10 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, patie
 
 from vq.errors import CorruptData, OffsetOutOfRange
 from vq.store.disk.memory_disk import keep_all
-from vq.store.log import block as block_module
 from vq.store.log import lookup
 from vq.store.log.log_config import LogConfig
 from vq.store.log.lookup import EpochEnd
+from vq.store.records import batches
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
 
@@ -145,9 +145,9 @@ def test_the_end_of_an_epoch_is_found_by_a_search() -> None:
         for block in log._blocks:
             block.load_index()
         with pytest.MonkeyPatch.context() as patch:
-            decode = block_module.decode_control
+            decode = batches.decode_control
             patch.setattr(
-                block_module,
+                batches,
                 "decode_control",
                 lambda view, at, decode=decode, looked=looked: (
                     looked.append(at) or decode(view, at)
