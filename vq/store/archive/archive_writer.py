@@ -83,6 +83,8 @@ class _Verified:
         begin = self.end
         for batch in self._batches:
             self.facts.take(batch)
+            self.facts.messages += batch.record_count
+            self.facts.batches += 1
             if not self.epochs or batch.master_epoch > self.epochs[-1][0]:
                 self.epochs.append((batch.master_epoch, batch.start_offset))
             self.end = batch.end_offset

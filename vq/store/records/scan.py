@@ -45,15 +45,19 @@ class LogFacts(Order):
     verified_bytes: int = 0
     producers: ProducerTable = field(default_factory=ProducerTable)
 
-    def take(self, header: BatchHeader) -> None:
-        """See ``Order.take``."""
-        Order.take(self, header)
-        self.messages += header.record_count
-        self.batches += 1
-        self.verified_bytes += header.byte_length
-        if header.producer_id:
-            held = Records(header.record_count, header.records_mark)
-            self.producers.record(header.stamp, header.start_offset, held)
+    def add(self, batches: list[BatchHeader]) -> None:
+        """Add up batches that were taken (``Order.take``)."""
+        record = self.producers.record
+        messages = 0
+        for header in batches:
+            count = header.record_count
+            messages += count
+            if header.producer_id:
+                records = Records(count, header.records_mark)
+                record(header.stamp, header.start_offset, records)
+        self.messages += messages
+        self.batches += len(batches)
+        self.verified_bytes += batches[-1].end_offset - batches[0].start_offset
 
 
 def verify(
@@ -81,6 +85,7 @@ def verify(
             _, found = read_batches(file.pread, block_start, offset, CHUNK_BYTES, end, facts)
         except CorruptData:
             break
+        facts.add(found)
         for header in found:
             add(header.start_offset, messages, header.append_time_ms)
             messages += header.record_count
