@@ -71,8 +71,8 @@ class NotedArchives:
 def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Have a node only note what it archives."""
     archiver = archiver_of(node)
-    archives = NotedArchives(archiver._logs)
-    archiver._logs = archives
+    archives = NotedArchives(archiver.logs)
+    archiver.logs = archives
     before = archive_runs._is_archived
     monkeypatch.setattr(
         archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)

@@ -234,8 +234,8 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
         monkeypatch.setattr(
             archive_runs, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
         )
-        again = NotedArchives(archiver_of(node)._logs)
-        archiver_of(node)._logs = again
+        again = NotedArchives(archiver_of(node).logs)
+        archiver_of(node).logs = again
         result = await result_of(coordinator, number, node)
     assert (result.state, result.total.blocks, len(again.done)) == (RunState.DONE, 3, 2)
     assert result.begun_ms == found[0].begun_ms
@@ -256,7 +256,7 @@ async def test_a_node_that_was_away_does_the_newest_run(served, archives) -> Non
         for each in runs:
             await make_run(coordinator, each)
         node = await served.cluster.start()
-        archiver_of(node)._logs = NotedArchives(archiver_of(node)._logs)
+        archiver_of(node).logs = NotedArchives(archiver_of(node).logs)
         results = [await result_of(coordinator, n, node) for n in range(len(runs))]
     covered, ended = RunState.COVERED, RunState.DONE
     assert [each.state for each in results] == [covered, ended, covered, ended, ended]

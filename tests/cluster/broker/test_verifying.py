@@ -10,6 +10,7 @@ from support.broker import Client, MemoryCluster, message
 from support.waiting import until, until_true
 
 from vq import limits
+from vq.broker.base import steps
 from vq.broker.health import verifying
 from vq.broker.health.verifying import RANGES_MAX, REPORTS_BURST, Known
 from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
@@ -232,7 +233,7 @@ class Pauses:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds: list[float] = []
         self.over = asyncio.Event()
-        monkeypatch.setattr(verifying, "asyncio", SimpleNamespace(sleep=self._sleep))
+        monkeypatch.setattr(steps, "asyncio", SimpleNamespace(sleep=self._sleep))
 
     async def _sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)

@@ -7,15 +7,16 @@ there with their size is looked at in every pass. Both end in the same place: da
 is noted in its channel, told by STATUS, and logged once.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
+from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
+from vq.broker.base.steps import NO_PAUSES, StepPace, take_steps
 from vq.broker.base.tasks import Tasks
+from vq.broker.partition.block_pass import BlockPass, TopicWork
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.errors import Busy, InvalidRequest, VqError
@@ -39,8 +40,6 @@ REPORT_EVERY_S: Final = 0.5
 FRESH_S: Final = 86_400.0
 #: Batches a pass verifies in a second, at most; each takes about 3 µs of the interpreter.
 BATCHES_PER_S: Final = 20_000
-#: How long one step waits for an archive elsewhere.
-ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Damaged ranges that a partition keeps; further ones are added to the last.
 RANGES_MAX: Final = 64
 
@@ -139,7 +138,10 @@ class Pass:
 
 
 class Verifier:
-    """Carries out VERIFY for all channels of a node."""
+    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
+
+    what = "verification"
+    pause_s = 0.0  # a visit makes pauses of its own
 
     def __init__(
         self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks, bytes_per_s: int
@@ -148,7 +150,7 @@ class Verifier:
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
-        self._bytes_per_s = bytes_per_s
+        self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
         self._known: dict[Log, Known] = {}
         self._damaged: dict[Channel, None] = {}  # all of which any was ever found
         self._passes: dict[Channel, Pass] = {}
@@ -398,18 +400,28 @@ class Verifier:
     async def _carry_out_passes(self) -> None:
         """Go on with passes, one partition after the other, until all have ended."""
         try:
-            while self._passes:
-                running = next((each for each in self._passes.values() if not each.ended), None)
-                if running is None:
-                    return
-                try:
-                    await self._go_on(running)
-                except Exception as error:
-                    logger.exception("verification failed", partition=running.channel)
-                    running.trouble = f"verifying failed: {type(error).__name__}: {error}"
-                    running.ended = True
+            while asked := [each.channel for each in self._passes.values() if not each.ended]:
+                await BlockPass(self, asked, self._context.clock).go_on()
         finally:
             self._passing = False
+
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return channel in self._passes
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Verify the next piece of a partition, as was asked for; see ``Visitor``."""
+        current = self._passes[channel]
+        try:
+            await self._go_on(current)
+        except Exception as error:
+            current.trouble = f"verifying failed: {type(error).__name__}: {error}"
+            current.ended = True
+            raise
+        return not current.ended
+
+    def tell(self, work: TopicWork) -> None:
+        """See ``Visitor.tell``; each verification is told by itself."""
 
     async def _go_on(self, current: Pass) -> None:
         """Verify the next piece of a pass, slowly."""
@@ -425,60 +437,40 @@ class Verifier:
         def on_read(size: int) -> None:
             current.read_bytes += size
 
-        unreachable = await self._verify(
-            channel, log, piece, self._bytes_per_s, BATCHES_PER_S, on_read
-        )
+        unreachable = await self._verify(channel, log, piece, self._pace, on_read)
         if unreachable:
             current.ends.pop(log, None)  # what is intact is not known
             current.unreachable = unreachable
 
     async def scrub(
-        self,
-        channel: Channel,
-        begin: int,
-        *,
-        bytes_per_s: int,
-        batches_per_s: int,
-        on_read: Callable[[int, int], None],
-    ) -> None:
-        """Verify all that is kept of a partition from ``begin`` on, slowly.
+        self, channel: Channel, begin: int, pace: StepPace, on_read: Callable[[int], None]
+    ) -> int | None:
+        """Verify the next block that is kept of a partition from ``begin`` on, slowly.
 
-        ``on_read`` is called with the bytes that were read, and with an offset before which
-        everything was.
+        ``on_read`` is called with the bytes that were read. Return where the block ends; None:
+        there is none.
         """
         for log in _logs(channel):
             end = _end(channel, log)
             if end <= begin or _gone(channel, log):
                 continue
-            for piece in log.reader.pieces(max(begin, log.start_offset), end):
-                await self._verify(
-                    channel,
-                    log,
-                    piece,
-                    bytes_per_s,
-                    batches_per_s,
-                    lambda size, piece=piece: on_read(size, piece.start),  # type: ignore[misc]
-                )
-                on_read(0, piece.end)
+            for piece in log.reader.pieces(max(begin, log.start_offset), end, 1):
+                await self._verify(channel, log, piece, pace, on_read)
+                return piece.end
+        return None
 
     async def _verify(
         self,
         channel: Channel,
         log: Log,
         piece: Piece,
-        bytes_per_s: int,
-        batches_per_s: int,
+        pace: StepPace,
         on_read: Callable[[int], None],
     ) -> str:
         """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
         piece = _located(log, piece)  # it may have waited for days
         walk = Walk(self._disk, [piece])
-
-        async def pause(read: int, batches: int) -> None:
-            on_read(read)
-            await asyncio.sleep(max(read / bytes_per_s, batches / batches_per_s))
-
-        unreachable = await self._take_all(channel, log, walk, pause)
+        unreachable = await self._take_all(channel, log, walk, pace, on_read)
         if not _gone(channel, log) and not unreachable:
             self._note(channel, log, piece.start, piece.end, walk.damage)
         return unreachable
@@ -488,31 +480,22 @@ class Verifier:
         channel: Channel,
         log: Log,
         walk: Walk,
-        then: Callable[[int, int], Awaitable[None]] | None = None,
+        pace: StepPace = NO_PAUSES,
+        on_read: Callable[[int], None] = lambda size: None,
     ) -> str:
-        """Take all steps; ``then`` is awaited after each with the bytes and batches it has read.
-
-        What is elsewhere is read on a lane of its own, and is not waited for without an end. Return
-        why not all could be read.
-        """
-        lane, place = Lane.VERIFY, ""
+        """Take all steps; return why not all could be read."""
         try:
-            while not walk.done and not _gone(channel, log):
-                read, batches, place = walk.read_bytes, walk.batches, walk.waits_for
-                lane = Lane.ELSEWHERE if place else Lane.VERIFY
-                step = self._runner.run(walk.step, lane, place)
-                if place:
-                    step = wait_at_most(ELSEWHERE_TIMEOUT_S, step)
-                await step
-                if then is not None:
-                    await then(walk.read_bytes - read, walk.batches - batches)
+            await take_steps(
+                walk,
+                self._runner,
+                Lane.VERIFY,
+                self._context.clock,
+                pace,
+                still=lambda: not _gone(channel, log),
+                on_read=on_read,
+            )
         except TimeoutError as error:
             return str(error)
-        finally:  # behind a step that a cancellation left running
-            if place:
-                leave(self._runner.run(walk.close, lane, place))
-            else:
-                await self._runner.run(walk.close, lane)
         return walk.unreachable[0].why if walk.unreachable else ""
 
     def _end(self, current: Pass) -> None:
