@@ -22,7 +22,7 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
 from vq.broker.health.verifying import Verifier
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.clock import Clock
 from vq.errors import CorruptData
@@ -84,7 +84,7 @@ class Position:
         return encode_text(_VERSION, {name: str(value) for name, value in asdict(self).items()})
 
 
-class Scrubber:
+class Scrubber(Visitor):
     """Verifies all that a node stores, slowly and for ever; the visitor of its pass. Loop-bound.
 
     Args:
@@ -101,7 +101,6 @@ class Scrubber:
     """
 
     what = "scrub"
-    pause_s = 0.0  # a visit makes pauses of its own
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Scrubber:
         self._path = data / SCRUB_NAME
         self._bytes_per_s = bytes_per_s
         self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
-        self._problems = Problems(logger, "partition is not scrubbed")
+        self.problems = Problems(logger, "partition is not scrubbed")
         self._saved_s = 0.0  # when the position was saved, or the pass began
         self._interval_s = interval_s
         self.position = Position()
@@ -200,10 +199,6 @@ class Scrubber:
             return False
         position.offset = end
         return True
-
-    def tell(self, work: TopicWork) -> None:
-        """See ``Visitor.tell``."""
-        self._problems.tell(work.topic, work.problem)
 
     def _read(self, size: int) -> None:
         self.position.read_bytes += size

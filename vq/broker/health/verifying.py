@@ -16,7 +16,7 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.steps import NO_PAUSES, StepPace, take_steps
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.errors import Busy, InvalidRequest, VqError
@@ -137,11 +137,10 @@ class Pass:
         self.lately = [each for each in self.lately if each not in wanted]
 
 
-class Verifier:
+class Verifier(Visitor):
     """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
 
     what = "verification"
-    pause_s = 0.0  # a visit makes pauses of its own
 
     def __init__(
         self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks, bytes_per_s: int
@@ -419,9 +418,6 @@ class Verifier:
             current.ended = True
             raise
         return not current.ended
-
-    def tell(self, work: TopicWork) -> None:
-        """See ``Visitor.tell``; each verification is told by itself."""
 
     async def _go_on(self, current: Pass) -> None:
         """Verify the next piece of a pass, slowly."""

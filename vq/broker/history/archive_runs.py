@@ -19,7 +19,7 @@ from vq.backoff import Backoff
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.partition.archiving import Archived, PlaceAway
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -312,11 +312,10 @@ class _Tally:
         )
 
 
-class _Rolling:
+class _Rolling(Visitor):
     """Ends the blocks that a run ends, so that a later run may take them: a visitor."""
 
     what = "run of the archive"
-    pause_s = 0.0
 
     def __init__(self, archiver: Archiver, run: ArchiveRun, tally: _Tally) -> None:
         self._archiver = archiver
@@ -339,13 +338,14 @@ class _Rolling:
         self._tally.add(work.topic, ArchiveTopicRun(error=work.problem))
 
 
-class _Archiving:
+class _Archiving(Visitor):
     """Makes archives of what is due in a run, one block a visit: a visitor."""
 
     what = "run of the archive"
 
     def __init__(self, archiver: Archiver, run: ArchiveRun, tally: _Tally) -> None:
         self.pause_s = PAUSE_S
+        self.problems = archiver.problems
         self._archiver = archiver
         self._run = run
         self._tally = tally
@@ -364,7 +364,7 @@ class _Archiving:
     def tell(self, work: TopicWork) -> None:
         """See ``Visitor.tell``; what was done is told with the result of the run."""
         self._tally.add(work.topic, ArchiveTopicRun(error=work.problem))
-        self._archiver.problems.tell(work.topic, work.problem)
+        super().tell(work)
 
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """Archive the next block that is due of a partition; see ``Visitor``."""

@@ -30,7 +30,7 @@ from vq.broker.base.runner import Lane, Runner, wait_at_most
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
 from vq.broker.history.archive_runs import ArchivesBlocks
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -106,7 +106,7 @@ class _Room:
         return enough
 
 
-class EarlyArchiver:
+class EarlyArchiver(Visitor):
     """Makes archives early on one node; visits partitions for their oldest blocks. Loop-bound.
 
     Args:
@@ -120,7 +120,6 @@ class EarlyArchiver:
     """
 
     what = "early archives"
-    pause_s = 0.0
 
     def __init__(
         self,

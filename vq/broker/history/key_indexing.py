@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace, take_steps
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.clock import Clock
 from vq.log_lines import get_logger
@@ -46,7 +46,7 @@ class _Due(NamedTuple):
     block: Block
 
 
-class KeyIndexer:
+class KeyIndexer(Visitor):
     """Makes the key indexes of a node; the visitor of its passes. Loop-bound.
 
     Args:
@@ -61,7 +61,6 @@ class KeyIndexer:
     """
 
     what = "key indexes"
-    pause_s = 0.0  # a visit makes pauses of its own
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class KeyIndexer:
         self._runner = runner
         self._clock = clock
         self._bytes_per_s = bytes_per_s
-        self._problems = Problems(logger, "key index cannot be written, trying again")
+        self.problems = Problems(logger, "key index cannot be written, trying again")
         self.unindexed_bytes: int | None = None
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
@@ -104,10 +103,6 @@ class KeyIndexer:
         self.unindexed_bytes = counting.bytes
         await BlockPass(self, channels, self._clock).go_on()
 
-    def wants(self, channel: Channel) -> bool:
-        """See ``Visitor.wants``."""
-        return True
-
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """Make the next index of a partition; see ``Visitor``."""
         for part, log in _logs(channel):
@@ -118,10 +113,6 @@ class KeyIndexer:
                 self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - due.block.length)
                 return True
         return False
-
-    def tell(self, work: TopicWork) -> None:
-        """See ``Visitor.tell``."""
-        self._problems.tell(work.topic, work.problem)
 
     async def missing(self, channel: Channel) -> int:
         """Return how many bytes of a partition's closed blocks are to get an index."""
@@ -214,27 +205,19 @@ class KeyIndexer:
             self._disk.unlink(path)
 
 
-class _Counting:
-    """Counts what has no key index yet: the visitor of a pass before that which makes them."""
+class _Counting(Visitor):
+    """Counts what has no key index yet; what cannot be read is told where indexes are made."""
 
     what = "the count of key indexes"
-    pause_s = 0.0
 
     def __init__(self, indexer: KeyIndexer) -> None:
         self.bytes = 0
         self._indexer = indexer
 
-    def wants(self, channel: Channel) -> bool:
-        """See ``Visitor.wants``."""
-        return True
-
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """See ``Visitor.visit``."""
         self.bytes += await self._indexer.missing(channel)
         return False
-
-    def tell(self, work: TopicWork) -> None:
-        """See ``Visitor.tell``; what cannot be read is told where its indexes are made."""
 
 
 def _logs(channel: Channel) -> Iterator[tuple[Channel, Log]]:

@@ -19,7 +19,7 @@ from vq.broker.base.flusher_share import give_way
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.history.relief import Relief
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -82,7 +82,7 @@ class Early(NamedTuple):
     epoch: int
 
 
-class Retainer:
+class Retainer(Visitor):
     """Deletes what the topics of a node do not keep; the visitor of its passes. Loop-bound.
 
     Args:
@@ -99,7 +99,6 @@ class Retainer:
     """
 
     what = "retention"
-    pause_s = 0.0  # a visit gives way to the flusher
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class Retainer:
         self._interval_s = interval_s
         self._relief = relief
         self._freed = True  # the last pass under pressure freed something, or there was none
-        self._problems = Problems(logger, "retention cannot delete, trying again")
+        self.problems = Problems(logger, "retention cannot delete, trying again")
         self._stays_full = ""  # why a disk does, as of the last pass
         self._needs: dict[str, tuple[float, Needs]] = {}  # by topic: when it was read, and what
         self._early: dict[Channel, Early] = {}  # what may go in this pass before its time
@@ -186,7 +185,7 @@ class Retainer:
             logger.info(text, topic=topic, bytes=size, blocks=blocks)
         elif blocks:
             logger.info("old messages deleted", topic=topic, bytes=size, blocks=blocks)
-        self._problems.tell(topic, work.problem)
+        super().tell(work)
 
     # Under pressure -----------------------------------------------------------------------------
     async def _plan(self, channels: list[Channel]) -> dict[Channel, Early]:

@@ -9,10 +9,12 @@ keeps no other waiting, and what is told. Not in here: what a visitor does, and 
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
+from vq.broker.base.problems import Problems
 from vq.broker.partition.channel import Channel
 from vq.clock import Clock
 from vq.errors import VqError
@@ -45,32 +47,35 @@ class TopicWork:
         self.problem = self.problem or f"{channel}: {error}"
 
 
-class Visitor(Protocol):
+class Visitor(ABC):
     """One kind of work on blocks.
 
     Attributes:
         what: Its name, for the log.
         pause_s: How long others get the node after each visit that has more to do.
+        problems: Where those of topics are told; None: by the visitor.
     """
 
     what: str
-    pause_s: float
+    pause_s = 0.0
+    problems: Problems | None = None
 
     def wants(self, channel: Channel) -> bool:
         """Whether a partition is to be visited; asked again before each visit."""
-        ...
+        return True
 
+    @abstractmethod
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """Do some of what is to be done, a block or a few; return whether there may be more.
 
         Raises:
             VqError, OSError: It cannot be done; the partition is left.
         """
-        ...
 
     def tell(self, work: TopicWork) -> None:
-        """Log what was done to a topic."""
-        ...
+        """Tell what was done to a topic."""
+        if self.problems is not None:
+            self.problems.tell(work.topic, work.problem)
 
 
 class BlockPass:

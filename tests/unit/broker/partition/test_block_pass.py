@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vq.broker.partition import block_pass
-from vq.broker.partition.block_pass import BlockPass, TopicWork
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.clock import ManualClock
 from vq.errors import Busy
 from vq.model import TopicPartition
@@ -25,11 +25,10 @@ class Partition:
         return str(self.partition)
 
 
-class Noted:
+class Noted(Visitor):
     """A visitor that has so much to do at each partition, and takes a second for each visit."""
 
     what = "a test"
-    pause_s = 0.0
 
     def __init__(self, todo: dict[str, Any], clock: ManualClock) -> None:
         self.todo = todo
