@@ -506,7 +506,7 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
     Failing.free.clear()
     async with asyncio.timeout(WAIT_S):
         told = await verifier._verify(
-            channel, log_of(threaded), piece, 1 << 30, 1 << 30, lambda _: None
+            channel, log_of(threaded), piece, steps.NO_PAUSES, lambda _: None
         )
     assert "no answer" in told
     assert not verifier.damage(channel)

@@ -361,7 +361,7 @@ async def test_a_scrub_goes_past_what_is_deleted(served):
     await until(lambda: read)
     await later(node, 72.1).look()
     await asyncio.wait_for(task, 10)
-    assert ends[-1] == starts[-1]
+    assert ends[-1] < starts[-1], "what is gone is not read"
     assert not verifier.any_damage()
 
 

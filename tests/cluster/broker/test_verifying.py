@@ -273,9 +273,9 @@ async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
     async with served.cluster.admin() as coordinator:
         await delete_topic(coordinator, "t")
     await until(lambda: ("t", 0) not in served.node.parts.partitions.channels)
-    assert served.node.parts.verifier._passing
+    assert served.node.parts.verifier.busy
     pauses.over.set()
-    await until(lambda: not served.node.parts.verifier._passing)
+    await until(lambda: not served.node.parts.verifier.busy)
     assert "damage" not in caplog.text
     with pytest.raises(VqError):
         await _verify(served.client, whole=True)
@@ -311,7 +311,7 @@ async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tag
         with pytest.raises(PartitionFailed, match=rf"cannot be read.*\[0, {first.end}\)") as caught:
             await served.client.get("t", 0, starts[0], tags=tags)
     assert str(first.path) in str(caught.value)
-    await until(lambda: not served.node.parts.verifier._reporting)
+    await until(lambda: not served.node.parts.verifier.busy)
     (found,) = await _status_damage(served.client)
     assert (found.start, found.end, found.file) == (0, first.end, str(first.path))
     assert caplog.text.count("read failed partition=t-0") == 1
@@ -325,7 +325,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
     _overwrite(served, starts[4] + 16, b"\xff" * 4)  # the flag of a record
     with pytest.raises(VqError):
         await served.client.get("t", 0, starts[4], tags=["x"])
-    await until(lambda: not served.node.parts.verifier._reporting)
+    await until(lambda: not served.node.parts.verifier.busy)
     (found,) = await _status_damage(served.client)
     assert found.start == starts[4] - CONTROL_BYTES
 

@@ -35,3 +35,7 @@ class Problems:
             self._told[about] = text
         else:
             self._told.pop(about, None)
+
+    def clear(self) -> None:
+        """Forget all problems: they are gone."""
+        self._told.clear()

@@ -193,6 +193,11 @@ class Verifier(Visitor):
                     offset=offset,
                 )
 
+    @property
+    def busy(self) -> bool:
+        """Whether it verifies something that was asked for, or reported."""
+        return self._passing or self._reporting
+
     def known_damage(self, channel: Channel, offset: int) -> bool:
         """Whether damage is known at ``offset``."""
         return any(known.find(offset) is not None for known in self._of(channel))

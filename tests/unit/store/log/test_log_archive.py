@@ -23,10 +23,10 @@ from vq.errors import Busy, CorruptData, InvalidState, OffsetNotBoundary, Partit
 from vq.store.archive.archive import ArchiveFiles
 from vq.store.archive.archive_writer import BlockWriter
 from vq.store.archive.archived_file import (
-    ArchivedFile,
     ChunkCache,
     NotInMemory,
     open_stored,
+    read_stub,
     stored_length,
 )
 from vq.store.care.walk import Walk
@@ -210,7 +210,7 @@ def test_a_damaged_chunk_is_told_once_per_read_and_not_served(pair: tuple[Log, L
     log, plain = pair
     disk = log._disk
     files = ArchiveFiles.of(blocks_of(log)[1].path)
-    stub = ArchivedFile(disk, files.stub)._stub
+    stub = read_stub(disk, files.stub)
     chunk = stub.chunks[3]
     disk.open(files.zip).pwrite([b"\xff\xff"], chunk.at + 5)
     told: list[int] = []
@@ -309,7 +309,7 @@ def test_a_scrub_finds_the_damaged_batches_of_an_archive() -> None:
     log = filled(disk)
     block = blocks_of(log)[0]
     files = ArchiveFiles.of(block.path)
-    chunk = ArchivedFile(disk, files.stub)._stub.chunks[2]
+    chunk = read_stub(disk, files.stub).chunks[2]
     disk.open(files.zip).pwrite([b"\xff\xff"], chunk.at + 5)
     walk = Walk(disk, log.reader.pieces(0, log.end_offset))
     while not walk.done:
