@@ -37,7 +37,7 @@ from vq.errors import (
 from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.directory.identity import IDENTITY_NAME
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log import Log

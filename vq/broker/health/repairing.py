@@ -56,7 +56,7 @@ from vq.store.care.repair import (
     find_damage,
     read_intact,
 )
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.block import Block

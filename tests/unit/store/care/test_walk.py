@@ -1,4 +1,4 @@
-"""Verifying a log beside its use: what is intact, what is not, and where the damage ends."""
+"""Reading a log beside its use: what is intact, what is not, and where the damage ends."""
 
 import random
 
@@ -6,8 +6,9 @@ import pytest
 from support.store import append, flush, memory_disk, open_log
 
 from vq.errors import VqError
-from vq.store.care import scrub
-from vq.store.care.scrub import Scrub
+from vq.store.care import walk
+from vq.store.care.reported import ReportedWalk
+from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log, LogConfig
 from vq.store.records.format import CONTROL_BYTES
@@ -17,8 +18,8 @@ from vq.store.records.offset_index import INTERVAL_BYTES
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """Several steps a block, and batches larger than a step."""
-    monkeypatch.setattr(scrub, "STEP_BYTES_MIN", 700)
-    monkeypatch.setattr(scrub, "STEP_BYTES_MAX", 1_500)
+    monkeypatch.setattr(walk, "STEP_BYTES_MIN", 700)
+    monkeypatch.setattr(walk, "STEP_BYTES_MAX", 1_500)
 
 
 def filled(disk: MemoryDisk, batches: int = 40) -> tuple[Log, list[int]]:
@@ -43,18 +44,22 @@ def overwrite(disk: MemoryDisk, log: Log, offset: int, data: bytes) -> None:
     file.close()
 
 
-def run(disk: MemoryDisk, log: Log, offset: int = 0, *, until: int | None = None) -> Scrub:
-    found = Scrub(disk, log.reader.pieces(offset, log.end_offset), until=until)
+def run(disk: MemoryDisk, log: Log, offset: int | None = None) -> Walk:
+    """Take all steps: over the whole log, or to the batch that a reader reports."""
+    pieces = log.reader.pieces(offset or 0, log.end_offset)
+    found = Walk(disk, pieces) if offset is None else ReportedWalk(disk, pieces, offset)
     steps = 0
     while not found.done:
-        assert found.step() <= 5_000
+        before = found.read_bytes
+        found.step()
+        assert found.read_bytes - before <= 5_000
         steps += 1
         assert steps < 1_000
     found.close()
     return found
 
 
-def ranges(found: Scrub) -> list[tuple[int, int]]:
+def ranges(found: Walk) -> list[tuple[int, int]]:
     return [(damage.start, damage.end) for damage in found.damage]
 
 
@@ -64,7 +69,7 @@ def test_an_intact_log_is_looked_at_whole() -> None:
     log, _ = filled(disk)
     found = run(disk, log)
     assert found.damage == []
-    assert found.read_bytes == found.total_bytes == log.size_bytes
+    assert found.read_bytes == log.size_bytes
 
 
 def test_every_changed_byte_is_found_in_its_batch() -> None:
@@ -82,7 +87,7 @@ def test_every_changed_byte_is_found_in_its_batch() -> None:
         assert ranges(found) == [(start, end)]
         assert found.damage[0].path == piece.path
         assert found.damage[0].why
-        assert found.read_bytes == found.total_bytes
+        assert found.read_bytes == log.size_bytes
 
 
 def test_several_ranges_are_found_and_neighbours_are_one() -> None:
@@ -126,6 +131,15 @@ def test_a_file_that_is_gone_or_short_is_damage() -> None:
     assert "file ends" in found.damage[1].why
 
 
+def test_the_last_file_may_be_gone() -> None:
+    """The walk ends there."""
+    disk = memory_disk()
+    log, _ = filled(disk)
+    last = log.reader.pieces(0, log.end_offset)[-1]
+    disk.unlink(last.path)
+    assert ranges(run(disk, log)) == [(last.start, last.end)]
+
+
 def test_a_place_that_the_medium_does_not_deliver_is_damage(monkeypatch) -> None:
     """And what lies behind it is verified."""
     disk = memory_disk()
@@ -141,7 +155,7 @@ def test_a_place_that_the_medium_does_not_deliver_is_damage(monkeypatch) -> None
         return pread(file, position, length)
 
     monkeypatch.setattr(type(opened), "pread", failing)
-    found = Scrub(disk, [piece])
+    found = Walk(disk, [piece])
     while not found.done:
         found.step()
     assert len(found.damage) == 1
@@ -158,10 +172,10 @@ def test_one_batch_can_be_looked_at_alone(inside: int) -> None:
     starts = [append(log, b"x" * 500) for _ in range(2_000)]
     flush(log)
     overwrite(disk, log, starts[1_000] + 200, b"damage")
-    found = run(disk, log, starts[1_000] + inside, until=starts[1_000] + inside)
+    found = run(disk, log, starts[1_000] + inside)
     assert ranges(found) == [(starts[1_000], starts[1_001])]
     assert found.read_bytes < INTERVAL_BYTES + 2_000
-    assert run(disk, log, starts[1_500], until=starts[1_500]).damage == []
+    assert run(disk, log, starts[1_500]).damage == []
 
 
 def test_a_closed_log_has_no_pieces() -> None:
@@ -177,16 +191,18 @@ def test_a_step_has_one_batch_if_that_is_larger_and_not_all_that_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each batch holds the interpreter: the largest batch has room for thousands of small ones."""
-    monkeypatch.setattr(scrub, "STEP_BYTES_MIN", 100)
-    monkeypatch.setattr(scrub, "STEP_BYTES_MAX", 100)
+    monkeypatch.setattr(walk, "STEP_BYTES_MIN", 100)
+    monkeypatch.setattr(walk, "STEP_BYTES_MAX", 100)
     disk = memory_disk()
     log = open_log(disk)
     for _ in range(30):
         append(log, bytes(20))
     flush(log)
-    found = Scrub(disk, log.reader.pieces(0, log.end_offset))
-    steps = []
+    found = Walk(disk, log.reader.pieces(0, log.end_offset))
+    steps, before = [], 0
     while not found.done:
-        steps.append(found.step())
+        found.step()
+        steps.append(found.read_bytes - before)
+        before = found.read_bytes
     assert set(steps) == {log.end_offset // 30}
     assert not found.damage
