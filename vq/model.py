@@ -769,6 +769,8 @@ def check_timeout(timeout: float) -> float:
     Raises:
         InvalidArgument: It is not a number; ``bool`` is none.
     """
+    if type(timeout) is float and 0.0 <= timeout <= limits.TIMEOUT_S_MAX:
+        return timeout  # as most are: a send checks its own
     given: object = timeout
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     seconds = _seconds_of(timeout) if is_number else math.nan

@@ -24,7 +24,6 @@ from support.faults import wait_leader
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperRoot, expire_session
 
-from vq.admin.doctor import check_cluster
 from vq.client.config import MessageFactoryConfig
 from vq.clock import SystemClock
 from vq.coordination.brokers.registry import read_state
@@ -39,6 +38,7 @@ from vq.devtools import zookeeper as zookeeper_module
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
+from vq.operations.cluster.doctor import check_cluster
 from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow

@@ -24,8 +24,8 @@ from vq.model import Key
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import KeyKind
-from vq.store.care.scrub import Damage
 from vq.store.care.search import Search
+from vq.store.care.walk import Damage
 from vq.store.care.wanted import Wanted
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log

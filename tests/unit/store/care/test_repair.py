@@ -8,7 +8,7 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, paylo
 from vq.clock import ManualClock
 from vq.errors import CorruptData
 from vq.store.care.repair import check_intact, find_damage, read_intact
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.log import Log, LogState

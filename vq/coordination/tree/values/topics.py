@@ -25,7 +25,7 @@ _TIME_MS_END: Final = 1 << 47
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic(Value):
+class TopicNode(Value):
     """``topics/<topic>``: settings, number of partitions, phase.
 
     The placement is in the nodes below (``Partition``). Clients see a topic only in phase
