@@ -129,6 +129,14 @@ def test_the_page_of_topics_says_of_every_setting_when_a_change_takes_effect() -
     assert set(told) == {item.name for item in dataclasses.fields(TopicSettings)} | {"open"}
 
 
+def test_the_page_of_a_cluster_says_what_to_do_about_everything_unsafe() -> None:
+    page = (ROOT / "docs" / "howto" / "look-at-a-cluster.md").read_text()
+    in_table = set(re.findall(r"^\|[^|]*\| `(\w+)` \|", page, re.MULTILINE))
+    remarks = set(re.findall(r"`(\w+)`, ", page.split("kinds are remarks")[1]))
+    assert in_table < set(admin.UnsafeKind)
+    assert set(admin.UnsafeKind) - in_table <= remarks
+
+
 def test_the_page_of_partitions_says_what_to_do_in_every_state_that_is_told() -> None:
     page = (ROOT / "docs" / "howto" / "bring-back-a-partition.md").read_text()
     told = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)

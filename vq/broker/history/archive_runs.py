@@ -210,7 +210,7 @@ class Archiver:
         now_ms = self.clock.wall_ms()
         left = RunResult(state=RunState.COVERED, begun_ms=now_ms, ended_ms=now_ms)
         if refused(self._runs, number):
-            logger.warning("run of a lease that has ended is not done", number=number, by=run.by)
+            logger.warning("run is not done, its lease had ended", number=number, by=run.by)
             return replace(left, state=RunState.REFUSED)
         if covering(self._runs, number) is not None:
             return left

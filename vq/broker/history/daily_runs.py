@@ -106,7 +106,7 @@ class DailyRuns:
             return self._alarm(self._at, self._keeper.wake)
         except Exception as error:  # noqa: BLE001  it knows not all local times: TZ=CET-1CEST
             logger.warning(
-                "no alarm for the daily run, which comes some minutes later then",
+                "no alarm for the daily run, it may start some minutes late",
                 error=error,
                 hint="give the broker a TZ such as Europe/Berlin",
             )

@@ -259,7 +259,7 @@ class Partitions:
         if is_valid_name(partition.topic):
             self.view.ask(partition.topic, look_again, asker)
         else:
-            error = InvalidRequest(f"{shown(partition.topic)} is no name a topic can have")
+            error = InvalidRequest(f"{shown(partition.topic)} is not a valid name for a topic")
             asyncio.get_running_loop().call_soon(then, error)
 
     def _why_unknown(self, partition: TopicPartition) -> VqError:

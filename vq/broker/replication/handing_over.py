@@ -125,7 +125,7 @@ class HandOver:
     async def _answer(self, session: Session, request_id: RequestId, wanted: str) -> None:
         try:
             if wanted and not is_valid_name(wanted):
-                raise HandOverFailed(f"{shown(wanted)} is no name a node can have")
+                raise HandOverFailed(f"{shown(wanted)} is not a valid name for a node")
             heir = await self.run(wanted)
             session.reply(request_id, wire.HandOverResponse(node=heir))
         except VqError as error:
@@ -162,7 +162,7 @@ class HandOver:
     def _tell(self, error: VqError, *, drained: bool) -> None:
         group = self._role.group
         if drained:
-            logger.warning("drained node leads on", group=group, node=self._node, why=error)
+            logger.warning("drained node still leads", group=group, node=self._node, why=error)
         else:
             logger.warning(
                 "whether the node is drained cannot be read, trying again",

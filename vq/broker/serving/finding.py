@@ -261,12 +261,12 @@ def _key_of(kind: int, value: bytes) -> Key | None:
             try:
                 return value.decode()
             except UnicodeDecodeError as error:
-                raise InvalidRequest(f"the key is no UTF-8: {error}") from error
+                raise InvalidRequest(f"the key is not UTF-8: {error}") from error
         case KeyKind.BYTES:
             return value
         case KeyKind.INTEGER if len(value) == _INTEGER_BYTES:
             return int.from_bytes(value, "big", signed=True)
-    raise InvalidRequest(f"key_kind {kind} with {len(value)} bytes is no key")
+    raise InvalidRequest(f"key_kind {kind} with {len(value)} bytes is not a key")
 
 
 def _part_of(channel: Channel, offset: int) -> Channel:

@@ -331,7 +331,7 @@ class Membership:
             raise NodeExists(
                 Member.path(self._group, self._member),
                 f"an earlier consumer {self._member!r} of group {self._group!r} in this factory "
-                "has not left: ZooKeeper does not take what it leaves; start again later",
+                "has not left yet, since ZooKeeper does not answer; start again later",
             )
         try:
             await self._join()

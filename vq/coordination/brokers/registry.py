@@ -195,7 +195,7 @@ class BrokerRegistration(OwnNode[int]):
         """
         found = await self._coordinator.get(self._path)
         if not self._is_own(found):
-            raise CoordinationError(f"{self._path} is not ours at this moment")
+            raise CoordinationError(f"{self._path} does not belong to this process now")
         await self._coordinator.multi(
             [Delete(self._path, found.stat.version), *self._creation()],
         )

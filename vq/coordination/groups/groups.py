@@ -235,6 +235,6 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
             await coordinator.delete(path)
     except NotEmpty:
         raise InvalidState(
-            f"a member of group {group!r} came meanwhile; the group is there, its progress was "
+            f"a member joined group {group!r} meanwhile; the group exists, and its progress is "
             "deleted"
         ) from None

@@ -113,8 +113,8 @@ async def make_run(
                 return Plan([], number)
         if lease is None and len(runs.known) >= RUNS_MAX:
             raise TooManyRuns(
-                f"{len(runs.known)} runs of the archive are there, at most {RUNS_MAX} may be: some "
-                "node has not done them",
+                f"there are {len(runs.known)} runs of the archive, and at most {RUNS_MAX} may "
+                "be: some node has not done them",
                 hint="`vq archive history` says which node is missing",
             )
         counter = _counter(node)

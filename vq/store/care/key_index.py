@@ -145,7 +145,7 @@ class KeyIndex:
             CorruptData: The bytes are no index, are damaged, or of an unknown version.
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC or data[4] != _VERSION:
-            raise CorruptData(f"{len(data)} bytes are no key index of version {_VERSION}")
+            raise CorruptData(f"{len(data)} bytes are not a key index of version {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a key index fails its CRC")
         _, _, self.start_offset, self.end_offset, self.last_batch, self.last_crc, count = (

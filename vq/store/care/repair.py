@@ -162,7 +162,7 @@ def check_intact(
         )
     if not trusted and not (ours and ours == following) and not _is_promised(disk, damage, headers):
         raise CorruptData(
-            f"it cannot be told that both copies are equal up to {end}",
+            f"nothing shows that both copies are equal up to {end}",
             details={"offset": damage.start},
         )
     return end

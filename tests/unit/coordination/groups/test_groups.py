@@ -148,7 +148,7 @@ async def test_a_member_that_comes_while_its_group_is_deleted_stays_in_it(
             await groups.join_group(other, "g", "m1", Member(nonce="n1"))
 
     monkeypatch.setattr(client, "delete", late)
-    with pytest.raises(InvalidState, match="came meanwhile"):
+    with pytest.raises(InvalidState, match=r"joined group .* meanwhile"):
         await groups.delete_group(client, "g")
     assert list(await groups.members(client, "g")) == ["m1"]
     assert await groups.read_group(client, "g") == contract
