@@ -11,9 +11,6 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import streams
-from vq.admin.cluster import cluster_status
-from vq.admin.stored import Source
 from vq.backoff import Backoff
 from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
@@ -26,6 +23,9 @@ from vq.errors import (
     CorruptData,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.messages import streams
+from vq.operations.messages.stored import Source
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
 
@@ -131,7 +131,7 @@ async def by_get_last(factory: aio.MessageFactory, offset: int) -> None:
 
 
 async def by_stream(factory: aio.MessageFactory, offset: int) -> None:
-    async for _ in streams.messages(factory.admin._client, "t", streams.Begin()):
+    async for _ in streams.messages(factory.admin.cluster, "t", streams.Begin()):
         pass
 
 
@@ -142,7 +142,7 @@ async def by_columns(factory: aio.MessageFactory, offset: int) -> None:
 
 async def by_counting(factory: aio.MessageFactory, offset: int) -> None:
     """As a reset of a group to so many messages before the end does."""
-    source = Source(factory.admin._client, TopicPartition("t", 0))
+    source = Source(factory.admin.cluster, TopicPartition("t", 0))
     ends = (await factory.admin.bounds("t"))[0]
     assert ends is not None
     await source.back(ends.latest, 1, 0)
@@ -170,7 +170,7 @@ async def test_every_reader_reports_damage_to_the_broker(
     at = change_on_disk(cluster, "b1", b"second")
     with pytest.raises(CorruptData):
         await reader(factory, result.offset)
-    (damage,) = (await cluster_status(factory.admin._client)).damage
+    (damage,) = (await cluster_status(factory.admin.cluster)).damage
     assert damage.start <= at < damage.end
 
 

@@ -8,15 +8,15 @@ from support.consumers import consumer_of, take
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import topics
-from vq.admin.cluster import cluster_status
-from vq.admin.resets import Goal, Target, carry_out, plan_reset
-from vq.admin.stored import Source
 from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.damage import report_damage
 from vq.errors import CorruptData
 from vq.model import TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.groups.resets import Goal, Target, plan_reset, reset
+from vq.operations.messages.stored import Source
+from vq.operations.topics import topics
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
 
@@ -74,7 +74,7 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
     async with consumer:
         assert await take(consumer, 2) == [b"10", b"11"]
         waiting = asyncio.create_task(two_more(consumer))
-        admin = factory.admin._client
+        admin = factory.admin.cluster
 
         async def is_shown() -> bool:
             return bool((await cluster_status(admin)).damage)
@@ -96,7 +96,7 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
         (planned,) = await plan_reset(admin, "g", PAST_DAMAGE)
         assert (planned.skips, planned.repeats) == (1, 0)
         assert planned.after.offset == end
-        await carry_out(admin, "g", [planned], fence=True)
+        await reset(admin, "g", [planned], fence=True)
         assert await waiting == [b"12", b"13"]
     assert not await plan_reset(admin, "g", PAST_DAMAGE)
 
@@ -108,14 +108,14 @@ async def test_a_group_before_the_damage_is_not_moved(
     await put(client, BAD["checksum"])
     async with await consumer_of(factory) as consumer:
         assert await take(consumer, 1) == [b"10"]
-    assert not await plan_reset(factory.admin._client, "g", PAST_DAMAGE)
+    assert not await plan_reset(factory.admin.cluster, "g", PAST_DAMAGE)
 
 
 async def test_several_unreadable_records_are_passed_at_once(
     factory: aio.MessageFactory, client: Client
 ) -> None:
     result = await client.put("t", 0, [*BAD.values(), record(9)])
-    source = Source(factory.admin._client, T0)
+    source = Source(factory.admin.cluster, T0)
     end = result.offset + sum(map(len, BAD.values()))
     assert await source.past_damage(result.offset) == end
     assert await source.past_damage(0) == end, "the control record is no message"
@@ -135,7 +135,7 @@ async def test_a_report_of_any_offset_invents_no_damage(
     for offset in range(end):
         assert await report_damage(cluster, address, T0, offset) is None
         await asyncio.sleep(1.0)
-    assert not (await cluster_status(factory.admin._client)).damage
+    assert not (await cluster_status(factory.admin.cluster)).damage
 
 
 async def test_get_says_what_to_do(factory: aio.MessageFactory, client: Client) -> None:
