@@ -120,7 +120,7 @@ async def cluster_of(partitions: int, clients: int) -> AsyncIterator[tuple[Clust
 
 
 SIZES = [
-    pytest.param(partitions, clients, marks=pytest.mark.slow if partitions >= 1_000 else ())
+    pytest.param(partitions, clients, marks=pytest.mark.long if partitions >= 1_000 else ())
     for partitions in (10, 100, 1_000, 4_000)
     for clients in (2, 10, 50)
 ]

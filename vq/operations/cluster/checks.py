@@ -246,7 +246,8 @@ def brokers(
         fail(
             f"group {name}",
             "has no running master" + (f": {causes[name]}" if causes and name in causes else ""),
-            "start its broker; look at the broker's log",
+            "start its broker; if its process runs, it hangs or does not reach ZooKeeper, see "
+            "its log",
         )
         for name, has_master in groups.items()
         if not has_master and name not in told
@@ -268,7 +269,10 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
     """Judge one broker: all that is wrong with it, a finding for each kind."""
     check = f"broker {answer.name}"
     if answer.error is not None:
-        remedy = "is its advertised address reachable from here? does the process hang? see its log"
+        remedy = (
+            "is its advertised address reachable from here? if it hangs, look whether it is "
+            "stopped (`ps -o stat`: T; `kill -CONT`) or waits for a disk (D); see its log"
+        )
         return [fail(check, f"{answer.address}: {answer.error}", remedy)]
     found = []
     if answer.bad_partitions:
