@@ -204,7 +204,7 @@ class ByNumber:
     """A partitioner whose keys are partition numbers."""
 
     def choose(self, message: vq.Message, partitions: vq.TopicPartitions) -> int:
-        """See ``vq.client.producer.partitioner.Partitioner``."""
+        """See ``vq.client.producer.spread.partitioner.Partitioner``."""
         return int(message.key or 0)
 
 

@@ -23,7 +23,7 @@ from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
 from vq.cli.bench.worker import on_schedule
-from vq.client.producer import appender
+from vq.client.producer.intake import appender
 
 GB: Final = 1_000_000_000
 

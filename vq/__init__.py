@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     )
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
-    from vq.client.producer.partition_load import PartitionLoad
-    from vq.client.producer.partitioner import (
+    from vq.client.producer.spread.partitioner import (
         Partitioner,
+        PartitionLoad,
         TopicPartitions,
     )
     from vq.errors import (
@@ -105,8 +105,8 @@ _HOMES = {
     ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
-    "vq.client.producer.partition_load": ("PartitionLoad",),
-    "vq.client.producer.partitioner": (
+    "vq.client.producer.spread.partitioner": (
+        "PartitionLoad",
         "Partitioner",
         "TopicPartitions",
     ),

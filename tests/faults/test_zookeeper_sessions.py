@@ -370,7 +370,7 @@ async def test_a_refused_connection_a_wrong_name_and_a_stranger_are_three_texts(
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as stranger:
         where = f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}"
         text = await start_error(f"{where},{closed}")
-    assert f"what listens at {where} is not ZooKeeper; {closed} refused" in text
+    assert f"the server at {where} is not ZooKeeper; {closed} refused" in text
     with socket.create_server(("127.0.0.1", 0)) as mute:
         where = f"127.0.0.1:{mute.getsockname()[1]}"
         assert f"{where} accepts connections and does not answer" in await start_error(where)

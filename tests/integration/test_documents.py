@@ -197,8 +197,23 @@ def test_every_how_to_is_in_one_of_the_two_lists() -> None:
     of_operators = (ROOT / "docs" / "operations.md").read_text()
     of_applications = (ROOT / "docs" / "howto" / "README.md").read_text()
     for page in {*HOWTOS, STOP, BROKERS, BACK_UP}:
-        lists = [f"(howto/{page.name})" in of_operators, f"({page.name})" in of_applications]
-        assert any(lists), page.name
+        lists = (of_operators, f"(howto/{page.name}"), (of_applications, f"({page.name}")
+        assert any(re.search(rf"{re.escape(link)}[)#]", text) for text, link in lists), page.name
+
+
+def test_the_files_of_the_project_that_a_page_names_are_there() -> None:
+    """Not those of decisions, changes and measurements, which tell of another day."""
+    told_then = {"CHANGELOG", "performance"}
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        if "decisions" not in document.parts and document.stem not in told_then
+        for name in re.findall(
+            r"`((?:vq|pyspark_vq|tests|tools)/[\w/.-]+\.\w+)`", document.read_text()
+        )
+    }
+    assert len(named) > 30
+    assert sorted(each for each in named if not (ROOT / each[1]).is_file()) == []
 
 
 def dead(document: Path, target: str, anchor: str) -> str:

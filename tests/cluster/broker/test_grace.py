@@ -20,7 +20,7 @@ from vq.coordination.topics.topics import alter_settings, delete_topic, was_dele
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.reading import read_topic
-from vq.coordination.tree.values.topics import GraceClock, Topic
+from vq.coordination.tree.values.topics import GraceClock, TopicNode
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
 from vq.operations.brokers import removing
@@ -340,7 +340,7 @@ async def test_brokers_remove_a_topic_when_its_time_is_up_and_not_before(
 
         async def gone() -> bool:
             await asyncio.sleep(10)
-            return await admin.exists(Topic.path("t")) is None
+            return await admin.exists(TopicNode.path("t")) is None
 
         await until_true(gone, timeout_s=9_000)
         assert await was_deleted(admin, view.id)
@@ -410,7 +410,7 @@ async def test_a_count_that_cannot_be_read_is_told_once_and_removes_nothing(
         assert caplog.text.count("deleted topics cannot be removed") == 1
         with pytest.raises(Unreadable):
             await topics_of(admin)
-        assert await admin.exists(Topic.path("t")) is not None
+        assert await admin.exists(TopicNode.path("t")) is not None
         await undelete(cluster)
 
 
@@ -437,10 +437,10 @@ async def test_a_removal_that_somebody_began_is_finished_by_a_broker(
         admin.multi = dies  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="killed"):
             await delete_topic(admin, "t")
-        assert await admin.exists(Topic.path("t")) is not None
+        assert await admin.exists(TopicNode.path("t")) is not None
 
         async def gone() -> bool:
-            return await admin.exists(Topic.path("t")) is None
+            return await admin.exists(TopicNode.path("t")) is None
 
         await until_true(gone, timeout_s=60)
         await until(lambda: not node.parts.partitions.view.removing)

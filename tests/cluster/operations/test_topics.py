@@ -10,7 +10,7 @@ from support.waiting import until_true
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.topics import topics as coordination
-from vq.coordination.tree.values.topics import CREATING, Topic
+from vq.coordination.tree.values.topics import CREATING, TopicNode
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 from vq.operations.brokers.brokers import Damage
@@ -173,8 +173,8 @@ async def test_a_topic_is_made_only_if_there_is_none(client: ClusterClient) -> N
     assert (is_new, made.settings.partitions) == (True, 3)
     found, is_new = await topics.ensure_topic(client, "new", TopicSettings(partitions=9))
     assert (is_new, found) == (False, made)
-    path = Topic.path("new")
-    value = Topic.decode(path, (await client.coordinator.get(path)).data)
+    path = TopicNode.path("new")
+    value = TopicNode.decode(path, (await client.coordinator.get(path)).data)
     await client.coordinator.set(path, replace(value, phase=CREATING).encode())
     with pytest.raises(topics.TopicExists, match="half-way"):
         await topics.ensure_topic(client, "new")

@@ -13,7 +13,7 @@ from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.values.brokers import BrokerGroup, GroupState
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import UnknownTopic
 from vq.model import TopicSettings
 from vq.operations.cluster.cluster import cluster_status
@@ -28,7 +28,7 @@ async def test_a_list_of_topics_leaves_out_the_unreadable_one_and_names_its_znod
     cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.create_topic("good", partitions=1)
-    await client.coordinator.set(Topic.path("t"), HALF)
+    await client.coordinator.set(TopicNode.path("t"), HALF)
     assert [each.name for each in await topics.list_topics(client)] == ["good"]
     assert "topics/t" in caplog.text
     with pytest.raises(Unreadable, match="topics/t"):
@@ -101,9 +101,9 @@ async def test_the_status_shows_the_other_groups_and_names_the_znode(
 @pytest.mark.parametrize(
     ("path", "data", "keeps_data"),
     [
-        (Topic.path("t"), HALF, True),
-        (Topic.path("t"), b'{"v": 1, "id": "%s"}', False),
-        (Topic.path("t"), b'{"v": 99, "id": "%s"}', False),
+        (TopicNode.path("t"), HALF, True),
+        (TopicNode.path("t"), b'{"v": 1, "id": "%s"}', False),
+        (TopicNode.path("t"), b'{"v": 99, "id": "%s"}', False),
         (Partition.path("t", 1), HALF, False),
         (Partition.path("t", 1), None, False),
     ],
@@ -130,7 +130,7 @@ async def test_an_unreadable_topic_is_deleted(
 async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClient) -> None:
     """As the error for its name advises."""
     found = await read_remains(client.coordinator, "t")
-    await client.coordinator.set(Topic.path("t"), found.topic.encode())
+    await client.coordinator.set(TopicNode.path("t"), found.topic.encode())
     with pytest.raises(UnknownTopic, match="it is deleting"):
         await topics.describe_topic(client, "t")
     assert (await topics.plan_delete(client, "t", now=True)).partitions == 2
@@ -147,7 +147,7 @@ async def test_a_node_that_may_not_be_read_counts_as_unreadable(
     for name in ("ours", "theirs"):
         await ensure_group(client.coordinator, name, ConsumerGroup(topics={"good": ""}))
     deny_reading(client.coordinator, ConsumerGroup.path("theirs"))
-    deny_reading(client.coordinator, Topic.path("t"))
+    deny_reading(client.coordinator, TopicNode.path("t"))
     assert [each.name for each in await topics.list_topics(client)] == ["good"]
     assert [each.group for each in await groups.list_groups(client)] == ["ours"]
     assert "does not allow this to vq: 'topics/t'" in caplog.text

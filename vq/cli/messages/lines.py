@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Protocol
 
 from vq import limits
-from vq.client.producer.head import Heads
+from vq.client.producer.intake.stages import Heads
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Key, Message
 from vq.shown import shown

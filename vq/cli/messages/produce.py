@@ -41,7 +41,7 @@ from vq.cli.messages.lines import (
 from vq.cli.messages.outcomes import Tally, failure_files
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.producer.metrics import ProducerMetrics
-from vq.client.producer.partitioner import (
+from vq.client.producer.spread.partitioner import (
     STRATEGIES,
     Keys,
     PartitionerSetting,

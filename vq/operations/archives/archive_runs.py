@@ -152,7 +152,7 @@ async def start_archive_run(
     if as_of_ms is not None:
         check_time("as_of_ms", as_of_ms)
     await _check_topics(cluster, topic)
-    run = run_values.ArchiveRun(
+    run = run_values.RunOrder(
         as_of_ms=now_ms if as_of_ms is None else as_of_ms,
         started_ms=now_ms,
         by=who(),
@@ -242,7 +242,7 @@ async def wait_for_archive_run(
 
 
 async def _works(
-    cluster: ClusterClient, known: Mapping[int, run_values.ArchiveRun], nodes: list[ArchiveNodeRun]
+    cluster: ClusterClient, known: Mapping[int, run_values.RunOrder], nodes: list[ArchiveNodeRun]
 ) -> bool:
     """Whether one of the nodes works on a run, and so may come to another one."""
     if any(each.state == RunState.RUNNING for each in nodes):
@@ -260,7 +260,7 @@ async def _works(
 async def _run(
     cluster: ClusterClient,
     number: int,
-    run: run_values.ArchiveRun,
+    run: run_values.RunOrder,
     registered: list[tuple[str, str]],
 ) -> ArchiveRun:
     results = await runs.read_results(cluster.coordinator, number)

@@ -11,7 +11,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.coordination.tree.coordinator import Check, NoNode, Set
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.limits import EPOCH_MAX
 
@@ -53,7 +53,7 @@ async def raise_epoch(cluster: ClusterClient, group: str, epoch: int, *, do: boo
         nonlocal result
         try:
             found = await coordinator.get(path)
-            registered = (await coordinator.get(BrokerNode.parent(group))).stat.version
+            registered = (await coordinator.get(Registration.parent(group))).stat.version
         except NoNode as error:
             raise InvalidArgument(f"no node has ever led a broker group {group!r}") from error
         running = await registry.nodes(coordinator, group)
@@ -70,7 +70,7 @@ async def raise_epoch(cluster: ClusterClient, group: str, epoch: int, *, do: boo
         result = RaisedEpoch(group, state.epoch, epoch)
         if not do:
             return Plan((), result)
-        check = Check(BrokerNode.parent(group), registered)  # no node came meanwhile
+        check = Check(Registration.parent(group), registered)  # no node came meanwhile
         data = replace(state, epoch=epoch).encode()
         return Plan([check, Set(path, data, found.stat.version)], result)
 

@@ -24,7 +24,7 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.operations.base.who import who
 
@@ -95,7 +95,7 @@ async def _elect(
 
     async def plan(_: CoordinationError | None) -> Plan[Unclean]:
         nonlocal result, decided
-        registered = (await coordinator.get(BrokerNode.parent(group))).stat.version
+        registered = (await coordinator.get(Registration.parent(group))).stat.version
         found = await coordinator.get(path)
         state = GroupState.decode(path, found.data)
         if result is not None and state == decided:
@@ -106,8 +106,8 @@ async def _elect(
         if not do:
             return Plan((), result)
         operations: list[Operation] = [
-            Check(BrokerNode.parent(group), registered),  # no node in sync came meanwhile
-            Check(BrokerNode.path(group, node), -1),
+            Check(Registration.parent(group), registered),  # no node in sync came meanwhile
+            Check(Registration.path(group, node), -1),
             Set(path, decided.encode(), found.stat.version),
             await _audit(cluster, result),
         ]
@@ -168,12 +168,12 @@ async def _look(
     candidate: Candidate | None = None
     able = []
     for name in sorted({node, *state.insync}):
-        path = BrokerNode.path(group, name)
+        path = Registration.path(group, name)
         try:
             found = await cluster.coordinator.get(path)
         except NoNode:
             continue
-        value = BrokerNode.decode(path, found.data)
+        value = Registration.decode(path, found.data)
         at = found.stat.czxid
         if name == node:
             candidate = Candidate(group, node, at, value.directory)

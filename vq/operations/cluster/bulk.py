@@ -25,7 +25,7 @@ from vq.coordination.tree.values.consumers import (
     Owner,
 )
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import READY, Topic
+from vq.coordination.tree.values.topics import READY, TopicNode
 from vq.coordination.tree.values.value import Value
 from vq.errors import CorruptData, InvalidArgument, NotMaster
 from vq.limits import is_valid_name
@@ -174,7 +174,7 @@ class TopicState:
 async def read_topic_states(cluster: ClusterClient) -> list[TopicState]:
     """Return all topics in any phase, without partitions; also those that cannot be read."""
     names = await topics.list_topics(cluster.coordinator)
-    nodes = await read_nodes(cluster.coordinator, [Topic.path(name) for name in names])
+    nodes = await read_nodes(cluster.coordinator, [TopicNode.path(name) for name in names])
     return [
         _topic_state(name, node)
         for name, node in zip(names, nodes, strict=True)
@@ -186,7 +186,7 @@ def _topic_state(name: str, node: Node | NotAllowed) -> TopicState:
     if isinstance(node, NotAllowed):
         return TopicState(topic=name, error=str(node))
     try:
-        value = Topic.decode(Topic.path(name), node.data)
+        value = TopicNode.decode(TopicNode.path(name), node.data)
     except (Unreadable, InvalidArgument) as error:
         return TopicState(topic=name, error=str(error))
     if not is_valid_name(name):

@@ -17,7 +17,7 @@ from typing import Final
 from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.producer import appender
+from vq.client.producer.intake import appender
 from vq.coordination.leases import runs
 from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData, InvalidArgument
+from vq.store.records.batches import verified
 from vq.store.records.codec import intact
 from vq.store.records.format import (
     CONTROL_BYTES,
     FLAG_CONTROL,
     RECORD_HEADER_BYTES,
     BatchHeader,
-    batch_crc,
-    decode_control,
 )
 from vq.store.records.record import is_intact
 from vq.store.records.scan import first_control
@@ -200,28 +199,18 @@ class ContentCheck:
                 at = found.start_offset - base
                 self._end_damage(found.start_offset)
             try:
-                header = decode_control(buf, at)
+                for header in verified(buf[at:], base + at):
+                    self._take(header)
+                    at = header.start_offset - base
+                    sound = self._walk(buf, at, header, max(sound, at))
+                    at += header.byte_length
+                break
             except CorruptData as error:
-                self._begin_damage(base + at, str(error.args[0]))
-                at += 1
-                continue
-            if header is None:
-                break
-            if header.start_offset != base + at:
-                why = f"the control record is that of offset {header.start_offset}"
-                self._begin_damage(base + at, why)
-                at += 1
-                continue
-            stop = at + header.byte_length
-            if stop > len(buf):
-                break
-            if batch_crc(buf, at, header.byte_length) != header.crc:
-                self._begin_damage(base + at, "the batch fails its CRC")
-                self._end_damage(base + stop)
-            else:
-                self._take(header)
-                sound = self._walk(buf, at, header, max(sound, at))
-            at = stop
+                self._begin_damage(base + at, str(error.details["why"]))
+                stop = int(error.details.get("end", 0))
+                if stop:
+                    self._end_damage(stop)
+                at = stop - base if stop else at + 1
         self._rest = buf[at:]
 
     def skip(self, offset: int, why: str) -> None:

@@ -16,7 +16,7 @@ from vq.client.consumer.decode import decode_messages
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
-from vq.client.producer.head import Heads
+from vq.client.producer.intake.stages import Heads
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (

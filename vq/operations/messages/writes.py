@@ -33,7 +33,8 @@ from vq.operations.messages.stored import RANGE_BYTES, read_range
 from vq.operations.partitions.offsets import Inspector
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
-from vq.store.records.format import CONTROL_BYTES, BatchHeader, decode_control
+from vq.store.records.batches import headers
+from vq.store.records.format import CONTROL_BYTES, BatchHeader
 
 #: How long an attempt waits for the brokers of a topic.
 WAIT_S: Final = 60.0
@@ -333,14 +334,8 @@ def whole_batches(data: bytes, start: int) -> list[BatchHeader]:
     Raises:
         CorruptData: There is something else between them.
     """
-    found: list[BatchHeader] = []
-    at = 0
-    while (header := decode_control(data, at)) is not None and at + header.byte_length <= len(data):
-        if header.start_offset != start + at:
-            raise CorruptData(f"the batch at offset {start + at} says {header.start_offset}")
-        found.append(header)
-        at += header.byte_length
-    return found
+    end = start + len(data)
+    return [each for each in headers(data, start) if each.end_offset <= end]
 
 
 def is_of(batch: BatchHeader, attempt: WriteAttempt) -> bool:

@@ -14,7 +14,7 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, NoNode, Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all
-from vq.coordination.tree.values.brokers import BrokerNode
+from vq.coordination.tree.values.brokers import Registration
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import PartitionState, Span
@@ -94,7 +94,7 @@ async def _planned(
     group = placement.writer_group
     if group is None:
         raise InvalidState(f"{name} is open on no group (state {placement.state})")
-    parent = BrokerNode.parent(group)
+    parent = Registration.parent(group)
     stat = await coordinator.exists(parent)  # before the nodes: each that comes raises its version
     if stat is None:
         raise InvalidState(f"no node has ever been registered in {group}")

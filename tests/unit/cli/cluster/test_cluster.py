@@ -96,7 +96,7 @@ def test_off_keeps_the_settings_and_on_brings_them_back(shown: Any) -> None:
 def test_a_pool_is_left_by_the_name_of_the_common_pool(shown: Any) -> None:
     assert shown("--auto-create", "on", "--pool", "common")["pool"] == "common"
     assert "'fast'; no broker has registered yet" in said("--pool", "fast")["message"]
-    assert "pool = '' is no name of a pool" in said("--pool", "")["message"]
+    assert "pool = '' is not the name of a pool" in said("--pool", "")["message"]
 
 
 @pytest.mark.parametrize("hours", ["x", "-1", "²", "0"])

@@ -25,7 +25,7 @@ from vq.cli.messages.produce import (
     produce,
 )
 from vq.client.config import ProducerConfig
-from vq.client.producer.partitioner import TopicPartitions
+from vq.client.producer.spread.partitioner import TopicPartitions
 from vq.errors import InvalidArgument, InvalidState, NotSent
 from vq.model import Message, SendResult
 

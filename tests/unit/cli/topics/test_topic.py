@@ -18,7 +18,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.tree.memory import MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
@@ -211,8 +211,8 @@ def test_altering_nothing_is_refused() -> None:
 async def add_broker(coordinator: Any) -> None:
     """Put a live broker group into the tree."""
     await coordinator.create(BrokerGroup.path("b1"), BrokerGroup().encode(), parents=True)
-    node = BrokerNode(host="127.0.0.1", port=1)
-    path = BrokerNode.path("b1", "n1")
+    node = Registration(host="127.0.0.1", port=1)
+    path = Registration.path("b1", "n1")
     stat = await coordinator.create(path, node.encode(), ephemeral=True, parents=True)
     state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await coordinator.create(GroupState.path("b1"), state.encode())

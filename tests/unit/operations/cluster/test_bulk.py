@@ -16,7 +16,7 @@ from vq.coordination.tree.values.consumers import (
     Owner,
 )
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.operations.cluster import bulk
@@ -63,7 +63,7 @@ async def test_contracts_of_all_groups_are_read_with_those_that_cannot_be(
 async def test_topics_in_any_phase_are_told_with_those_that_cannot_be_read(
     brokers: Brokers,
 ) -> None:
-    await put(brokers, Topic.path("broken"), b"no topic")
+    await put(brokers, TopicNode.path("broken"), b"no topic")
     [broken, t] = await bulk.read_topic_states(cluster_of(brokers))
     assert "topics/broken" in broken.error
     assert (t.topic, t.partitions, t.phase, t.writable, t.readable, t.error) == (
@@ -138,7 +138,7 @@ async def test_a_node_that_may_not_be_read_is_told_where_it_belongs(brokers: Bro
 
     deny_reading(brokers.coordinator, Member.parent("g"))
     deny_reading(brokers.coordinator, ConsumerGroup.path("h"))
-    deny_reading(brokers.coordinator, Topic.path("t"))
+    deny_reading(brokers.coordinator, TopicNode.path("t"))
     g, h = await bulk.read_contracts(cluster)
     assert "consumers/g/members" in g.error
     assert "'consumers/h'" in h.error
