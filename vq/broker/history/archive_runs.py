@@ -204,9 +204,7 @@ class Archiver:
     async def _write(self, number: int, result: RunResult) -> None:
         await write_result(self._coordinator, number, self._group, self._node, result)
 
-    async def _do_or_leave(
-        self, number: int, run: RunOrder, before: RunResult | None
-    ) -> RunResult:
+    async def _do_or_leave(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         now_ms = self.clock.wall_ms()
         left = RunResult(state=RunState.COVERED, begun_ms=now_ms, ended_ms=now_ms)
         if refused(self._runs, number):
