@@ -121,7 +121,7 @@ async def read_columns(
             f"max_bytes = {max_bytes} is outside [{_FETCH_BYTES_MIN}, {limits.FETCH_BYTES_MAX}]"
         )
     if not 0 <= start <= end:
-        raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
+        raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
     end = min(end, max(start, selection.high))
     unknown = sorted(set(columns) - set(COLUMNS))
     if unknown:

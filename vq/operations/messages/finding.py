@@ -172,7 +172,7 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
     if key is not None:
         Heads().of_message(None, key, None)
         if key == "":
-            raise InvalidArgument("an empty text is no key: no message has it")
+            raise InvalidArgument("an empty text is not a key: no message has it")
         if isinstance(key, str):
             request.key_kind, request.key = KeyKind.TEXT, key.encode()
         elif isinstance(key, bytes):

@@ -121,7 +121,7 @@ async def read_range(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
         )
     if not 0 <= start <= _OFFSET_MAX or (end is not None and end < start):
-        raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
+        raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
     source = Source(cluster, TopicPartition(topic, partition))
     return await source.read(start, end, max_bytes)
 

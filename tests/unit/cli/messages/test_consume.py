@@ -149,7 +149,7 @@ def test_json_shows_every_field_already() -> None:
         ("--format {key} -v", "--format and -v exclude one another"),
         ("--format {nix}", "{nix} is none of {topic}"),
         ("--last 0", "--last"),
-        ("--since yesterday", "is no time like"),
+        ("--since yesterday", "is not a time like"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
