@@ -429,7 +429,7 @@ def test_a_log_is_not_cut_while_this_node_leads_others(disk: MemoryDisk) -> None
     before, leads = disk.read_bytes(BLOCK), [True]
     logs = logs_of(disk, lambda: leads[0] and Unflushed.load(HOME, disk).lost)
     logs.prepare(WHERE, "id")
-    with pytest.raises(Busy, match="not cut while this node leads"):
+    with pytest.raises(Busy, match="does not cut it while it leads"):
         logs.open(WHERE, "id")
     assert disk.read_bytes(BLOCK) == before
     leads.clear()
