@@ -181,8 +181,12 @@ class Retainer(Visitor):
         """See ``Visitor.tell``."""
         topic, blocks, size = work.topic, work.done["blocks"], work.done["bytes"]
         if blocks and self._early:
-            text = "messages deleted early, since a disk is too full"
-            logger.info(text, topic=topic, bytes=size, blocks=blocks)
+            logger.info(
+                "messages deleted early, since a disk is too full",
+                topic=topic,
+                bytes=size,
+                blocks=blocks,
+            )
         elif blocks:
             logger.info("old messages deleted", topic=topic, bytes=size, blocks=blocks)
         super().tell(work)
