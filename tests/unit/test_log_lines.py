@@ -308,10 +308,12 @@ def logging_calls() -> Iterator[tuple[str, ast.Call]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and (
                 fixes_message(node)
-                or (isinstance(node.func, ast.Attribute)
-                and node.func.attr in LEVELS
-                and ast.unparse(node.func.value).endswith("logger")
-                and path.name != "problems.py")  # it has the message from `Problems(...)`
+                or (
+                    isinstance(node.func, ast.Attribute)
+                    and node.func.attr in LEVELS
+                    and ast.unparse(node.func.value).endswith("logger")
+                    and path.name != "problems.py"
+                )  # it has the message from `Problems(...)`
             ):
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
 
