@@ -15,8 +15,8 @@ from vq.admin.offsets import Inspector
 from vq.admin.stored import RANGE_BYTES, read_range
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.decode import decode_messages
 from vq.client.kinds import check_whole
+from vq.client.reading.decode import decode_messages
 from vq.coordination.leases import writes
 from vq.coordination.leases.writes import WriteTopic
 from vq.coordination.tree.reading import gather_all
