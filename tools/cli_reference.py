@@ -56,7 +56,7 @@ begin with `VQ_`, and ignores them. Settings that hold objects
 | `[consumer]` `commit_interval_s = 5.0` | `VQ_CONSUMER_COMMIT_INTERVAL_S` | |
 
 The sections take the fields of `BrokerConfig`, `MessageFactoryConfig`, `ProducerConfig` and
-`ConsumerConfig`. [operations.md](../operations.md#settings-of-a-broker) and [api.md](api.md) have
+`ConsumerConfig`. [broker-settings.md](broker-settings.md) and [api.md](api.md) have
 the meaning, unit, bounds and default of each field.
 
 **Output.** Results go to standard output; remarks, plans and progress go to standard error.

@@ -21,8 +21,7 @@ PREFACE = """\
 # States of a partition on its broker
 
 This page is written by `make docs` from the tables in `vq/broker/partition/partition_state.py`; a
-test keeps it so. What an operator does in which state is in
-[operations](../operations.md#states-of-a-partition).
+test keeps it so. [What an operator does in which state](../howto/bring-back-a-partition.md).
 
 Each partition of which a broker holds a part is in one of these states. The broker looks at the
 placement first, then at what is special about the open log: `placed_…` comes before `…_found`, and

@@ -20,7 +20,7 @@ from support.chaos.rows import ROWS
 from support.chaos.run import Outcome, Strike
 from support.judge import Anomaly
 from support.waiting import PROCESSES_WAIT_S
-from support.zookeeper import forbidden
+from support.zookeeper import forbidden, unavailable
 
 TESTS = Path(__file__).parents[1]
 FULL_HEIRS = {shape.__name__ for shape in heirs.SHAPES}
@@ -42,8 +42,9 @@ def chaos(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.root
 def test_a_master_that_is_killed_paused_or_cut_off_costs_no_message(tmp_path: Path) -> None:
     """One of each; each of them ends in a master of a later epoch."""
-    reason = network.why_not()
-    if reason:
+    if missing := network.not_installed():
+        unavailable(missing)
+    if reason := network.why_not():
         forbidden(f"no network namespaces here: {reason}")
     ended = chaos("--rows", "SHORT", "--out", str(tmp_path))
     print(ended.stdout)

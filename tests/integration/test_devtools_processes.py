@@ -126,7 +126,7 @@ def test_the_doctor_lets_the_first_broker_of_a_cluster_be_set_up(
 
 def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_path: Path) -> None:
     """Everything from [broker] of a file named by --config; a flag still wins."""
-    port = free_port()
+    port = processes.hold_port()
     (tmp_path / "vq.toml").write_text(
         f'zookeeper = "{processes.zookeeper}"\ncluster = "{processes.name}"\n'
         f'[broker]\ndata = "{tmp_path / "data"}"\ngroup = "filed"\nnode = "n7"\nport = 1\n'
@@ -139,6 +139,7 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
     ) as running:
 
         def serves() -> bool:
+            assert running.poll() is None, "the broker ended"
             rows = json.loads(processes.vq("cluster", "status", "--json").stdout or b"[]")
             return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", True)]
 

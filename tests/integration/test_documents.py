@@ -167,6 +167,23 @@ def test_links_lead_somewhere() -> None:
     assert [f"{each[0]}: {wrong}" for each in links if (wrong := dead(*each))] == []
 
 
+def test_the_pages_that_texts_of_the_code_name_are_there() -> None:
+    """Errors, hints and findings send an operator to ``docs/…``."""
+    code = [path for folder in ("vq", "pyspark_vq") for path in (ROOT / folder).rglob("*.py")]
+    named = {name for path in code for name in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_every_how_to_is_in_one_of_the_two_lists() -> None:
+    """Of operators or of applications, so that a reader finds it."""
+    of_operators = (ROOT / "docs" / "operations.md").read_text()
+    of_applications = (ROOT / "docs" / "howto" / "README.md").read_text()
+    for page in {*HOWTOS, STOP, BROKERS, BACK_UP}:
+        lists = [f"(howto/{page.name})" in of_operators, f"({page.name})" in of_applications]
+        assert any(lists), page.name
+
+
 def dead(document: Path, target: str, anchor: str) -> str:
     """What is wrong with a link; "" if it leads somewhere."""
     path = (document.parent / target).resolve()
@@ -223,6 +240,27 @@ def test_every_decision_is_listed_and_has_a_status() -> None:
         status = re.search(r"^Status: (\w+)", page.read_text(), re.MULTILINE)
         assert status, f"{page.name} has no line 'Status: …'"
         assert re.search(rf"\({re.escape(page.name)}\) \| {status[1]}", index), page.name
+
+
+def test_a_decision_that_is_replaced_says_by_which_and_that_one_says_so() -> None:
+    """In whole or in part; the index has the newer one, too."""
+    decisions = ROOT / "docs" / "decisions"
+    index = (decisions / "README.md").read_text()
+    by, of = set(), set()
+    for page in decisions.glob("0*.md"):
+        found = re.search(r"^Status: (.*?)\n\n", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert found is not None, page.name
+        for clause in re.split(r"[;.] ", found[1]):
+            numbers = re.findall(r"\((0\d+)-[\w-]+\.md\)", clause)
+            by |= {(page.name[:4], number) for number in numbers if "replaced" in clause}
+            of |= {(number, page.name[:4]) for number in numbers if "replaces" in clause}
+    shown = {
+        (row[:4], number)
+        for row in re.findall(r"^\| \[(0.*)$", index, re.MULTILINE)
+        for number in re.findall(r"\[(0\d+)\]\(", row)
+    }
+    assert len(by) > 8
+    assert by == of == shown
 
 
 def test_what_is_not_run_says_why() -> None:

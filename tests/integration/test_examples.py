@@ -16,8 +16,6 @@ import pytest
 from support.cluster import ProcessCluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 
-from vq.remoting.ports import free_port
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
@@ -69,7 +67,7 @@ def answers(url: str) -> bool:
 def test_the_service_stores_an_order_before_it_answers(processes: ProcessCluster) -> None:
     broker = processes.add("b1")
     said(processes, "topic", "create", "orders", "--partitions", "4")
-    port = free_port()
+    port = processes.hold_port()
     command = ["-m", "uvicorn", "fastapi_orders:app", "--port", str(port), "--log-level", "error"]
     with running(processes, *command):
         url = f"http://127.0.0.1:{port}"

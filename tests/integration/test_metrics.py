@@ -11,8 +11,6 @@ from support.cluster import ProcessCluster
 from support.http import samples
 from support.waiting import PROCESSES_WAIT_S, block_until
 
-from vq.remoting.ports import free_port
-
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +26,7 @@ def fetch(port: int, path: str) -> tuple[int, str]:
 
 def test_a_broker_process_serves_metrics_and_says_so(processes: ProcessCluster) -> None:
     """Its port is in ZooKeeper, the status and the log; the process has numbers of its own."""
-    port = free_port()
+    port = processes.hold_port()
     broker = processes.add("b1", "--metrics-port", str(port))
     assert processes.vq("topic", "create", "t").returncode == 0
     assert processes.vq("produce", "t", stdin=b"one\ntwo\n").returncode == 0
@@ -45,7 +43,7 @@ def test_a_broker_process_serves_metrics_and_says_so(processes: ProcessCluster) 
 
 def test_scrapes_leave_no_thread_behind(processes: ProcessCluster) -> None:
     """They are answered by the broker's own loop."""
-    port = free_port()
+    port = processes.hold_port()
     broker = processes.add("b1", "--metrics-port", str(port))
 
     def threads() -> int:
@@ -69,7 +67,7 @@ def test_the_exporter_tells_the_lag_of_groups(processes: ProcessCluster) -> None
     assert processes.vq("produce", "t", stdin=b"one\ntwo\nthree\n").returncode == 0
     read = processes.vq("consume", "t", "--group", "g", "--max", "1")
     assert read.returncode == 0
-    port = free_port()
+    port = processes.hold_port()
     exporter = subprocess.Popen(
         processes.command("lag-exporter", "--port", str(port), "--interval", "1"),
         env=processes.environ,

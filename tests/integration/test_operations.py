@@ -1,4 +1,4 @@
-"""What docs/operations.md tells operators to do, done: a damaged partition, step by step.
+"""The steps of docs/howto/bring-back-a-partition.md, done on a damaged partition.
 
 kill -9, a flipped byte ──▶ quarantined, and told by every command
                               │ restore the files ──▶ everything is there

@@ -201,7 +201,7 @@ class BrokerAnswer:
     deleted: Mapping[str, int] = field(default_factory=dict)
 
 
-#: What to do about each kind that is wrong; docs/operations.md (What is unsafe) has the same.
+#: What to do about each kind that is wrong; docs/howto/look-at-a-cluster.md has the same.
 _UNSAFE_REMEDIES: Final = {
     UnsafeKind.NO_MASTER: "start one of the nodes that are in sync: they have all messages",
     UnsafeKind.NOT_REGISTERED: "wait a moment; if it stays in the set, look at the master's log",
@@ -276,8 +276,8 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             fail(
                 check,
                 f"{answer.address}: {', '.join(answer.bad_partitions)}",
-                "these partitions take no messages; docs/operations.md (States of a partition) "
-                "says what to do",
+                "these partitions take no messages; docs/howto/bring-back-a-partition.md says "
+                "what to do",
             )
         )
     if answer.damage or answer.damaged_ranges:
@@ -289,7 +289,7 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
                 check,
                 f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
                 "stop the broker and put an intact copy of the file back, or have groups skip it "
-                "(`vq group reset GROUP --past-damage`); docs/operations.md says how",
+                "(`vq group reset GROUP --past-damage`); docs/howto/repair-damage.md says how",
             )
         )
     if answer.problems:
@@ -306,8 +306,8 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             warn(
                 check,
                 f"{answer.address}: {'; '.join(full)}",
-                "free space, keep messages for less long, or add space: docs/operations.md (Disk "
-                "watermarks)",
+                "free space, keep messages for less long, or add space: "
+                "docs/howto/handle-full-disks.md says how",
             )
         )
     if full:

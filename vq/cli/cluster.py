@@ -241,7 +241,7 @@ def _fail_unless_well(found: ClusterStatus) -> None:
     if found.damaged_ranges:
         raise CommandFailed(
             f"{found.damaged_ranges} range(s) of offsets are damaged, see above; "
-            "docs/operations.md (Damage in a partition) says what to do"
+            "docs/howto/repair-damage.md says what to do"
         )
     if found.problems:
         raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")

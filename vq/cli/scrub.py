@@ -47,7 +47,7 @@ def scrub(invocation: Invocation) -> None:
     if silent or damaged:
         raise CommandFailed(
             f"{damaged} range(s) are damaged, {silent} of {len(found)} node(s) do not answer; "
-            "docs/operations.md (A disk gives wrong bytes) says what to do"
+            "docs/howto/repair-damage.md says what to do"
         )
 
 

@@ -95,7 +95,7 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     if damaged or failed:
         raise CommandFailed(
             f"{damaged} of {len(rows)} are damaged, {failed} could not be verified; "
-            "docs/operations.md (Damage in a partition) says what to do"
+            "docs/howto/repair-damage.md says what to do"
         )
 
 

@@ -277,7 +277,7 @@ class MemoryStream(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._received: queue.Queue[bytes] = queue.Queue()
         self._transport: asyncio.Transport | None = None
         self._ended = False
 

@@ -75,7 +75,7 @@ async def test_a_report_of_damage_is_looked_into_and_told(served, caplog):
     assert await _status_damage(served.client) == [found]
     errors = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert "docs/operations.md" in errors[0].getMessage()
+    assert "docs/howto/repair-damage.md" in errors[0].getMessage()
     assert (await served.client.status(with_partitions=True)).partitions[0].state == "rw"
 
 

@@ -325,5 +325,7 @@ CHECKS: dict[str, Check] = {
 async def test_a_change_takes_effect_while_producers_and_consumers_run(
     running: Running, name: str
 ) -> None:
-    """Every setting has a check: a new one needs one, and a row in docs/operations.md."""
+    """Every setting has a check: a new one needs one, and a row in
+    docs/howto/create-and-change-topics.md.
+    """
     await CHECKS[name](running)

@@ -42,11 +42,19 @@ table ip hub {{
 """
 
 
+def not_installed() -> str:
+    """Return which commands are missing and how to get them, "" if none is."""
+    missing = [name for name in ("unshare", "nsenter", "ip", "nft") if shutil.which(name) is None]
+    if not missing:
+        return ""
+    return f"not installed: {', '.join(missing)}; apt-get install util-linux iproute2 nftables"
+
+
 def why_not() -> str:
     """Return why this machine has no network namespaces for us, "" if it has."""
-    missing = [name for name in ("unshare", "nsenter", "ip", "nft") if shutil.which(name) is None]
+    missing = not_installed()
     if missing:
-        return f"not installed: {', '.join(missing)}; apt-get install util-linux iproute2 nftables"
+        return missing
     script = "ip link add br0 type bridge && nft add table ip probe"
     tried = subprocess.run(
         ["unshare", *_FLAGS, "sh", "-c", script], capture_output=True, check=False, text=True

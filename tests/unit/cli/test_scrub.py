@@ -81,7 +81,7 @@ def test_damage_and_silence_end_with_1(run: Any) -> None:
     for found in (DAMAGED, SILENT):
         code, out, shown = run([NEW, found])
         assert code == 1, found
-        assert "docs/operations.md" in shown
+        assert "docs/howto/repair-damage.md" in shown
         assert len(cells(out)) == 2
     code, _, shown = run([DAMAGED, SILENT])
     assert "3 range(s) are damaged, 1 of 2 node(s) do not answer" in shown

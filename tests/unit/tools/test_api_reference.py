@@ -1,6 +1,6 @@
 """docs/reference/api.md and errors.md are what the code says of itself, and nothing is left out.
 
-The tables of settings in docs/operations.md are written by hand and compared here.
+The tables of docs/reference/broker-settings.md are written by hand and compared here.
 """
 
 import dataclasses
@@ -107,7 +107,7 @@ def test_the_page_of_errors_names_what_an_application_may_import(tool: ModuleTyp
 
 
 def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "reference" / "broker-settings.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
     for item in [*dataclasses.fields(BrokerConfig), *dataclasses.fields(ConnectionLimits)]:
         if item.name == "connections":
@@ -119,10 +119,20 @@ def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() 
             assert shown == f"`{json.dumps(item.default)}`", item.name
         else:
             assert "`" not in shown, f"{item.name} has no fixed default"
-    states = {rules.told for rules in RULES.values()} | {"unknown"}
-    of_topics = {item.name for item in dataclasses.fields(TopicSettings)}
-    settings = {"disk_warn"} | states | of_topics
-    assert not {name for name in rows if "_" in name} - settings, "settings that do not exist"
+    assert not rows, "settings that do not exist"
+
+
+def test_the_page_of_topics_says_of_every_setting_when_a_change_takes_effect() -> None:
+    page = (ROOT / "docs" / "howto" / "create-and-change-topics.md").read_text()
+    _, table = page.split("| takes effect |\n")
+    told = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)))
+    assert set(told) == {item.name for item in dataclasses.fields(TopicSettings)} | {"open"}
+
+
+def test_the_page_of_partitions_says_what_to_do_in_every_state_that_is_told() -> None:
+    page = (ROOT / "docs" / "howto" / "bring-back-a-partition.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert set(told) == {rules.told for rules in RULES.values()} | {"unknown"}
 
 
 # The pages about a producer, written by hand ------------------------------------------------------

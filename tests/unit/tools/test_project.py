@@ -163,3 +163,48 @@ def test_a_room_says_what_belongs_in_it_and_imports_nothing() -> None:
             text = ast.get_docstring(tree) or ""
             assert re.search(r"^In here: ", text, re.M), room
             assert re.search(r"\bNot\s+in\s+here:\s", text), room
+
+
+def names_in(path: Path) -> set[str]:
+    """The functions and classes of a module, and the methods, as ``Class.method``."""
+    found = set()
+    for each in ast.parse(path.read_text()).body:
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(each.name)
+        if isinstance(each, ast.ClassDef):
+            found |= {f"{each.name}.{inner.name}" for inner in each.body if hasattr(inner, "name")}
+    return found
+
+
+def test_the_paths_through_the_code_name_files_and_functions_that_are_there() -> None:
+    """In ARCHITECTURE.md. Whoever moves one of them corrects the step that names it."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    files = {name for name in re.findall(r"`([\w/]+\.py)`", page) if "/" in name}
+    assert len(files) > 60
+    missing = {each for each in files if not (ROOT / "vq" / each).is_file()}
+    assert sorted(each for each in missing if not (ROOT / each).is_file()) == []
+    _, paths = page.split("\n## Ten paths through the code\n")
+    paths, _ = paths.split("\n## ", 1)
+    assert len(re.findall(r"^### (?:A|An) ", paths, re.MULTILINE)) == 10
+    steps = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", paths.split("\n### Beside")[0])
+    assert len(steps) > 60
+    gone = [(file, name) for file, name in steps if name not in names_in(ROOT / "vq" / file)]
+    assert gone == []
+
+
+def test_the_architecture_shows_every_layer_and_every_folder() -> None:
+    """Those of the contract of imports; a room in the list of its package."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    _, shown = page.split("\n## The folders\n")
+    shown, _ = shown.split("\n## ", 1)
+    folders = [
+        path.parent.relative_to(ROOT)
+        for package in ("vq", "pyspark_vq")
+        for path in sorted((ROOT / package).glob("*/**/__init__.py"))
+    ]
+    assert len(folders) > 25
+    assert [str(each) for each in folders if not re.search(rf"\b{each.name}\b", shown)] == []
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (first,) = (each for each in contracts if each.get("containers") == ["vq"])
+    layers = set(re.findall(r"\w+", " ".join(first["layers"]))) - {"__main__"}
+    assert sorted(each for each in layers if not re.search(rf"\b{each}\b", shown)) == []

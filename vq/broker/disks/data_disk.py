@@ -270,9 +270,9 @@ class DataDisk:
         if self.gone:
             return Busy(
                 f"the data directory {self.path} of broker {self._node} is gone "
-                f"({self._why_gone}): mount it again. If it is lost, docs/operations.md says how "
-                "to start without it (Replace a lost disk; one of several: Several data "
-                "directories)"
+                f"({self._why_gone}): mount it again. If it is lost, "
+                "docs/howto/replace-a-lost-disk.md says how to start without it; "
+                "docs/howto/use-several-disks.md, if it is one of several"
             )
         if watch.level >= DiskLevel.REFUSE:
             return DiskFull(

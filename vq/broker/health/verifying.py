@@ -553,7 +553,7 @@ class Verifier:
                 end=each.end,
                 file=each.path,
                 cause=each.why,
-                hint="docs/operations.md says how to restore the file or go past the range",
+                hint="docs/howto/repair-damage.md: restore the file, or go past the range",
             )
 
     def _note_unreadable(self, channel: Channel, log: Log, found: Damage) -> None:

@@ -14,7 +14,6 @@ import enum
 import heapq
 import itertools
 import math
-import queue
 import threading
 import time
 from bisect import bisect_right
@@ -501,10 +500,12 @@ class Workers:
         self, count: int, *, name: str, context: contextvars.Context | None = None
     ) -> None:
         self._context = contextvars.Context() if context is None else context
-        self._ready: queue.SimpleQueue[ThreadDelivery | None] = queue.SimpleQueue()
+        # Not a ``SimpleQueue``: before Python 3.13 its ``get`` waits for ever if its time-out is
+        # over before it has begun to wait, as on a busy machine.
+        self._wake = threading.Condition(threading.Lock())
+        self._ready: deque[ThreadDelivery] = deque()
         self._later: list[tuple[float, int, ThreadDelivery]] = []  # a heap by due time
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
         self._at_work: set[ThreadDelivery] = set()
         self._closed = False
         self._threads = [
@@ -521,54 +522,64 @@ class Workers:
 
     def submit(self, delivery: ThreadDelivery) -> None:
         """Have ``delivery.run`` called once."""
-        self._ready.put(delivery)
+        with self._wake:
+            self._ready.append(delivery)
+            self._wake.notify()
 
     def submit_later(self, delivery: ThreadDelivery, pause_s: float) -> None:
         """Have ``delivery.run`` called once, after a pause."""
-        with self._lock:
+        with self._wake:
             due = time.monotonic() + pause_s
             heapq.heappush(self._later, (due, next(self._numbers), delivery))
-        self._ready.put(None)  # whoever waits looks again for how long
+            self._wake.notify()  # whoever waits looks again for how long
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closed and (delivery := self._next()) is not None:
+            self._at_work.add(delivery)
             try:
-                delivery = self._ready.get(timeout=self._until_due())
-            except queue.Empty:
-                continue
-            if delivery is not None:
-                if self._later:
-                    self._ready.put(None)  # another thread waits for what is due, meanwhile
-                self._at_work.add(delivery)
-                try:
-                    self._context.copy().run(delivery.run)
-                except BaseException:  # the others still need the thread
-                    with contextlib.suppress(BaseException):  # of the application's logging
-                        logger.exception("delivery failed, others continue")
-                finally:
-                    self._at_work.discard(delivery)
+                self._context.copy().run(delivery.run)
+            except BaseException:  # the others still need the thread
+                with contextlib.suppress(BaseException):  # of the application's logging
+                    logger.exception("delivery failed, others continue")
+            finally:
+                self._at_work.discard(delivery)
+
+    def _next(self) -> ThreadDelivery | None:
+        """Wait for the next delivery in line and return it; None once the threads are to end."""
+        with self._wake:
+            while not self._closed:
+                until_due_s = self._until_due()
+                if self._ready:
+                    delivery = self._ready.popleft()
+                    if self._ready or self._later:
+                        self._wake.notify()  # another thread takes what is ready or due, meanwhile
+                    return delivery
+                self._wake.wait(until_due_s)
+        return None
 
     def _until_due(self) -> float | None:
-        """Make ready what is due; return the seconds until something will be."""
-        with self._lock:
-            while self._later:
-                left = self._later[0][0] - time.monotonic()
-                if left > 0:
-                    return left
-                self._ready.put(heapq.heappop(self._later)[2])
+        """Make ready what is due; return the seconds until something will be. Under the lock."""
+        while self._later:
+            left = self._later[0][0] - time.monotonic()
+            if left > 0:
+                return left
+            self._ready.append(heapq.heappop(self._later)[2])
         return None
 
     def forsake(self, _: str) -> None:
         """In the child of a fork, by a listener perhaps: its thread ends when that returns."""
+        self._wake = threading.Condition(
+            threading.Lock()
+        )  # a thread that stayed behind may have it
         self._closed = True
         for delivery in list(self._at_work):
             delivery.forsake()
 
     def close(self, timeout_s: float) -> bool:
         """Stop the threads; False when one of them is still inside a listener after the time."""
-        self._closed = True
-        for _ in self._threads:
-            self._ready.put(None)
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

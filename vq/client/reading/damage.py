@@ -34,7 +34,7 @@ _PAUSES: Final = Backoff(first_s=0.1, most_s=2.0)
 _REPORT_FROM_READ: Final = 2
 _HINT: Final = (
     "the broker was told; `vq topic describe` shows the damaged range. Read on behind it; "
-    "docs/operations.md (Damage in a partition) says how to repair it"
+    "docs/howto/repair-damage.md says how to repair it"
 )
 
 

@@ -391,5 +391,5 @@ def _check_complete(opened: Sequence[DataDirectory], without: Collection[str]) -
                 "and is not among those given: give it, too. If it is lost, or emptied, start once "
                 f"with --without-data {missing}: the partitions there are then missing here, and "
                 "are copied anew from another node of the group, or stay in quarantine "
-                "(docs/operations.md, Several data directories)"
+                "(docs/howto/use-several-disks.md)"
             )

@@ -224,7 +224,7 @@ def _lost_log(directory: Path, begun_at: int) -> Recovered:
         f"{directory} is gone or empty, but a log was begun there at offset {begun_at} and held "
         "messages. Nothing was begun anew. If something is to be mounted there, mount it; or "
         'restore the directory from a copy; or see "A partition\'s directory is gone" in '
-        "docs/operations.md. Start the broker again then"
+        "docs/howto/bring-back-a-partition.md. Start the broker again then"
     )
     facts = LogFacts(producers=ProducerTable(forgot=True))
     report = RecoveryReport(Case.DAMAGED, begun_at, begun_at, notes=[why])
@@ -385,7 +385,7 @@ class _Recovery:
         if self.gone and log.blocks and self.gone[-1] < log.start_offset:
             marks = ", ".join(f"{start:0{OFFSET_DIGITS}d}{DROPPED_SUFFIX}" for start in self.gone)
             return f"make empty files {marks} beside the others to go on without these messages"
-        return 'without one, see "A partition is quarantined" in docs/operations.md'
+        return "without one, docs/howto/bring-back-a-partition.md says how to go on"
 
     def _without_blocks(self, checkpoint: Checkpoint | None) -> Recovered:
         """The checkpoint stands alone: an empty log, or one whose blocks are gone."""

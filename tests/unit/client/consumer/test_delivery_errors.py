@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 import tracemalloc
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.delivery import Listener, Partition, expanding
@@ -63,6 +65,27 @@ def test_retry_calls_again_until_it_succeeds(
     assert [type(each) for each in partition.told.errors] == [ListenerFailed] * 5
     assert partition.told.errors[0].__cause__ is error
     assert (partition.delivery.error, partition.told.went_on) == (None, 1)
+
+
+@pytest.mark.slow
+def test_a_retry_that_is_due_before_anybody_waits_for_it_comes(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: a nanosecond was left, and the wait begins some later."""
+    seconds = (second for at in itertools.count() for second in (at, *[at + 1 - 1e-9] * 2, at + 1))
+    monkeypatch.setattr(deliveries, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    left = iter(range(5_000))
+    done = threading.Event()
+
+    class Again:
+        def run(self) -> None:
+            if next(left, None) is None:
+                done.set()
+            else:
+                workers.submit_later(cast("ThreadDelivery", self), 1.0)
+
+    workers.submit(cast("ThreadDelivery", Again()))
+    assert done.wait(WAIT_S), f"{sum(1 for _ in left)} retries never came"
 
 
 @pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
