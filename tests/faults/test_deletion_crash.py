@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.store import DIRECTORY, append, flush, memory_disk, open_log, patiently, records
+from support.store import (
+    DIRECTORY,
+    append,
+    blocks_of,
+    flush,
+    memory_disk,
+    open_log,
+    patiently,
+    records,
+)
 
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.reserve import Reserve
@@ -92,7 +101,7 @@ def test_a_crash_at_any_step_leaves_a_whole_log(act: Callable[[Log], None]) -> N
     disk = disk.crash(keep_none)
     log = open_log(disk)
     before, old_start = disk.crash(keep_all), log.start_offset
-    content, boundaries = records(log), {block.start_offset for block in log._blocks}
+    content, boundaries = records(log), {block.start_offset for block in blocks_of(log)}
     disk.operations.clear()
     act(log)
     flush(log)
@@ -127,7 +136,7 @@ def test_a_crash_at_any_step_leaves_a_whole_log(act: Callable[[Log], None]) -> N
 
 
 def logs_of(disk: MemoryDisk) -> Logs:
-    disk._locks.clear()
+    disk.release_locks()
     data = DataDirectory.open(Path("/data"), "c", "b1", "n1", disk)
     reserve = Reserve(Path("/data"), disk)
     return Logs(

@@ -395,7 +395,7 @@ class FarApart(run.Simulation):
             assert master.node is not None
             assert master.process is not None
             nemesis.note("hand over", master.name)
-            master.process.spawn(master.node._hand_over.run())
+            master.process.spawn(master.node.parts.hand_over.run())
             for _ in range(120):
                 await asyncio.sleep(0.1)
                 if self._insync() != names:

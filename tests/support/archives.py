@@ -11,7 +11,6 @@ from vq.broker.history import archive_runs
 from vq.broker.history.archive_runs import Archiver
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.coordination.leases.runs import make_run, read_result
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.runs import ArchiveRun, RunResult
@@ -35,8 +34,7 @@ class NotedArchives:
         gate: Is waited for before each but the first.
     """
 
-    def __init__(self, logs: ChannelLogs) -> None:
-        self._logs = logs
+    def __init__(self) -> None:
         self.blocks: set[Block] = set()
         self.done: list[tuple[int, int]] = []
         self.to: set[str | None] = set()
@@ -44,12 +42,6 @@ class NotedArchives:
         self.before: Callable[[], object] = lambda: None
         self.gate = asyncio.Event()
         self.gate.set()
-
-    async def roll(self, channel: Channel, block: Block) -> None:
-        await self._logs.roll(channel, block)
-
-    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
-        return await self._logs.stored(channel, offset, timeout_s)
 
     async def archive(
         self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
@@ -70,9 +62,9 @@ class NotedArchives:
 
 def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Have a node only note what it archives."""
-    archiver = archiver_of(node)
-    archives = NotedArchives(archiver._logs)
-    archiver._logs = archives
+    archives = NotedArchives()
+    logs = node.parts.partitions.logs
+    monkeypatch.setattr(logs, "archive", lambda *given: archives.archive(*given))
     before = archive_runs._is_archived
     monkeypatch.setattr(
         archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)
@@ -81,12 +73,12 @@ def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
 
 
 def archiver_of(node: BrokerNode) -> Archiver:
-    return node._monitor._watched.archiver
+    return node.parts.upkeep.archiver
 
 
 def run_of(node: BrokerNode, hours: float = 0.0, **values: object) -> ArchiveRun:
     """A run as of some hours from now."""
-    now_ms = node._clock.wall_ms()
+    now_ms = node.parts.context.clock.wall_ms()
     as_of_ms = now_ms + int(hours * HOUR_MS)
     given = {"as_of_ms": as_of_ms, "started_ms": now_ms, "by": "test", **values}
     return ArchiveRun(**{"nonce": repr(sorted(given.items())), **given})

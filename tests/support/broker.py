@@ -14,7 +14,7 @@ from support.simulation.loop import clock_of_loop
 from support.waiting import WAIT_S
 
 from vq.broker.base.config import BrokerConfig, ConnectionLimits
-from vq.broker.base.runner import InlineRunner, Lane
+from vq.broker.base.runner import InlineRunner, Lane, Runner
 from vq.broker.node import BrokerNode
 from vq.broker.partition.context import Timer
 from vq.broker.partition.flusher import FlushRunner, LoopFlusher
@@ -23,6 +23,7 @@ from vq.coordination.brokers.secret import read_secret
 from vq.coordination.topics.topics import change_settings, create_topic
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import GroupState
+from vq.errors import InvalidState
 from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -32,6 +33,7 @@ from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import LogConfig
 from vq.store.records.record import encode_record
 
 T = TypeVar("T")
@@ -111,7 +113,15 @@ class MemoryCluster:
     runners: dict[str, HeldRunner] = field(default_factory=dict)
     nodes: dict[str, BrokerNode] = field(default_factory=dict)
 
-    def node(self, group: str = "b1", node: str = "n1", **settings: Any) -> BrokerNode:
+    def node(
+        self,
+        group: str = "b1",
+        node: str = "n1",
+        *,
+        log_config: LogConfig | None = None,
+        runner: Runner | None = None,
+        **settings: Any,
+    ) -> BrokerNode:
         """Return a node, not started; its disk outlives it.
 
         It is known here by its group; another one than ``n1`` by group and node: ``b1-n2``.
@@ -145,7 +155,8 @@ class MemoryCluster:
             rng=random.Random(7),
             flusher=self.flushers[key],
             new_flusher=lambda clock: LoopFlusher(FlushRunner(clock)),
-            runner=self.runners[key],
+            runner=runner or self.runners[key],
+            log_config=log_config,
         )
         return self.nodes[key]
 
@@ -351,9 +362,17 @@ def fetched(frame: Any) -> dict[int, tuple[Any, bytes]]:
     return found
 
 
+def has_parts(node: BrokerNode) -> bool:
+    """Whether a node that starts has its parts: its data directories are open."""
+    try:
+        return node.parts is not None
+    except InvalidState:
+        return False
+
+
 def noted_timers(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
     """Return a list to which the timers of the node's requests are added from now on."""
-    context, timers = node._context, list[Timer]()
+    context, timers = node.parts.context, list[Timer]()
     call_later = context.call_later
 
     def note(delay_s: float, then: Callable[[], None]) -> Timer:

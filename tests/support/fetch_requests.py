@@ -33,7 +33,7 @@ def payloads(found, handle: int) -> list[bytes]:
 
 def parked(served) -> list[int]:
     """The partitions that somebody waits for."""
-    channels = served.node._partitions.channels.values()
+    channels = served.node.parts.partitions.channels.values()
     return sorted(each.partition.partition for each in channels if each.parked)
 
 

@@ -92,14 +92,14 @@ class GroupPair:
         return await self.clients[group].put("t", 0, [message(b"x")], **fields)
 
     def channel(self, group: str) -> Channel:
-        return self.cluster.nodes[group]._partitions.channels["t", 0]
+        return self.cluster.nodes[group].parts.partitions.channels["t", 0]
 
     def files(self, group: str) -> asyncio.Lock:
         """The lock that is held while logs of ``group`` are opened, sealed or put aside."""
-        return self.cluster.nodes[group]._partitions.logs.lock(("t", 0))
+        return self.cluster.nodes[group].parts.partitions.logs.lock(("t", 0))
 
     def mover(self, group: str) -> Mover:
-        mover = self.cluster.nodes[group]._dispatcher._moves
+        mover = self.cluster.nodes[group].parts.mover
         assert isinstance(mover, Mover)
         return mover
 
@@ -110,10 +110,10 @@ class GroupPair:
             await touch_partition(coordinator, "t", 0, view.partition_versions[0])
 
     async def until_writable(self, group: str) -> None:
-        channels = self.cluster.nodes[group]._partitions.channels
+        channels = self.cluster.nodes[group].parts.partitions.channels
         await until(lambda: ("t", 0) in channels and channels["t", 0].takes_puts)
 
     async def until_known(self, group: str, writer: str) -> None:
         """Wait until ``group`` has read that ``writer`` takes the appends now."""
-        channels = self.cluster.nodes[group]._partitions.channels
+        channels = self.cluster.nodes[group].parts.partitions.channels
         await until(lambda: channels["t", 0].placement.writer_group == writer)

@@ -23,6 +23,6 @@ class LateClock:
 
 def later(node: BrokerNode, hours: float) -> Retainer:
     """The retention of a node, some hours from now."""
-    retainer = node._monitor._watched.retainer
-    retainer._clock = LateClock(node._clock, hours)
+    retainer = node.parts.upkeep.retainer
+    retainer._clock = LateClock(node.parts.context.clock, hours)
     return retainer

@@ -24,7 +24,7 @@ class NodePair:
         await self.nodes.pop(name).stop()
 
     def channel(self, name: str) -> Channel:
-        return self.nodes[name]._partitions.channels["t", 0]
+        return self.nodes[name].parts.partitions.channels["t", 0]
 
     def log(self, name: str) -> Log:
         found = self.channel(name).log
@@ -39,7 +39,7 @@ class NodePair:
 
     async def put(self, count: int = 1, text: bytes = b"x") -> None:
         node = self.nodes[self.leader()]
-        await until(lambda: ("t", 0) in node._partitions.channels)
+        await until(lambda: ("t", 0) in node.parts.partitions.channels)
         client = await Client.connect(self.cluster.network, node.address)
         for number in range(count):
             await client.put("t", 0, [message(text + b"%d" % number * 50)])
@@ -52,7 +52,7 @@ class NodePair:
         channel.show_copied()  # an idle copy may not know the last one
         self.log(name).roll()
         await settled(channel)
-        await self.nodes[name]._partitions.logs.drop_before(channel, offset)
+        await self.nodes[name].parts.partitions.logs.drop_before(channel, offset)
         await settled(channel)
         assert channel.start_offset == self.log(name).start_offset <= offset
 
@@ -62,11 +62,11 @@ class NodePair:
         self.channel(self.leader()).tell_deleted(offset)
 
     async def in_sync(self) -> None:
-        await until(lambda: self.nodes[self.leader()]._context.role.named == 2)
+        await until(lambda: self.nodes[self.leader()].parts.context.role.named == 2)
 
     def same(self) -> bool:
         """Whether all nodes end alike, durably, and have equal bytes where both have some."""
-        logs = [node._partitions.channels["t", 0].log for node in self.nodes.values()]
+        logs = [node.parts.partitions.channels["t", 0].log for node in self.nodes.values()]
         if any(log is None or log.synced_offset != logs[0].end_offset for log in logs):
             return False
         start = max(log.start_offset for log in logs)

@@ -145,4 +145,5 @@ def archive(disk: Disk, log: Log, block: Block, *, url: str = "", chunk_bytes: i
 
 def blocks_of(log: Log) -> list[Block]:
     """Return the blocks of a log."""
-    return list(log._blocks)
+    last = log.open_block
+    return [*log.closed_blocks, *([] if last is None else [last])]

@@ -113,14 +113,16 @@ class Week(NodePair):
         return self.nodes[name]
 
     async def in_sync(self) -> None:
-        await until(lambda: self.nodes[self.leader()]._context.role.named == 2, timeout_s=9_000)
+        await until(
+            lambda: self.nodes[self.leader()].parts.context.role.named == 2, timeout_s=9_000
+        )
 
     async def send(self) -> None:
         node = self.nodes[self.leader()]
         client = await Client.connect(self.cluster.network, node.address)
         await client.put("t", 0, [message(b"%06d" % len(self.sent) * 100)])
         client.close()
-        end = node._partitions.channels["t", 0].log.end_offset
+        end = node.parts.partitions.channels["t", 0].log.end_offset
         self.sent.append(Sent(asyncio.get_running_loop().time(), end, self.clock.back_hours))
 
     async def send_for_an_hour(self) -> None:
@@ -146,7 +148,7 @@ async def started_week(monkeypatch: pytest.MonkeyPatch, **retention: Any) -> Asy
         week = Week(cluster, clock)
         await week.start("n1")
         await cluster.create_topic("t", partitions=1, **retention)
-        await until(lambda: ("t", 0) in week.nodes["n1"]._partitions.channels, timeout_s=2_000)
+        await until(lambda: ("t", 0) in week.nodes["n1"].parts.partitions.channels, timeout_s=2_000)
         await week.start("n2")
         await week.send()
         await until(week.same, timeout_s=2_000)

@@ -41,6 +41,7 @@ from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
+from vq.broker.parts import Parts
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower
@@ -120,6 +121,7 @@ class BrokerNode:
         alarm: Rings when the daily run of the archive is due.
 
     Attributes:
+        stage: How far it is with its end.
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
     """
 
@@ -148,8 +150,9 @@ class BrokerNode:
         self._clock = clock
         self._rng = rng
         times = Histogram()
+        self._parts: Parts | None = None
         self._flushes = tuple(
-            FlushMeter(each, clock, lambda: self._server.requests_waiting, times)
+            FlushMeter(each, clock, lambda: self.parts.server.requests_waiting, times)
             for each in (
                 flusher or new_flusher(clock),
                 *(new_flusher(clock) for _ in config.directories[1:]),
@@ -162,22 +165,19 @@ class BrokerNode:
         self._alarm = alarm
         self._monitor = Monitor(config, coordinator, process_metrics)
         self._tasks = Tasks()
-        self._lease = Lease(coordinator, clock)
-        asker = Member(config.group, config.node)
-        self._membership = Membership(coordinator, clock, self._tasks, rng.randbytes, asker)
         self._disks = DataDisks(
             config,
             disk,
             self._runner,
             clock,
             on_change=self._disks_changed,
-            on_gone=lambda gone, main: self._soundness.note_directory(gone=gone, main=main),
+            on_gone=lambda gone, main: self.parts.soundness.note_directory(gone=gone, main=main),
         )
         main = config.directories[0]
         self._epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self._listener: Listener | None = None
         self._directory: DataDirectories | None = None
-        self._stage = Stage.SERVING
+        self.stage = Stage.SERVING
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
         self._remove_listener: Callable[[], None] | None = None
@@ -195,9 +195,20 @@ class BrokerNode:
         return self._listener.address
 
     @property
+    def parts(self) -> Parts:
+        """Its parts.
+
+        Raises:
+            InvalidState: It has none yet: its data directories are not open.
+        """
+        if self._parts is None:
+            raise InvalidState("the broker has no parts yet: it was not started")
+        return self._parts
+
+    @property
     def epoch(self) -> int:
         """Epoch of its mastership, 0 while it has none."""
-        return self._context.role.epoch
+        return self.parts.context.role.epoch
 
     # Start --------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -240,36 +251,36 @@ class BrokerNode:
         await (
             self._coordinator.sync()
         )  # a server that lags behind knows too few topics, or too many
-        await self._membership.start()
-        await self._partitions.view.refresh()
-        self._partitions.logs.story.end()
-        await self._partitions.look_for_strangers()
-        in_logs = self._partitions.highest_epoch()
+        await self.parts.membership.start()
+        await self.parts.partitions.view.refresh()
+        self.parts.partitions.logs.story.end()
+        await self.parts.partitions.look_for_strangers()
+        in_logs = self.parts.partitions.highest_epoch()
         await self._runner.run(lambda: self._epoch_file.check(in_logs))
         self._listener = await self._network.listen(
             Address(config.host, config.port),
-            self._server.new_session,
-            on_full=self._server.end_silent,
+            self.parts.server.new_session,
+            on_full=self.parts.server.end_silent,
         )
-        for place in self._context.places.values():
+        for place in self.parts.context.places.values():
             place.storer.start()
         self._tasks.keep(self._sweep, "look at silent connections")
         await self._register_and_lead()
-        self._tasks.keep(self._partitions.view.run, "follow topics")
+        self._tasks.keep(self.parts.partitions.view.run, "follow topics")
         self._disks.keep_looking(self._tasks)
         self._tasks.keep(self._publish_load, "publish the load")
-        self._upkeep.run_registered(self._tasks)
+        self.parts.upkeep.run_registered(self._tasks)
         self._monitor.has_started = True
         logger.info(
             "broker started",
             group=config.group,
             node=config.node,
             address=self._listener.address,
-            leads=self._context.role.epoch > 0,
-            follows=self._context.role.follows or None,
-            epoch=self._context.role.epoch,
-            partitions=len(self._partitions.channels),
-            topics=len(self._partitions.view.topics),
+            leads=self.parts.context.role.epoch > 0,
+            follows=self.parts.context.role.follows or None,
+            epoch=self.parts.context.role.epoch,
+            partitions=len(self.parts.partitions.channels),
+            topics=len(self.parts.partitions.view.topics),
         )
 
     def _build(self, directory: DataDirectories) -> Watched:
@@ -279,9 +290,12 @@ class BrokerNode:
         turn = Turn(loop.call_soon)
         directory.takes, directory.silent = self._disks.takes, self._disks.silent
         self._disks.know(directory.ids)
-        self._doubt = Doubt(directory.unflushed, self._runner, self._tasks)
-        role = Role(group=config.group, holds=self._lease.holds, may_confirm=self._lease.goes_on)
-        self._context = Context(
+        lease = Lease(self._coordinator, clock)
+        asker = Member(config.group, config.node)
+        membership = Membership(self._coordinator, clock, self._tasks, self._rng.randbytes, asker)
+        doubt = Doubt(directory.unflushed, self._runner, self._tasks)
+        role = Role(group=config.group, holds=lease.holds, may_confirm=lease.goes_on)
+        context = Context(
             group=config.group,
             roles={role.group: role},
             places=self._disks.make_places(self._flushes, turn),
@@ -298,8 +312,8 @@ class BrokerNode:
             archive_places=self.config.archive_places,
             leads_others=lambda: role.epoch > 0 and role.named > 1,
         )
-        self._partitions = Partitions(
-            self._context,
+        partitions = Partitions(
+            context,
             self._coordinator,
             logs,
             runner=self._runner,
@@ -307,9 +321,9 @@ class BrokerNode:
             refresh_interval_s=config.refresh_interval_s,
         )
         mover = Mover(
-            self._context,
+            context,
             self._coordinator,
-            self._partitions,
+            partitions,
             tasks=self._tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
@@ -317,52 +331,52 @@ class BrokerNode:
             self._coordinator,
             group=config.group,
             node=config.node,
-            may_lead=lambda: not self._soundness.has_damage(),
+            may_lead=lambda: not soundness.has_damage(),
         )
         follower = Follower(
-            self._partitions.channels.values,
-            self._partitions.logs,
+            partitions.channels.values,
+            partitions.logs,
             self._network,
             cluster=config.cluster,
             group=config.group,
             node=config.node,
-            prove=self._membership.prove,
+            prove=membership.prove,
             refuse=self._disks.copy_refusal,
             rng=self._rng,
             on_dead=dead_masters.remove,
             bytes_per_s=config.catch_up_bytes_per_s,
         )
         self._tasks.keep(follower.run, "copy from the master")
-        self._partitions.on_added = follower.look
+        partitions.on_added = follower.look
         insync = InSyncSet(
             role,
-            self._lease,
+            lease,
             self._coordinator,
-            self._partitions.channels.values,
+            partitions.channels.values,
             clock,
             node=config.node,
             is_dead=partial(is_dead, self._network, timeout_s=TICK_S),
-            knows_all=self._partitions.knows_all,
+            knows_all=partitions.knows_all,
         )
 
         def begin() -> None:
-            self._partitions.begin_epoch()
+            partitions.begin_epoch()
             insync.begin()
 
         self._tasks.keep(insync.run, "look at the copies")
-        self._hand_over = HandOver(
+        hand_over = HandOver(
             role,
             self._coordinator,
-            self._partitions.channels.values,
+            partitions.channels.values,
             clock,
             tasks=self._tasks,
             node=config.node,
             timeout_s=config.hand_over_timeout_s,
             on_hold=self._hold_puts,
         )
-        self._mastership = Mastership(
+        mastership = Mastership(
             role,
-            self._lease,
+            lease,
             self._coordinator,
             self._runner,
             node=config.node,
@@ -371,28 +385,28 @@ class BrokerNode:
             begin=begin,
             on_change=lambda: self._mastership_changed(follower),
         )
-        fetches = Fetches(self._partitions, self._context, turn, config.connections)
+        fetches = Fetches(partitions, context, turn, config.connections)
         verifier = Verifier(
-            self._context,
+            context,
             disk=self._disk,
             runner=self._runner,
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
-        status = StatusReport(config, self._context, self._partitions, self._disks.all, verifier)
+        status = StatusReport(config, context, partitions, self._disks.all, verifier)
         diverged = DivergedFiles(config.directories, self._disk, self._runner, self._tasks)
         diverged.look_soon()
-        self._partitions.logs.on_cut = diverged.look_soon
-        diverged.on_deleted = self._partitions.look_at_losses
+        partitions.logs.on_cut = diverged.look_soon
+        diverged.on_deleted = partitions.look_at_losses
         status.diverged = diverged
         repairer = Repairer(
-            self._context,
-            self._partitions,
+            context,
+            partitions,
             follower,
             verifier,
             self._coordinator,
-            prove=self._membership.prove,
-            renew=lambda: self._presence.register_anew(),
+            prove=membership.prove,
+            renew=lambda: presence.register_anew(),
             network=self._network,
             disk=self._disk,
             runner=self._runner,
@@ -402,35 +416,34 @@ class BrokerNode:
             rng=self._rng,
         )
         self._tasks.keep(repairer.run, "repair damage")
-        self._soundness = Soundness(
+        soundness = Soundness(
             role,
             clock,
             repairer,
-            tell=lambda: self._presence.tell_damage(),
-            hand_over=self._hand_over.run,
+            tell=lambda: presence.tell_damage(),
+            hand_over=hand_over.run,
             suspend=follower.suspend,
             is_needed=lambda: any(
-                each.settings.min_insync == role.named
-                for each in self._partitions.channels.values()
+                each.settings.min_insync == role.named for each in partitions.channels.values()
             ),
         )
-        self._presence = Presence(
+        presence = Presence(
             config,
             self._coordinator,
             clock,
             self._rng,
             directory=directory.identity.id,
             role=role,
-            soundness=self._soundness,
-            doubt=self._doubt,
-            log_end_bytes=self._partitions.log_end_bytes,
-            on_change=self._mastership.stands,
+            soundness=soundness,
+            doubt=doubt,
+            log_end_bytes=partitions.log_end_bytes,
+            on_change=mastership.stands,
         )
-        self._upkeep = upkeep = Upkeep(
+        upkeep = Upkeep(
             config,
-            self._context,
+            context,
             role,
-            self._partitions,
+            partitions,
             verifier,
             self._coordinator,
             self._disks.all,
@@ -440,22 +453,23 @@ class BrokerNode:
             rng=self._rng,
             data=directory.path,
             alarm=self._alarm,
-            stops=lambda: self._stage is not Stage.SERVING,
+            stops=lambda: self.stage is not Stage.SERVING,
         )
         upkeep.run(self._tasks)
-        finder = Finder(self._context, disk=self._disk, runner=self._runner, tasks=self._tasks)
+        finder = Finder(context, disk=self._disk, runner=self._runner, tasks=self._tasks)
         finder.on_unfit = upkeep.indexer.rebuild
         status.held = lambda: upkeep.retainer.held
         status.archive_run = lambda: upkeep.archiver.last
         status.unindexed_bytes = lambda: upkeep.indexer.unindexed_bytes
         status.scrub, status.repairs = lambda: upkeep.scrubber.position, lambda: repairer.count
         status.next_scrub_ms = upkeep.scrubber.next_ms
-        self._context.suspect = verifier.suspect
-        self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
-        self._dispatcher = Dispatcher(
-            self._partitions,
+        context.suspect = verifier.suspect
+        cold_reads = ColdReads(self._runner, self._tasks)
+        context.fetch_cold = cold_reads.add
+        dispatcher = Dispatcher(
+            partitions,
             mover,
-            self._context,
+            context,
             status.report,
             fetches,
             verifier,
@@ -463,45 +477,75 @@ class BrokerNode:
             repairer,
             finder,
         )
-        self._dispatcher.on_newer_epoch = self._hear_of_epoch
-        self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
-        archives = Archives(self._partitions.channels, self._partitions.logs, self._tasks)
-        self._dispatcher.add(Command.ARCHIVE, archives.answer)
+        dispatcher.on_newer_epoch = self._hear_of_epoch
+        dispatcher.add(Command.HAND_OVER, hand_over.handle)
+        archives = Archives(partitions.channels, partitions.logs, self._tasks)
+        dispatcher.add(Command.ARCHIVE, archives.answer)
         held = HeldBlocks(
-            self._partitions.channels,
-            self._context,
+            partitions.channels,
+            context,
             config,
             self._disks.all,
             disk=self._disk,
             runner=self._runner,
             tasks=self._tasks,
         )
-        self._dispatcher.add(Command.BLOCKS, held.answer)
-        self._server = Server(
+        dispatcher.add(Command.BLOCKS, held.answer)
+        server = Server(
             config.connections,
-            handlers=self._dispatcher.handlers,
+            handlers=dispatcher.handlers,
             turn=turn,
             clock=clock,
             identity=self._identity(0),
-            proving=self._membership.proving,
+            proving=membership.proving,
         )
-        status.server = self._server
+        status.server = server
         status.problems = lambda: self._problems(follower)
         status.not_copied = follower.not_copied
-        lags = Lags(self._partitions.channels.values, lambda: role.epoch > 0, clock, self._runner)
+        lags = Lags(partitions.channels.values, lambda: role.epoch > 0, clock, self._runner)
         status.lags = lags.told
         self._tasks.keep(lags.run, "measure lags")
         watched = Watched(
             metrics=BrokerMetrics(
-                config, self._context, self._server, self._flushes[0].times, self._disks.all, status
+                config, context, server, self._flushes[0].times, self._disks.all, status
             ),
-            channels=self._partitions.channels,
+            channels=partitions.channels,
             count_damage=verifier.count_damage,
             lags=lags,
             retainer=upkeep.retainer,
             archiver=upkeep.archiver,
-            registered=lambda: self._presence.is_registered,
+            registered=lambda: presence.is_registered,
             not_ready=self._not_ready,
+        )
+        self._parts = Parts(
+            tasks=self._tasks,
+            runner=self._runner,
+            disk=self._disk,
+            directory=directory,
+            disks=self._disks,
+            context=context,
+            partitions=partitions,
+            logs=logs,
+            lease=lease,
+            mastership=mastership,
+            insync=insync,
+            hand_over=hand_over,
+            follower=follower,
+            membership=membership,
+            presence=presence,
+            soundness=soundness,
+            doubt=doubt,
+            verifier=verifier,
+            repairer=repairer,
+            upkeep=upkeep,
+            finder=finder,
+            mover=mover,
+            fetches=fetches,
+            cold_reads=cold_reads,
+            dispatcher=dispatcher,
+            server=server,
+            status=status,
+            monitor=self._monitor,
         )
         self._update_refusal()
         return watched
@@ -509,21 +553,23 @@ class BrokerNode:
     def _problems(self, follower: Follower) -> list[str]:
         """Return what is wrong with the node as a whole, for STATUS."""
         # To follow another node is no problem.
-        refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
-        disks = self._disks.problems(follows=bool(self._context.role.follows))
+        refusal = (
+            None if self.parts.dispatcher.refusal is not None else self.parts.dispatcher.put_refusal
+        )
+        disks = self._disks.problems(follows=bool(self.parts.context.role.follows))
         gone = self._disks.main.gone
         found = [
             self._listener.trouble if self._listener is not None else "",
             *disks,
             "" if gone or str(refusal) in disks else str(refusal or ""),
             "" if gone else follower.problem,
-            self._mastership.waits,
+            self.parts.mastership.waits,
         ]
-        return [*filter(None, found), *self._partitions.told_problems()]
+        return [*filter(None, found), *self.parts.partitions.told_problems()]
 
     def _not_ready(self) -> list[str]:
         """Return why the node does not do its work, apart from ZooKeeper."""
-        if self._stage is not Stage.SERVING:
+        if self.stage is not Stage.SERVING:
             return ["the node is stopping"]
         return self._disks.not_ready
 
@@ -549,9 +595,8 @@ class BrokerNode:
         try:
             async with asyncio.timeout(self.config.stop_timeout_s):
                 await self._tasks.close()
-                if hasattr(self, "_presence"):
-                    await self._presence.end()
-                if hasattr(self, "_context"):
+                if self._parts is not None:
+                    await self._parts.presence.end()
                     self._close_storers()
                 await self._monitor.close()
                 await self._coordinator.close()
@@ -567,16 +612,16 @@ class BrokerNode:
 
     # Mastership ---------------------------------------------------------------------------------
     async def _register_and_lead(self) -> None:
-        await self._presence.begin(
+        await self.parts.presence.begin(
             self.config.advertised or self.address,
             metrics_port=self._monitor.port,
             pid=self._pid,
         )
-        await self._mastership.take_first()
-        await self._partitions.lead()
-        self._tasks.keep(self._mastership.run, "take epochs")
-        self._tasks.keep(self._hand_over.keep_drained, "hand over when drained")
-        self._tasks.keep(self._soundness.run, "hand over when damaged")
+        await self.parts.mastership.take_first()
+        await self.parts.partitions.lead()
+        self._tasks.keep(self.parts.mastership.run, "take epochs")
+        self._tasks.keep(self.parts.hand_over.keep_drained, "hand over when drained")
+        self._tasks.keep(self.parts.soundness.run, "hand over when damaged")
 
     def _store_epoch(self, epoch: int) -> None:
         self._disks.main.reserve.spend(
@@ -591,33 +636,33 @@ class BrokerNode:
         )
 
     def _mastership_changed(self, follower: Follower) -> None:
-        acting = self._mastership.acting
+        acting = self.parts.mastership.acting
         following = acting if isinstance(acting, Following) else None
         if acting is not None:
-            self._server.identity = self._identity(acting.incarnation)
-            self._dispatcher.epoch = acting.epoch
-        follows = self._context.role.follows
-        self._dispatcher.refusal = self._mastership.refusal if follows else None
-        serves = self._stage is Stage.SERVING
-        follower.follow(following if serves else None, self._mastership.newest_epoch)
+            self.parts.server.identity = self._identity(acting.incarnation)
+            self.parts.dispatcher.epoch = acting.epoch
+        follows = self.parts.context.role.follows
+        self.parts.dispatcher.refusal = self.parts.mastership.refusal if follows else None
+        serves = self.stage is Stage.SERVING
+        follower.follow(following if serves else None, self.parts.mastership.newest_epoch)
         if following is None and acting is not None:
-            self._tasks.start(self._partitions.lead())
+            self._tasks.start(self.parts.partitions.lead())
         self._update_refusal()
-        self._hand_over.look()
-        self._dispatcher.release_puts()
+        self.parts.hand_over.look()
+        self.parts.dispatcher.release_puts()
 
     def _hear_of_epoch(self, epoch: int, node: str) -> None:
         """Take that a node which copied from this one is in a newer epoch: nobody confirms here."""
-        if self._mastership.hear(epoch, node):
-            for channel in self._partitions.channels.values():
+        if self.parts.mastership.hear(epoch, node):
+            for channel in self.parts.partitions.channels.values():
                 channel.acks.drop(channel.acks.mastership_lost())
 
     def _hold_puts(self, holds: bool) -> None:
         self._update_refusal()
-        self._dispatcher.hold_puts(holds)
+        self.parts.dispatcher.hold_puts(holds)
 
     def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CLOSED and self._stage is not Stage.STOPPING:
+        if state is SessionState.CLOSED and self.stage is not Stage.STOPPING:
             config = self.config
             self._failure = CoordinationError(
                 f"broker {config.group}/{config.node} cannot go on without ZooKeeper at "
@@ -640,22 +685,22 @@ class BrokerNode:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.config.connections.sweep_interval_s)
-            self._server.sweep()
+            self.parts.server.sweep()
 
     async def _publish_load(self) -> None:
         """Publish the load and look at the group, for ever."""
-        registration = self._presence.registration
+        registration = self.parts.presence.registration
         assert registration is not None
-        meter = LoadMeter(self._context.counters, self._flushes, self._clock, self._cpu_s)
+        meter = LoadMeter(self.parts.context.counters, self._flushes, self._clock, self._cpu_s)
         await LoadPublisher(registration, self._clock).run(
             lambda: self._measure(meter),
-            self._mastership.look_at_group,
+            self.parts.mastership.look_at_group,
             interval_s=self.config.load_interval_s,
             rng=self._rng,
         )
 
     def _measure(self, meter: LoadMeter) -> BrokerLoad:
-        channels = self._partitions.channels
+        channels = self.parts.partitions.channels
         logs = [each.log for each in channels.values() if each.log is not None]
         return meter.measure(
             disk_free=self._disks.free_bytes,
@@ -666,17 +711,17 @@ class BrokerNode:
         )
 
     def _disks_changed(self) -> None:
-        self._soundness.note_disks(full=self._disks.full)
+        self.parts.soundness.note_disks(full=self._disks.full)
         self._update_refusal()
 
     def _update_refusal(self) -> None:
         """Decide again whether this node takes PUTs."""
-        refusal = self._mastership.refusal or self._disks.refusal
-        if self._stage is Stage.STOPPING:
+        refusal = self.parts.mastership.refusal or self._disks.refusal
+        if self.stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
-        elif refusal is None and self._hand_over.holds:
+        elif refusal is None and self.parts.hand_over.holds:
             refusal = Busy(f"group {self.config.group} is being handed over to another node")
-        self._dispatcher.put_refusal = refusal
+        self.parts.dispatcher.put_refusal = refusal
 
     # Stop ---------------------------------------------------------------------------------------
     async def stop(self) -> bool:
@@ -685,11 +730,11 @@ class BrokerNode:
         Returns:
             Whether everything ended; otherwise threads may still hang in calls to the disk.
         """
-        if self._stage is not Stage.SERVING or self._directory is None:
+        if self.stage is not Stage.SERVING or self._directory is None:
             return True
-        self._stage = Stage.LEAVING
+        self.stage = Stage.LEAVING
         await self._hand_over_before_stop()
-        self._stage = Stage.STOPPING
+        self.stage = Stage.STOPPING
         self._unlisten()
         self._update_refusal()
         try:
@@ -709,18 +754,18 @@ class BrokerNode:
 
     async def _hand_over_before_stop(self) -> None:
         """If this node leads, have another one in sync take over; bounded, and no error."""
-        leads = self._context.role.epoch > 0
+        leads = self.parts.context.role.epoch > 0
         if not leads or self._coordinator.state is not SessionState.CONNECTED:
             return
         try:
-            if not self._lease.alone:
+            if not self.parts.lease.alone:
                 timeout_s = self.config.stop_timeout_s / 2
-                await self._hand_over.run(resigns=True, timeout_s=timeout_s)
+                await self.parts.hand_over.run(resigns=True, timeout_s=timeout_s)
         except (HandOverFailed, NotMaster) as error:
             logger.warning("broker stops without a successor", error=error)
 
     def _close_storers(self) -> None:
-        for place in self._context.places.values():
+        for place in self.parts.context.places.values():
             place.storer.close()
 
     async def _stop(self) -> None:
@@ -728,15 +773,15 @@ class BrokerNode:
         assert self._directory is not None
         if self._listener is not None:
             self._listener.close()
-        await self._presence.end()  # clients look elsewhere from here on
-        await self._partitions.close_all(error, saves_s=self.config.stop_timeout_s / 2)
-        self._server.turn.run()
+        await self.parts.presence.end()  # clients look elsewhere from here on
+        await self.parts.partitions.close_all(error, saves_s=self.config.stop_timeout_s / 2)
+        self.parts.server.turn.run()
         await self._tasks.close()
         self._close_storers()
-        if self._partitions.all_flushed:
-            await self._doubt.clear()
+        if self.parts.partitions.all_flushed:
+            await self.parts.doubt.clear()
         await self._coordinator.close()
-        self._server.end_all(error)
+        self.parts.server.end_all(error)
         await asyncio.sleep(0)
         await self._monitor.close()
         await self._runner.close()

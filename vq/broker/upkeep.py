@@ -65,7 +65,7 @@ class Upkeep:
         stops: Whether the node stops.
 
     Attributes:
-        scrubber, retainer, archiver, indexer: Parts that others ask.
+        scrubber, retainer, archiver, early_archiver, indexer: Parts that others ask.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Upkeep:
             rng=rng,
             stops=stops,
         )
-        self._early_archiver = EarlyArchiver(
+        self.early_archiver = EarlyArchiver(
             channels,
             partitions.logs,
             disks,
@@ -168,7 +168,7 @@ class Upkeep:
         tasks.keep(self._tidy, "tidy up")
         tasks.keep(lambda: self._empty_trash(tasks), "empty the trash")
         tasks.keep(self.archiver.run, "archive")
-        tasks.keep(self._early_archiver.run, "archive early")
+        tasks.keep(self.early_archiver.run, "archive early")
         tasks.keep(self._daily_runs.run, "make daily runs")
 
     async def _tidy(self) -> None:

@@ -58,6 +58,7 @@ class MemoryNetwork:
         self._listeners: dict[Address, MemoryListener] = {}
         self._next_port = _FIRST_FREE_PORT
         self._cuts: set[tuple[str, str]] = set()  # from, to
+        self._refused: set[Address] = set()
         self._held: list[tuple[str, str, Callable[[], None]]] = []
         self._transports: dict[MemoryTransport, None] = {}  # a set that keeps its order
         self._context = contextvars.copy_context()
@@ -102,7 +103,7 @@ class MemoryNetwork:
         while listener is not None and listener.full and not listener.closed:
             await listener.wait_for_change()
         await self._travel(address.host, host)
-        if listener is None or listener.closed:
+        if listener is None or listener.closed or address in self._refused:
             refused = ConnectionRefusedError(f"nobody listens at {address}")
             raise Unreachable(f"cannot connect to {address}: nobody listens there") from refused
         here = Address(host, self._free_port(host))
@@ -168,6 +169,18 @@ class MemoryNetwork:
         held, self._held = self._held, []
         for source, target, deliver in held:
             self.send_later(source, target, deliver)
+
+    def refuse(self, address: Address) -> None:
+        """Refuse connections to an address where somebody may listen, until ``accept``."""
+        self._refused.add(address)
+
+    def accept(self, address: Address) -> None:
+        """Undo ``refuse``."""
+        self._refused.discard(address)
+
+    def listener(self, address: Address) -> "MemoryListener":
+        """Return who listens at an address."""
+        return self._listeners[address]
 
     def kill(self, host: str) -> None:
         """Kill ``host``: its listeners and connections end at once.

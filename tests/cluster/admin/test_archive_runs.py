@@ -31,14 +31,14 @@ async def filled(cluster: MemoryCluster, **settings: object) -> int:
     """A topic with two closed blocks on one node; return the time now."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=1, **settings)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Connection.connect(cluster.network, node.address)
-    channel = node._partitions.channels["t", 0]
+    channel = node.parts.partitions.channels["t", 0]
     for _ in range(2):
         await client.put("t", 0, [message(b"x" * 100)])
         channel.log.roll()
         await settled(channel)
-    return node._clock.wall_ms()
+    return node.parts.context.clock.wall_ms()
 
 
 async def test_a_run_is_made_and_waited_for(cluster, monkeypatch: pytest.MonkeyPatch) -> None:

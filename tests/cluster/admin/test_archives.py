@@ -31,16 +31,16 @@ async def node(cluster: MemoryCluster):
     made = await cluster.start()
     for name in ("t", "u"):
         await cluster.create_topic(name, partitions=2, retention_policy="archive")
-    await until(lambda: len(made._partitions.channels) == 4)
+    await until(lambda: len(made.parts.partitions.channels) == 4)
     client = await Connection.connect(cluster.network, made.address)
-    for channel in made._partitions.channels.values():
+    for channel in made.parts.partitions.channels.values():
         for number in range(2):
             await client.put(*channel.partition, [message(b"%d" % number * 100)])
             channel.log.roll()
             await settled(channel)
     async with cluster.admin() as coordinator:
         assert (await done(coordinator, made, 25)).total.blocks == 8
-    for channel in made._partitions.channels.values():
+    for channel in made.parts.partitions.channels.values():
         await client.put(*channel.partition, [message(b"2" * 100)])
     return made
 
@@ -57,7 +57,7 @@ async def test_archives_are_listed_by_topic_partition_and_time(cluster, node) ->
         assert (first.end, first.url, first.messages) == (second.start, "", 1)
         assert first.zip_bytes > 0
         assert first.size_bytes == first.end
-        assert 0 <= node._clock.wall_ms() - first.last_ms < 60_000
+        assert 0 <= node.parts.context.clock.wall_ms() - first.last_ms < 60_000
         assert first.first_ms <= first.last_ms <= second.first_ms
         only, _ = await factory.admin.list_archives("t", partitions=[1])
         assert only == [each for each in found if (each.topic, each.partition) == ("t", 1)]
@@ -222,7 +222,7 @@ async def test_messages_are_read_across_archives_and_blocks_up_to_an_end(cluster
         assert await read(end=cut, partitions=[0]) == everything[:1]
         assert await read(Begin(offset=blocks[1].start), partitions=[0]) == everything[1:3]
         assert await read(end=End(offset=10**9), partitions=[0]) == everything[:3]
-        later = node._clock.wall_ms() + 60_000
+        later = node.parts.context.clock.wall_ms() + 60_000
         assert await read(end=End(until_ms=later)) == everything
         assert await read(end=End(until_ms=blocks[0].first_ms)) == []
         with pytest.raises(InvalidArgument, match="an offset means one partition"):

@@ -28,7 +28,7 @@ async def test_messages_go_on_at_the_new_begin_and_nothing_is_read_before_it(
     cluster: MemoryCluster,
 ) -> None:
     node = cluster.nodes["b1"]
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"lost")])
     client.close()
@@ -47,7 +47,7 @@ async def test_messages_go_on_at_the_new_begin_and_nothing_is_read_before_it(
         assert (planned.committed, planned.given_up) == (110, (Span("b1", 0),))
         assert await begin_anew(operator, "t", 0, 5_000, do=True) == planned
     node = await cluster.start("b1")
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     client = await Client.connect(cluster.network, node.address)
     assert (await client.put("t", 0, [message(b"new")])).offset >= 5_000
     assert (await client.put("t", 1, [message(b"other")])).offset < 5_000

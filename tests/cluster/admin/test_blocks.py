@@ -31,9 +31,9 @@ async def node(cluster: MemoryCluster):
     made = await cluster.start()
     await cluster.create_topic("t", partitions=2, retention_policy="archive")
     await cluster.create_topic("u", partitions=1)
-    await until(lambda: len(made._partitions.channels) == 3)
+    await until(lambda: len(made.parts.partitions.channels) == 3)
     client = await Connection.connect(cluster.network, made.address)
-    channels = [made._partitions.channels["t", number] for number in range(2)]
+    channels = [made.parts.partitions.channels["t", number] for number in range(2)]
     for channel in channels:
         for number in range(2):
             await client.put(*channel.partition, [message(b"%d" % number * 100)])
@@ -93,7 +93,7 @@ async def test_a_restarted_node_reads_small_indexes_and_no_more_than_its_bound(
     cluster, node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed blocks of which nothing is in memory: their facts are those of before."""
-    channel = node._partitions.channels["u", 0]
+    channel = node.parts.partitions.channels["u", 0]
     client = await Connection.connect(cluster.network, node.address)
     for _ in range(3):
         await client.put(*channel.partition, [message(b"x" * 100)] * 2)
@@ -110,7 +110,7 @@ async def test_a_restarted_node_reads_small_indexes_and_no_more_than_its_bound(
 
 async def test_facts_that_damage_hides_are_not_known(cluster, node) -> None:
     """They are None, not 0, and the other blocks are told."""
-    channel = node._partitions.channels["u", 0]
+    channel = node.parts.partitions.channels["u", 0]
     client = await Connection.connect(cluster.network, node.address)
     for _ in range(2):
         await client.put(*channel.partition, [message(b"x" * 100)])
@@ -118,7 +118,7 @@ async def test_facts_that_damage_hides_are_not_known(cluster, node) -> None:
         await settled(channel)
     first = channel.log.closed_blocks[0]
     first.index = first.facts = None
-    disk = node._disk
+    disk = node.parts.disk
     disk.unlink(first.path.with_suffix(INDEX_SUFFIX))
     file = disk.open(first.path)
     file.pwrite([b"\xff" * 88], 0)

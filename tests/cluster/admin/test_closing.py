@@ -44,7 +44,7 @@ async def test_every_send_during_a_close_is_stored_or_refused(
     assert stored
     assert all(isinstance(each, TopicClosed) for each in outcomes if isinstance(each, Exception))
     for number, end in closed.ends.items():
-        log = cluster.nodes[f"b{number + 1}"]._partitions.channels["t", number].log
+        log = cluster.nodes[f"b{number + 1}"].parts.partitions.channels["t", number].log
         assert end == (log.end_offset if log is not None else 0)
     found = await topics.describe_topic(client, "t")
     assert [each.state for each in found.partitions] == ["closed", "closed"]
@@ -75,7 +75,7 @@ async def test_an_opened_topic_takes_messages_of_the_same_producer(
         with pytest.raises(TopicClosed):
             await producer.send(Message("t", b"2"))
         await closing.open_topic(client, "t")
-        channels = [cluster.nodes[f"b{n + 1}"]._partitions.channels["t", n] for n in range(2)]
+        channels = [cluster.nodes[f"b{n + 1}"].parts.partitions.channels["t", n] for n in range(2)]
         await until(lambda: all(each.takes_puts for each in channels))
         await producer.send(Message("t", b"3"))
 
@@ -120,7 +120,7 @@ async def test_a_partition_that_is_being_moved_is_waited_for(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     """Its node may not know of the close yet; if the move is given up, it takes messages again."""
-    channels = cluster.nodes["b1"]._partitions.channels
+    channels = cluster.nodes["b1"].parts.partitions.channels
     await until(lambda: ("t", 0) in channels)
     channels["t", 0].begin_move()
     closed = await closing.close_topic(client, "t", timeout_s=1)

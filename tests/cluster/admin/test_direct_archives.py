@@ -43,7 +43,7 @@ class Topic:
     """
 
     def __init__(self, node: BrokerNode, factory: aio.MessageFactory) -> None:
-        self.channel: Channel = node._partitions.channels["t", 0]
+        self.channel: Channel = node.parts.partitions.channels["t", 0]
         self.factory = factory
         self._node = node
         self.blocks = list(self.channel.log.closed_blocks)
@@ -55,11 +55,11 @@ class Topic:
     @property
     def sent_bytes(self) -> int:
         """What the broker has sent to readers."""
-        return self._node._context.counters.bytes_out
+        return self._node.parts.context.counters.bytes_out
 
     @property
     def logs(self) -> Any:
-        return self._node._partitions.logs
+        return self._node.parts.partitions.logs
 
     def reading(self, start: int = 0, end: int | None = None, **more: Any) -> Any:
         options = {"archives_directly": True, **more}
@@ -84,12 +84,12 @@ async def topic(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Topic]:
     async with memory_cluster() as cluster, factory_of(cluster) as factory:
         node = await cluster.start()
         await cluster.create_topic("t", partitions=1)
-        await until(lambda: ("t", 0) in node._partitions.channels)
-        channel = node._partitions.channels["t", 0]
+        await until(lambda: ("t", 0) in node.parts.partitions.channels)
+        channel = node.parts.partitions.channels["t", 0]
         await fill(cluster, node, channel)
         for number, place in enumerate((URL, URL, None)):
             block = channel.log.closed_blocks[number]
-            await node._partitions.logs.archive(channel, block, place)
+            await node.parts.partitions.logs.archive(channel, block, place)
         yield Topic(node, factory)
         Failing.reset()
 

@@ -221,7 +221,7 @@ async def served_up_to(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, offset: int, for_s: float
 ) -> None:
     """Have b1 serve less of ``t-0`` once its end was asked for, as a new master may."""
-    channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+    channel = cluster.nodes["b1"].parts.partitions.channels["t", 0]
     bounds = finding._Finder._bounds
 
     async def then_take_over(self: Any, work: Any, span: Any) -> int:
@@ -268,7 +268,7 @@ async def test_a_group_with_a_clock_that_is_behind_is_searched_too(
     await send(factory, range(4))
     plan = await factory.admin.plan_moves("t", [0], "b2")
     await factory.admin.move(plan)
-    there = cluster.nodes["b2"]._partitions.channels["t", 0]
+    there = cluster.nodes["b2"].parts.partitions.channels["t", 0]
     await until(lambda: there.log is not None)
     wall_ms = there.log._wall_ms
     there.log._wall_ms = lambda: wall_ms() - 60_000
@@ -345,7 +345,7 @@ async def test_damage_is_a_gap_and_the_rest_is_searched(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     sent = await send(factory, range(COUNT), pause_s=0)
-    log = cluster.nodes["b1"]._partitions.channels["t", 0].log
+    log = cluster.nodes["b1"].parts.partitions.channels["t", 0].log
     assert log is not None
     (piece,) = log.reader.pieces(0, log.end_offset)
     file = cluster.disks["b1"].open(piece.path)
@@ -366,8 +366,8 @@ async def test_damage_that_another_node_has_intact_is_no_gap(
     """The search has the broker look at it, which repairs it; a moment later it is searched."""
     sent = await send(factory, range(COUNT), pause_s=0)
     await cluster.start("b1", node="n2")
-    channels = cluster.nodes["b1-n2"]._partitions.channels
-    master = cluster.nodes["b1"]._partitions.channels["t", 0]
+    channels = cluster.nodes["b1-n2"].parts.partitions.channels
+    master = cluster.nodes["b1"].parts.partitions.channels["t", 0]
     await until(lambda: ("t", 0) in channels and channels["t", 0].log is not None)
     await until(lambda: channels["t", 0].log.end_offset == master.log.end_offset)
     (piece,) = master.log.reader.pieces(0, master.log.end_offset)
@@ -404,12 +404,12 @@ async def test_what_was_deleted_is_a_gap_and_the_search_is_complete(
     """Unless it is too old to be asked for."""
     await send(factory, range(4))
     node = cluster.nodes["b1"]
-    channel = node._partitions.channels["t", 0]
+    channel = node.parts.partitions.channels["t", 0]
     assert channel.log is not None
     channel.log.roll()
     end = channel.log.end_offset
     await send(factory, range(4, COUNT))
-    await node._partitions.logs.drop_before(channel, end)
+    await node.parts.partitions.logs.drop_before(channel, end)
     found = await factory.admin.find_messages("t", since_ms=0, partitions=[0])
     assert numbers(found) == [4, 6, 8, 10]
     ((_, gap),) = found.gaps
@@ -425,11 +425,11 @@ async def test_a_topic_of_which_all_was_deleted_is_complete(
 ) -> None:
     await send(factory, range(4))
     node = cluster.nodes["b1"]
-    channel = node._partitions.channels["t", 0]
+    channel = node.parts.partitions.channels["t", 0]
     assert channel.log is not None
     channel.log.roll()
     end = channel.log.end_offset
-    await node._partitions.logs.drop_before(channel, end)
+    await node.parts.partitions.logs.drop_before(channel, end)
     for wish in ({"key": "k0"}, {"since_ms": 1}):
         found = await factory.admin.find_messages("t", partitions=[0], **wish)  # type: ignore[arg-type]
         ((_, gap),) = found.gaps

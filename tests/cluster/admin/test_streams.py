@@ -208,7 +208,7 @@ async def test_following_has_a_bound(
 # Damage -------------------------------------------------------------------------------------------
 def change_stored_byte(cluster: MemoryCluster, content: bytes) -> None:
     """Change the message in the log of the master."""
-    for channel in cluster.nodes["b1"]._partitions.channels.values():
+    for channel in cluster.nodes["b1"].parts.partitions.channels.values():
         log = channel.log
         assert log is not None
         stored = bytes(log.reader.read(0, 1 << 20, log.end_offset))
@@ -284,7 +284,7 @@ async def test_what_a_new_master_does_not_serve_yet_is_not_left_out(
     for_s: float,
 ) -> None:
     """It is waited for; where it does not come, that is an error, and no end."""
-    channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+    channel = cluster.nodes["b1"].parts.partitions.channels["t", 0]
     parts = streams._parts
 
     async def then_take_over(*args: Any) -> Any:

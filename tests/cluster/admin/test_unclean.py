@@ -81,13 +81,13 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 async def lost(cluster: MemoryCluster) -> AsyncIterator[Lost]:
     first = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: len(first._partitions.channels) == 1)
+    await until(lambda: len(first.parts.partitions.channels) == 1)
     second = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, first.address)
     for number in range(3):
         await client.put("t", 0, [message(b"common %d" % number)])
     await cluster.until_in_sync("n1", "n2")
-    log = first._partitions.channels["t", 0].log
+    log = first.parts.partitions.channels["t", 0].log
     assert log is not None
     common = log.end_offset
     await second.stop()
@@ -257,12 +257,12 @@ async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(
     """
     first = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: len(first._partitions.channels) == 1)
+    await until(lambda: len(first.parts.partitions.channels) == 1)
     second = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, first.address)
     await client.put("t", 0, [message(b"common")])
     await cluster.until_in_sync("n1", "n2")
-    log = first._partitions.channels["t", 0].log
+    log = first.parts.partitions.channels["t", 0].log
     assert log is not None
     common = log.end_offset
     await second.stop()
@@ -272,7 +272,7 @@ async def test_readers_are_told_what_is_missing_of_a_range_that_was_moved_away(
     async with started(cluster, host="operator") as operator:
         [move] = await plan_moves(operator, "t", [0], "b2")
         moved = await place(operator, move)
-        await until(lambda: ("t", 0) in other._partitions.channels)
+        await until(lambda: ("t", 0) in other.parts.partitions.channels)
         cluster.ensemble.crash(cluster.coordinators["b1"])
         await first.stop()
         await cluster.start(node="n2")

@@ -245,7 +245,7 @@ async def test_what_is_stored_and_not_shown_to_readers_yet_is_waited_for(
         await send(producer, 0, 2, 4)
     second = await admin.begin_attempt("w", 0, 0)
     [(partition, (start, end))] = (await admin.enter_topic(second, "t")).items()
-    channel = cluster.nodes["b1"]._partitions.channels["t", partition]
+    channel = cluster.nodes["b1"].parts.partitions.channels["t", partition]
     shown = channel.high_watermark
     channel.high_watermark = start
     reading = asyncio.create_task(admin.read_written(second, "t", partition, start, end))

@@ -47,7 +47,7 @@ async def served(cluster: MemoryCluster) -> Served:
     """One node, topic ``t`` with two partitions, a connection."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     return Served(cluster, node, await Client.connect(cluster.network, node.address))
 
 
@@ -57,7 +57,7 @@ async def node_pair(cluster: MemoryCluster) -> NodePair:
     found = NodePair(cluster)
     await found.start("n1")
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in found.nodes["n1"]._partitions.channels)
+    await until(lambda: ("t", 0) in found.nodes["n1"].parts.partitions.channels)
     await found.start("n2")
     await found.put(5)
     await until(found.same)

@@ -37,12 +37,14 @@ async def alter(served, **settings: object) -> None:
     async with served.cluster.admin() as coordinator:
         await change_settings(coordinator, "t", wanted)
     await until(
-        lambda: all(each.settings == wanted for each in served.node._partitions.channels.values())
+        lambda: all(
+            each.settings == wanted for each in served.node.parts.partitions.channels.values()
+        )
     )
 
 
 def log_of(node, partition: int = 0) -> Log:
-    log = node._partitions.channels["t", partition].log
+    log = node.parts.partitions.channels["t", partition].log
     assert log is not None
     return log
 
@@ -56,7 +58,7 @@ async def blocks(served, count: int, partition: int = 0) -> list[int]:
         starts.append(log.open_block.start_offset)
         if number < count:
             log.roll()
-            await settled(served.node._partitions.channels["t", partition])
+            await settled(served.node.parts.partitions.channels["t", partition])
     return starts
 
 
@@ -78,7 +80,7 @@ async def test_a_run_archives_the_blocks_that_are_old_enough_as_of_its_time(
     )
     assert old.topics == {"t": old.total}
     assert old.begun_ms <= old.ended_ms
-    counters = served.node._context.counters
+    counters = served.node.parts.context.counters
     assert (counters.archived_blocks, counters.archived_bytes) == (5, old.total.size_bytes)
 
 
@@ -171,10 +173,10 @@ async def test_a_place_that_does_not_answer_holds_up_no_other_topic(served, arch
     there = await blocks(served, 8)
     await alter(served, **ARCHIVE, archive_to="s3://there")
     await served.cluster.create_topic("u", partitions=1, **ARCHIVE)
-    await until(lambda: ("u", 0) in served.node._partitions.channels)
+    await until(lambda: ("u", 0) in served.node.parts.partitions.channels)
     await served.client.put("u", 0, [message(b"x")])
-    served.node._partitions.channels["u", 0].log.roll()
-    await settled(served.node._partitions.channels["u", 0])
+    served.node.parts.partitions.channels["u", 0].log.roll()
+    await settled(served.node.parts.partitions.channels["u", 0])
     tries: list[int] = []
     archives.before = lambda: tries.append(1)
     archives.bad = {start: PlaceAway("it hangs") for start in [there[1], *there[3:]]}
@@ -192,7 +194,7 @@ async def test_settings_that_change_meanwhile_end_the_run_of_a_partition(served,
     await blocks(served, 3)
 
     def change() -> None:
-        for channel in served.node._partitions.channels.values():
+        for channel in served.node.parts.partitions.channels.values():
             channel.settings = TopicSettings(partitions=2)
 
     async with served.cluster.admin() as coordinator:
@@ -206,12 +208,12 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
     """Its result tells of both."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=1, **ARCHIVE)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     for _ in range(3):
         await client.put("t", 0, [message(b"x" * 100)])
         log_of(node).roll()
-        await settled(node._partitions.channels["t", 0])
+        await settled(node.parts.partitions.channels["t", 0])
     archives = noted(node, monkeypatch)
     archives.gate.clear()  # behind the first block
     monkeypatch.setattr(archive_runs, "PROGRESS_S", 0.001)
@@ -234,14 +236,14 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
         monkeypatch.setattr(
             archive_runs, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
         )
-        again = NotedArchives(archiver_of(node)._logs)
-        archiver_of(node)._logs = again
+        again = NotedArchives()
+        monkeypatch.setattr(node.parts.partitions.logs, "archive", again.archive)
         result = await result_of(coordinator, number, node)
     assert (result.state, result.total.blocks, len(again.done)) == (RunState.DONE, 3, 2)
     assert result.begun_ms == found[0].begun_ms
 
 
-async def test_a_node_that_was_away_does_the_newest_run(served, archives) -> None:
+async def test_a_node_that_was_away_does_the_newest_run(served, archives, monkeypatch) -> None:
     """The older ones are covered, unless they are of a later time or dry."""
     await blocks(served, 1)
     await served.node.stop()
@@ -256,7 +258,7 @@ async def test_a_node_that_was_away_does_the_newest_run(served, archives) -> Non
         for each in runs:
             await make_run(coordinator, each)
         node = await served.cluster.start()
-        archiver_of(node)._logs = NotedArchives(archiver_of(node)._logs)
+        monkeypatch.setattr(node.parts.partitions.logs, "archive", NotedArchives().archive)
         results = [await result_of(coordinator, n, node) for n in range(len(runs))]
     covered, ended = RunState.COVERED, RunState.DONE
     assert [each.state for each in results] == [covered, ended, covered, ended, ended]
@@ -334,7 +336,7 @@ async def test_blocks_that_are_merely_too_early_are_taken_later(
     """A new master does not know yet what is committed: no failure."""
     monkeypatch.setattr(archive_runs, "READY_S", 0.1)
     starts = await blocks(served, 2)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     end, channel.high_watermark = channel.high_watermark, starts[1]
     committed = Channel._committed
     monkeypatch.setattr(Channel, "_committed", lambda *_: starts[1])
@@ -398,13 +400,13 @@ async def test_a_run_that_ends_because_the_node_stops_is_not_done(served, archiv
     async with served.cluster.admin() as coordinator:
 
         def stop() -> None:
-            served.node._stage = Stage.LEAVING
+            served.node.stage = Stage.LEAVING
             archives.before = lambda: None
 
         archives.before = stop
         number = await make_run(coordinator, run_of(served.node, 25))
         await until(lambda: len(archives.done) == 3)
-        served.node._stage = Stage.SERVING
+        served.node.stage = Stage.SERVING
         await served.node.stop()
         found = await read_result(coordinator, number, "b1", "n1")
         assert found is not None
@@ -461,14 +463,14 @@ async def test_retention_deletes_archives_as_it_deletes_blocks(served) -> None:
     async with served.cluster.admin() as coordinator:
         assert (await done(coordinator, served.node, 25)).total.blocks == 3
     end = log_of(served.node).end_offset
-    retainer = served.node._monitor._watched.retainer
-    clock = ManualClock(wall_ms=served.node._clock.wall_ms() + 71 * 3_600_000)
+    retainer = served.node.parts.upkeep.retainer
+    clock = ManualClock(wall_ms=served.node.parts.context.clock.wall_ms() + 71 * 3_600_000)
     retainer._clock = clock
     await retainer.look()
     assert log_of(served.node).start_offset == 0
     clock.advance(3_700 + 3_600)
     await retainer.look()
     assert log_of(served.node).start_offset == end
-    await settled(served.node._partitions.channels["t", 0])
+    await settled(served.node.parts.partitions.channels["t", 0])
     names = served.disk.listdir(DATA / "t" / "0")
     assert [name for name in names if name.endswith((".zip", ".archive", ".block"))] == []

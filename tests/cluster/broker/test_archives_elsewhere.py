@@ -12,6 +12,7 @@ from support.archive_places import URL, Failing, stored
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.node_pair import settled, whole
+from support.store import blocks_of
 from support.waiting import WAIT_S, until, until_true
 
 from vq import limits
@@ -42,7 +43,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def channel_of(served) -> Channel:
-    return served.node._partitions.channels["t", 0]
+    return served.node.parts.partitions.channels["t", 0]
 
 
 def log_of(served) -> Log:
@@ -60,7 +61,7 @@ async def fill(served, blocks: int = 3) -> list[Block]:
 
 
 async def archive(served, block: Block, to: str = URL) -> None:
-    await served.node._partitions.logs.archive(channel_of(served), block, to)
+    await served.node.parts.partitions.logs.archive(channel_of(served), block, to)
 
 
 async def read_all(client: Client, begin: int = 0) -> bytes:
@@ -84,7 +85,7 @@ async def test_a_node_reads_what_it_archived_elsewhere(served):
     for block in blocks:
         await archive(served, block)
     topic_id = channel_of(served).topic_id
-    owner = served.node._directory.archives.own()
+    owner = served.node.parts.directory.archives.own()
     assert blocks[1].archive.url == (
         f"{URL}/test/b1/n1.{owner}/t.{topic_id}/0/{blocks[1].start_offset:016d}.zip"
     )
@@ -110,11 +111,11 @@ async def test_a_place_that_does_not_answer_refuses_these_reads_alone(served):
     with pytest.raises(Busy):
         await served.client.get("t", 0, 0, validate=True, tags=["x"])
     with pytest.raises(Busy):
-        await served.node._partitions.logs.verify_archive(channel_of(served), blocks[0])
+        await served.node.parts.partitions.logs.verify_archive(channel_of(served), blocks[0])
     assert await read_all(served.client, blocks[1].start_offset)
     await served.client.put("t", 0, [message(b"live")])
     assert log_of(served).state is LogState.OK
-    assert not served.node._dispatcher.repairs.damaged()
+    assert not served.node.parts.repairer.damaged()
     Failing.down = False
     assert (await read_all(served.client))[: len(before)] == before
 
@@ -124,7 +125,7 @@ async def test_a_verification_does_not_take_silence_for_damage(served):
     blocks = await fill(served)
     await archive(served, blocks[0])
     channel = channel_of(served)
-    verifier = served.node._dispatcher.repairs._verifier
+    verifier = served.node.parts.verifier
     Failing.down = True
 
     async def verified() -> object:
@@ -157,7 +158,7 @@ async def test_a_place_that_the_broker_was_not_given_is_not_opened(cluster):
     """Whoever may write to ZooKeeper chooses the URL; the credentials are the broker's own."""
     node = await cluster.start(archive_places=("file:///mnt/archive",))
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     served = SimpleNamespace(node=node, client=client, disk=cluster.disks["b1"])
     (block,) = await fill(served, 1)
@@ -177,7 +178,7 @@ async def test_what_retention_drops_is_removed_elsewhere(served):
     for block in blocks:
         await archive(served, block)
     Failing.down = True
-    await served.node._partitions.logs.drop_before(channel_of(served), blocks[1].end_offset)
+    await served.node.parts.partitions.logs.drop_before(channel_of(served), blocks[1].end_offset)
     await settled(channel_of(served))
     assert len(names(served, ".discard")) == 2
     assert log_of(served).start_offset == blocks[2].start_offset
@@ -192,7 +193,7 @@ async def test_a_zip_that_is_written_again_is_not_removed(served):
     (block,) = await fill(served, 1)
     before = await read_all(served.client)
     await archive(served, block)
-    logs, channel = served.node._partitions.logs, channel_of(served)
+    logs, channel = served.node.parts.partitions.logs, channel_of(served)
     log = log_of(served)
 
     class Kept(list):  # nobody removes anything meanwhile
@@ -218,7 +219,7 @@ async def test_an_earlier_range_goes_when_its_archives_elsewhere_are_gone(cluste
     """Its last block is archived, too: nothing is appended to it any more."""
     first = await cluster.start(retention_interval_s=1e6)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in first._partitions.channels)
+    await until(lambda: ("t", 0) in first.parts.partitions.channels)
     client = await Client.connect(cluster.network, first.address)
     for each in range(5):
         await client.put("t", 0, [message(b"%d" % each * 500)])
@@ -226,17 +227,17 @@ async def test_an_earlier_range_goes_when_its_archives_elsewhere_are_gone(cluste
     second = await cluster.start("b2", retention_interval_s=1e6)
     await move(cluster, "b2")
     between = await Client.connect(cluster.network, second.address)
-    there = second._partitions.channels
+    there = second.parts.partitions.channels
     await until(lambda: ("t", 0) in there and there["t", 0].takes_puts)
     await between.put("t", 0, [message(b"elsewhere")])
     await move(cluster, "b1")
-    here = first._partitions.channels
+    here = first.parts.partitions.channels
     await until(lambda: here["t", 0].takes_puts and here["t", 0].older)
     channel = here["t", 0]
     await client.put("t", 0, [message(b"new")])
     older = channel.older[0].log
-    block = next(iter(older._blocks))
-    logs = first._partitions.logs
+    block = blocks_of(older)[0]
+    logs = first.parts.partitions.logs
     await logs.archive(channel, block, URL)
     assert block.is_archived
     assert b"444" in await read_all_of(client, 0, end)
@@ -266,17 +267,17 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
     monkeypatch.setattr(verifying, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
-    node = cluster.node(retention_interval_s=1e6)
-    node._runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(retention_interval_s=1e6, runner=runner)
     await node.start()
     try:
         await cluster.create_topic("t", partitions=1)
-        await until(lambda: ("t", 0) in node._partitions.channels)
+        await until(lambda: ("t", 0) in node.parts.partitions.channels)
         client = await Client.connect(cluster.network, node.address)
         served = SimpleNamespace(node=node, client=client)
         blocks = await fill(served, 6)
         before = await read_all(client)
-        logs, channel = node._partitions.logs, channel_of(served)
+        logs, channel = node.parts.partitions.logs, channel_of(served)
         for block in blocks[:4]:
             await archive(served, block)
         await logs.archive(channel, blocks[4])
@@ -294,13 +295,13 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
         await logs.archive(channel, blocks[4])
         await logs.drop_before(channel, blocks[0].end_offset)
         await settled(channel)
-        verifier = node._dispatcher.repairs._verifier
+        verifier = node.parts.verifier
         await verifier.look_again(
             channel, channel.log, blocks[1].start_offset, channel.log.end_offset
         )
         assert not verifier.damage(channel)
         assert await client.offsets("t", 0)
-        assert not node._dispatcher.repairs.damaged()
+        assert not node.parts.repairer.damaged()
         Failing.free.set()
         await until(lambda: not channel.log.flushing.discards)
         after = await read_all(client, blocks[1].start_offset)
@@ -318,12 +319,12 @@ async def threaded(cluster, monkeypatch):
     for module in (cold_reads, verifying, finding, key_indexing):
         monkeypatch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(key_indexing, "LOOK_S", 0.05)
-    node = cluster.node(retention_interval_s=1e6)
-    node._runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(retention_interval_s=1e6, runner=runner)
     await node.start()
     try:
         await cluster.create_topic("t", partitions=1)
-        await until(lambda: ("t", 0) in node._partitions.channels)
+        await until(lambda: ("t", 0) in node.parts.partitions.channels)
         client = await Client.connect(cluster.network, node.address)
         served = SimpleNamespace(
             node=node, client=client, disk=cluster.disks["b1"], cluster=cluster
@@ -377,7 +378,7 @@ async def test_a_place_that_never_answers_keeps_no_other_block_without_a_key_ind
     Failing.free.clear()
     for block in (blocks[0], blocks[5]):
         threaded.disk.unlink(block.index_path.with_suffix(".keys"))
-        threaded.node._upkeep.indexer.rebuild(log_of(threaded), block.start_offset)
+        threaded.node.parts.upkeep.indexer.rebuild(log_of(threaded), block.start_offset)
     await until(lambda: blocks[5].index_path.with_suffix(".keys").name in names(threaded, ".keys"))
     assert len(names(threaded, ".keys")) == 5
 
@@ -389,7 +390,7 @@ async def test_a_place_that_never_answers_holds_up_no_other_place(threaded, monk
     """Each has threads of its own: to read, search, archive, verify and remove there."""
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 1.0)
     monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
-    blocks, client, logs = threaded.blocks, threaded.client, threaded.node._partitions.logs
+    blocks, client, logs = threaded.blocks, threaded.client, threaded.node.parts.partitions.logs
     channel = channel_of(threaded)
     before = await read_all(client, blocks[1].start_offset)
     for block in blocks[:2]:
@@ -418,19 +419,21 @@ async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster,
     """One place hangs; data of a topic that had archives in another one go."""
     monkeypatch.setattr(upkeep, "TIDY_LEAST_S", 0.05)
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
-    node = cluster.node(retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1)
-    node._runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node(
+        retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1, runner=runner
+    )
     await node.start()
     try:
         client = await Client.connect(cluster.network, node.address)
         for name, place in (("a", URL), ("z", OTHER)):
             await cluster.create_topic(name, partitions=1)
-            await until(lambda name=name: (name, 0) in node._partitions.channels)
-            channel = node._partitions.channels[name, 0]
+            await until(lambda name=name: (name, 0) in node.parts.partitions.channels)
+            channel = node.parts.partitions.channels[name, 0]
             await client.put(name, 0, [message(b"x" * 500)])
             channel.log.roll()
             await settled(channel)
-            await node._partitions.logs.archive(channel, channel.log.closed_blocks[0], place)
+            await node.parts.partitions.logs.archive(channel, channel.log.closed_blocks[0], place)
         Failing.held = frozenset({"bucket"})
         Failing.free.clear()
         async with factory_of(cluster) as factory:
@@ -455,7 +458,7 @@ async def test_few_archives_are_verified_for_one_connection_at_a_time(threaded, 
     for block in threaded.blocks[:4]:
         await archive(threaded, block)
     ended: list[str] = []
-    logs = threaded.node._partitions.logs
+    logs = threaded.node.parts.partitions.logs
     verify = logs.verify_archive
 
     async def noted(*args: object) -> object:
@@ -484,7 +487,7 @@ async def test_few_archives_are_verified_for_one_connection_at_a_time(threaded, 
         decode_reply(await ask(other, most))
     waiting.append(ask(threaded.client, most))
     other.close()
-    await until(lambda: len(threaded.node._server.sessions) == 1)
+    await until(lambda: len(threaded.node.parts.server.sessions) == 1)
     Failing.free.set()
     assert decode_reply(await waiting[-1]).problem == ""
     await until(lambda: len(ended) == most + 1)
@@ -497,7 +500,7 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
 ):
     """The pieces of a pass may wait for days."""
     channel, block = channel_of(threaded), threaded.blocks[0]
-    verifier = threaded.node._dispatcher.repairs._verifier
+    verifier = threaded.node.parts.verifier
     (piece,) = log_of(threaded).reader.pieces(0, block.end_offset)
     await archive(threaded, block)
     Failing.free.clear()
@@ -507,15 +510,15 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
         )
     assert "no answer" in told
     assert not verifier.damage(channel)
-    assert await threaded.node._runner.run(lambda: 7, Lane.VERIFY) == 7
+    assert await threaded.node.parts.runner.run(lambda: 7, Lane.VERIFY) == 7
 
 
 async def test_a_reader_is_told_where_an_archive_is_instead_of_its_bytes(served):
     """If it asks for that, and of archives at URLs alone: as if it had asked for bytes."""
     blocks = await fill(served)
     await archive(served, blocks[0])
-    await served.node._partitions.logs.archive(channel_of(served), blocks[1], None)
-    sent = served.node._context.counters.bytes_out
+    await served.node.parts.partitions.logs.archive(channel_of(served), blocks[1], None)
+    sent = served.node.parts.context.counters.bytes_out
     Failing.down = True
     start, end = blocks[0].start_offset, blocks[0].end_offset
     for offset in (start, start + 7, end - 1):  # also inside of a record
@@ -525,7 +528,7 @@ async def test_a_reader_is_told_where_an_archive_is_instead_of_its_bytes(served)
         assert answer.archive_url == blocks[0].archive.url
         assert answer.archive_bytes == blocks[0].archive.zip_bytes
         assert answer.high_watermark == log_of(served).end_offset
-    assert served.node._context.counters.bytes_out == sent
+    assert served.node.parts.context.counters.bytes_out == sent
     for block in blocks[1:]:  # beside the log, and no archive
         answer, body = await served.client.get("t", 0, block.start_offset, archives=True)
         assert body
@@ -551,7 +554,7 @@ async def test_a_reader_is_not_told_an_archive_that_it_may_not_read(served):
         assert (answer.archive_url, bool(body)) == ("", True)
     finally:
         channel.high_watermark = limit
-    await served.node._partitions.logs.drop_before(channel, blocks[1].start_offset)
+    await served.node.parts.partitions.logs.drop_before(channel, blocks[1].start_offset)
     with pytest.raises(OffsetOutOfRange):
         await served.client.get("t", 0, 0, archives=True)
 
@@ -572,7 +575,7 @@ async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
         node_pair.log(name).roll()
         await settled(channel)
         (block,) = node_pair.log(name).closed_blocks
-        await node._partitions.logs.archive(channel, block, f"file://{tmp_path}")
+        await node.parts.partitions.logs.archive(channel, block, f"file://{tmp_path}")
     lost = str(node_pair.log(where).closed_blocks[0].archive.url).removeprefix("file://")
     read = LocalFileSystem.cat_file
 
@@ -591,8 +594,8 @@ async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
     with pytest.raises(VqError) as caught:
         await client.get("t", 0, 0, from_copy=True)
     assert not isinstance(caught.value, Busy), "the place is not away"
-    await until(lambda: node._dispatcher.repairs.count == 1)
-    await until(lambda: not node._dispatcher.repairs.damaged())
+    await until(lambda: node.parts.repairer.count == 1)
+    await until(lambda: not node.parts.repairer.damaged())
     assert whole(node_pair.log(where), 0) == good
     (_, body) = await client.get("t", 0, 0, from_copy=True)
     assert body

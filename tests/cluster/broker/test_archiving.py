@@ -46,7 +46,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def channel_of(node: BrokerNode) -> Channel:
-    return node._partitions.channels["t", 0]
+    return node.parts.partitions.channels["t", 0]
 
 
 def log_of(node: BrokerNode) -> Log:
@@ -56,7 +56,7 @@ def log_of(node: BrokerNode) -> Log:
 
 
 def logs_of(node: BrokerNode) -> ChannelLogs:
-    return node._partitions.logs
+    return node.parts.partitions.logs
 
 
 async def fill(served, blocks: int = 3, messages: int = 20) -> list[int]:
@@ -214,7 +214,7 @@ async def test_a_damaged_block_is_not_archived_and_is_looked_into(served):
     with pytest.raises(CorruptData):
         await logs_of(served.node).archive(channel, block)
     assert not block.is_archived
-    await until(lambda: served.node._dispatcher.repairs._verifier.damage(channel))
+    await until(lambda: served.node.parts.verifier.damage(channel))
 
 
 async def test_a_full_disk_leaves_the_block_as_it_is(served):
@@ -263,7 +263,7 @@ async def test_what_a_full_disk_kept_of_a_quiet_log_goes_later(served):
     """Files go when a checkpoint says so; a log without appends would not write the next one."""
     await fill(served, 2)
     disk, log, channel = served.disk, log_of(served.node), channel_of(served.node)
-    retainer = served.node._upkeep.retainer
+    retainer = served.node.parts.upkeep.retainer
     disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
     await logs_of(served.node).archive(channel, log.closed_blocks[0])
     await settled(channel)
@@ -285,13 +285,13 @@ async def test_nothing_is_restored_on_a_disk_that_takes_no_messages(served):
     await fill(served, 1)
     (block,) = log_of(served.node).closed_blocks
     await logs_of(served.node).archive(channel_of(served.node), block)
-    for each in served.node._disks.all:
+    for each in served.node.parts.disks.all:
         each.look = lambda: None
-    served.node._context.main.refusal = DiskFull("for this test")
+    served.node.parts.context.main.refusal = DiskFull("for this test")
     with pytest.raises(DiskFull, match="for this test"):
         await logs_of(served.node).restore(channel_of(served.node), block)
     assert block.is_archived
-    served.node._context.main.refusal = None
+    served.node.parts.context.main.refusal = None
     await logs_of(served.node).restore(channel_of(served.node), block)
     assert not block.is_archived
 
@@ -309,7 +309,7 @@ async def test_a_damaged_archive_is_found_and_not_restored(served):
     with pytest.raises(CorruptData):
         await logs_of(served.node).restore(channel, block)
     assert block.is_archived
-    verifier = served.node._dispatcher.repairs._verifier
+    verifier = served.node.parts.verifier
     await until(lambda: verifier.damage(channel))
     assert verifier.damage(channel)[0].file.endswith(".archive")
 
@@ -347,7 +347,7 @@ async def test_lookups_in_archives_answer_as_before(served):
     offsets = await fill(served)
     ask = [
         {"by_time": True, "time_ms": 1},
-        {"by_time": True, "time_ms": served.node._clock.wall_ms()},
+        {"by_time": True, "time_ms": served.node.parts.context.clock.wall_ms()},
         {"count": True, "from_offset": offsets[3], "to_offset": offsets[47]},
         {
             "place": True,
@@ -399,12 +399,12 @@ async def test_a_read_of_what_was_dropped_is_refused_as_before(served):
 
 async def test_the_loop_decompresses_nothing(cluster, monkeypatch):
     """With the threads of a real broker, every way to read finds its bytes decompressed."""
-    cluster_node = cluster.node()
-    cluster_node._runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    cluster_node = cluster.node(runner=runner)
     await cluster_node.start()
     try:
         await cluster.create_topic("t", partitions=1)
-        await until(lambda: ("t", 0) in cluster_node._partitions.channels)
+        await until(lambda: ("t", 0) in cluster_node.parts.partitions.channels)
 
         client = await Client.connect(cluster.network, cluster_node.address)
         offsets = await fill(SimpleNamespace(node=cluster_node, client=client))
@@ -433,7 +433,9 @@ async def test_the_loop_decompresses_nothing(cluster, monkeypatch):
             await client.offsets("t", 0, count=True, from_offset=offsets[at], to_offset=offsets[-1])
             place = {"place_offset": offsets[at], "place_epoch": 1, "place_message_id": 3}
             await client.offsets("t", 0, place=True, **place)
-            await client.offsets("t", 0, by_time=True, time_ms=cluster_node._clock.wall_ms())
+            await client.offsets(
+                "t", 0, by_time=True, time_ms=cluster_node.parts.context.clock.wall_ms()
+            )
         await read_all(client)
         channel = channel_of(cluster_node)
         block = log_of(cluster_node).closed_blocks[0]
@@ -458,7 +460,7 @@ async def pair_with_archives(node_pair: NodePair, *who: str) -> None:
         node_pair.log(name).roll()
         await settled(channel)
         for block in list(node_pair.log(name).closed_blocks):
-            await node_pair.nodes[name]._partitions.logs.archive(channel, block)
+            await node_pair.nodes[name].parts.partitions.logs.archive(channel, block)
     await node_pair.put(3)
     await until(node_pair.same)
 
@@ -481,7 +483,7 @@ async def test_a_new_node_copies_from_archives(node_pair):
     await pair_with_archives(node_pair, "n1")
     await node_pair.stop("n2")
     del node_pair.cluster.disks["b1-n2"]
-    await until(lambda: node_pair.nodes["n1"]._context.role.named == 1)
+    await until(lambda: node_pair.nodes["n1"].parts.context.role.named == 1)
     await node_pair.start("n2")
     await until(node_pair.same)
     assert not any(block.is_archived for block in node_pair.log("n2").closed_blocks)
@@ -496,15 +498,17 @@ async def test_a_damaged_archive_is_repaired_from_another_node(node_pair):
     await pair_with_archives(node_pair, "n1", "n2")
     disk, block = node_pair.disk("n2"), blocks(node_pair.log("n2"))[0]
     disk.open(block.path.with_suffix(".zip")).pwrite([b"\xff\xff\xff\xff"], 400)
-    found = await node_pair.nodes["n2"]._partitions.logs.verify_archive(
+    found = await node_pair.nodes["n2"].parts.partitions.logs.verify_archive(
         node_pair.channel("n2"), block
     )
     assert found.problem
     await until(lambda: not block.is_archived)
-    await until(lambda: not node_pair.nodes["n2"]._dispatcher.repairs.damaged())
+    await until(lambda: not node_pair.nodes["n2"].parts.repairer.damaged())
     await until(node_pair.same)
     assert not disk.exists(block.path.with_suffix(".archive"))
-    again = await node_pair.nodes["n2"]._partitions.logs.archive(node_pair.channel("n2"), block)
+    again = await node_pair.nodes["n2"].parts.partitions.logs.archive(
+        node_pair.channel("n2"), block
+    )
     assert again.size_bytes == block.length
 
 

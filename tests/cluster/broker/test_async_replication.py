@@ -30,7 +30,7 @@ class Pair:
     client: Client
 
     def channel(self, topic: str = "fast", node: BrokerNode | None = None) -> Channel:
-        return (node or self.master)._partitions.channels[topic, 0]
+        return (node or self.master).parts.partitions.channels[topic, 0]
 
     async def put(self, topic: str = "fast", text: str = "x", **fields: Any) -> Any:
         return await asyncio.wait_for(
@@ -59,14 +59,16 @@ class Pair:
         """Stop the master; return when the other node leads, alone."""
         await self.master.stop()
         self.client.close()
-        await until(lambda: self.copy._context.role.epoch and self.copy._context.role.holds())
-        await until(lambda: self.copy._context.role.named == 1)
+        await until(
+            lambda: self.copy.parts.context.role.epoch and self.copy.parts.context.role.holds()
+        )
+        await until(lambda: self.copy.parts.context.role.named == 1)
         self.client = await Client.connect(self.cluster.network, self.copy.address)
 
     async def start_old_master(self) -> BrokerNode:
         """Start the first master again; return it when it is in sync."""
         old = await self.cluster.start()
-        await until(lambda: self.copy._context.role.named == 2)
+        await until(lambda: self.copy.parts.context.role.named == 2)
         return old
 
 
@@ -77,13 +79,13 @@ async def pair(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> Async
     master = await cluster.start(hand_over_timeout_s=0.05)  # it stops without a successor
     await cluster.create_topic("fast", replication="async")
     await cluster.create_topic("safe")
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, master.address)
     pair = Pair(cluster, master, copy, client)
     for topic in ("fast", "safe"):
         await pair.put(topic, "first", producer_id=7)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     for topic in ("fast", "safe"):
         channel = pair.channel(topic)
         await until(lambda: channel.high_watermark == channel.log.end_offset)  # noqa: B023
@@ -168,11 +170,11 @@ async def test_a_copy_that_falls_behind_leaves_the_set(pair, monkeypatch):
     monkeypatch.setattr(insync_set, "LAG_MAX_S", 0.3)
     pair.hold()
     await pair.put("fast")
-    await until(lambda: pair.master._context.role.named == 1)
+    await until(lambda: pair.master.parts.context.role.named == 1)
     channel = pair.channel()
     assert channel.high_watermark == channel.log.end_offset
     pair.release()
-    await until(lambda: pair.master._context.role.named == 2)
+    await until(lambda: pair.master.parts.context.role.named == 2)
 
 
 # Changing the setting ---------------------------------------------------------------------------
@@ -236,7 +238,7 @@ async def test_a_lower_min_insync_lets_what_waits_go(pair, monkeypatch):
     await pair.change("safe", min_insync=2)
     pair.hold()
     waiting = pair.send("safe")
-    await until(lambda: pair.master._context.role.named == 1)
+    await until(lambda: pair.master.parts.context.role.named == 1)
     assert not waiting.done()
     await pair.change("safe", min_insync=1)
     decode_reply(await asyncio.wait_for(waiting, WAIT_S))
@@ -262,7 +264,7 @@ async def test_what_a_take_over_lost_is_told_when_the_old_master_returns(pair, c
         await old.stop()
         old = await pair.start_old_master()
     pair.cluster.disks["b1"].unlink(DATA / "fast" / "0" / f"{begin:016}.diverged")
-    await old._partitions.look_at_losses()
+    await old.parts.partitions.look_at_losses()
     assert not await problems(pair, old)
 
 
@@ -332,16 +334,16 @@ async def test_a_producer_all_of_whose_messages_are_lost_is_told_so(pair):
 
 async def test_a_master_that_stops_hands_over_all_that_it_acknowledged(pair):
     """It waits until the successor has stored that."""
-    pair.master._hand_over._timeout_s = WAIT_S
+    pair.master.parts.hand_over._timeout_s = WAIT_S
     pair.hold()
     await pair.put(text="kept", producer_id=7, sequence=1)
     await pair.put(text="later", producer_id=7, sequence=2)
     end = pair.channel().log.end_offset
     stopping = asyncio.create_task(pair.master.stop())
-    await until(lambda: pair.master._hand_over.holds)
+    await until(lambda: pair.master.parts.hand_over.holds)
     pair.release()
     await asyncio.wait_for(stopping, WAIT_S)
-    await until(lambda: pair.copy._context.role.epoch)
+    await until(lambda: pair.copy.parts.context.role.epoch)
     assert pair.channel(node=pair.copy).log.end_offset == end
 
 

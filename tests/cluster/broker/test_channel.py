@@ -50,7 +50,7 @@ async def outcome(put: "asyncio.Future[Any]") -> type[Exception] | None:
 
 def channel_of(served: Any, partition: int) -> Channel:
     """Return the node's channel of a partition of topic ``t``."""
-    return served.node._partitions.channels[TopicPartition("t", partition)]
+    return served.node.parts.partitions.channels[TopicPartition("t", partition)]
 
 
 async def test_a_batch_is_stored_behind_its_control_record(served):
@@ -95,7 +95,7 @@ async def test_what_arrives_during_a_flush_shares_the_next_one(served):
         for partition in (0, 1)
         for _ in range(5)
     ]
-    await until(lambda: served.node._server.requests_waiting == 21)
+    await until(lambda: served.node.parts.server.requests_waiting == 21)
     served.flusher.release()
     await asyncio.wait_for(asyncio.gather(first, *waiting), WAIT_S)
     assert served.flusher.submissions == before + 2
@@ -123,7 +123,7 @@ async def test_async_topics_are_flushed_after_a_time(served, monkeypatch):
         return SimpleNamespace(cancel=lambda: None)
 
     await served.cluster.create_topic("a", flush="async", flush_interval_ms=20)
-    monkeypatch.setattr(served.node._context, "call_later", call_later)
+    monkeypatch.setattr(served.node.parts.context, "call_later", call_later)
     for _ in range(2):
         before = served.flusher.submissions
         await served.client.put("a", 0, [message(b"x")])
@@ -157,7 +157,7 @@ async def close(served: Any) -> None:
 
 async def fill(served: Any) -> None:
     served.disk.free_space = lambda path: (5, 100)
-    served.node._disks.look_now()
+    served.node.parts.disks.look_now()
 
 
 @pytest.mark.parametrize(("refuse", "error"), [(close, TopicClosed), (fill, DiskFull)])
@@ -196,7 +196,7 @@ async def test_a_resend_is_not_acknowledged_before_the_first_copy_is_durable(ser
     first = served.client.send_put("t", 0, [message(b"y")], sequence=1, **STAMP)
     other = await served.connect()
     again = other.send_put("t", 0, [message(b"y")], sequence=1, **STAMP)
-    await until(lambda: served.node._context.counters.duplicates == 1)
+    await until(lambda: served.node.parts.context.counters.duplicates == 1)
     await other.offsets("t", 0)
     assert not first.done()
     assert not again.done()
@@ -409,8 +409,8 @@ async def test_changed_settings_do_not_show_what_a_failed_flush_left(served):
 
 async def test_a_failed_flush_gives_the_bytes_of_its_puts_back(served):
     """To the session and to the node: otherwise neither reads on after enough failures."""
-    (session,) = served.node._server.sessions
-    server = served.node._server
+    (session,) = served.node.parts.server.sessions
+    server = served.node.parts.server
     served.flusher.held = True
     puts = [served.client.send_put("t", 0, [message(bytes(1_000))]) for _ in range(5)]
     puts.append(served.client.send_put("t", 1, [message(bytes(1_000))]))
@@ -440,14 +440,14 @@ async def test_a_bug_while_one_log_is_flushed_fails_that_partition_only(served, 
         assert [await outcome(put) for put in puts] == [expected, None]
     status = await served.client.status(with_partitions=True)
     assert [p.state for p in status.partitions] == ["failed", "rw"]
-    assert served.node._server.put_bytes == 0
+    assert served.node.parts.server.put_bytes == 0
 
 
 @pytest.mark.parametrize("method", ["reply", "count_put_bytes"])
 async def test_a_connection_that_cannot_be_answered_stops_no_other(served, method, monkeypatch):
     """Its neighbours in the same flush, and in the same partition, get their answers."""
     other = await served.connect()
-    (first, _) = served.node._server.sessions
+    (first, _) = served.node.parts.server.sessions
     acks = [channel_of(served, partition).acks.waiting for partition in (0, 1)]
     served.flusher.held = True
     before = served.flusher.submissions

@@ -38,11 +38,11 @@ class SetClock(LateClock):
 
 async def ahead(served, **settings: object) -> SetClock:
     """Store a message under a clock that is a year ahead, then some under one that is right."""
-    clock = SetClock(served.node._clock)
+    clock = SetClock(served.node.parts.context.clock)
     wanted = TopicSettings(**{"partitions": 2, **settings})
     async with served.cluster.admin() as coordinator:
         await change_settings(coordinator, "t", wanted)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.settings == wanted)
     await served.client.put("t", 0, [message(b"before")])
     log = channel.log
@@ -59,9 +59,9 @@ async def ahead(served, **settings: object) -> SetClock:
 async def test_retention_deletes_what_was_stored_under_a_clock_that_was_ahead(served) -> None:
     """As old as the time since the broker saw that; also if the clock is set meanwhile."""
     clock = await ahead(served)
-    retainer = served.node._monitor._watched.retainer
+    retainer = served.node.parts.upkeep.retainer
     retainer._clock = clock
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     for passed_h in (0, 74, 100, 145):
         clock.passed_h = passed_h
         clock.hours = 5_000.0 if passed_h == 100 else 0.0
@@ -76,9 +76,9 @@ async def test_retention_deletes_what_was_stored_under_a_clock_that_was_ahead(se
 
 async def test_what_was_stored_under_a_clock_that_was_ahead_becomes_an_archive(served) -> None:
     clock = await ahead(served, retention_policy="archive")
-    archiver = served.node._monitor._watched.archiver
+    archiver = served.node.parts.upkeep.archiver
     archiver._clock = clock
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     async with served.cluster.admin() as coordinator:
         for number, passed_h in enumerate((0, 2, 3, 28)):
             clock.passed_h = passed_h
@@ -121,9 +121,9 @@ async def test_a_message_behind_a_clock_that_was_ahead_is_found_in_the_range_it_
 
 
 async def test_a_node_tells_of_append_times_ahead_of_its_clock(served) -> None:
-    assert served.node._partitions.told_problems() == []
+    assert served.node.parts.partitions.told_problems() == []
     await ahead(served)
-    [told] = served.node._partitions.told_problems()
+    [told] = served.node.parts.partitions.told_problems()
     assert "append times of 1 partition(s) lie ahead of the clock, those of t-0 by 87" in told
 
 
@@ -138,13 +138,13 @@ async def heal(cluster, topic: str = "t") -> list[int]:
 async def test_a_partition_begins_a_new_log_with_true_times(served) -> None:
     """Its messages keep their offsets and are found by time; what was stored before is there."""
     clock = await ahead(served)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     end = channel.log.end_offset
     assert await heal(served.cluster) == [0]
     await until(lambda: channel.takes_puts and channel.log.start_offset == end)
     assert (await served.client.put("t", 0, [message(b"true")])).offset > end
     assert channel.log.last_append_time_ms <= clock.wall_ms()
-    assert served.node._partitions.told_problems() == []
+    assert served.node.parts.partitions.told_problems() == []
     assert await heal(served.cluster) == []
     async with factory_of(served.cluster) as factory:
         now_ms = clock.wall_ms()
@@ -161,7 +161,7 @@ async def test_a_resend_is_known_behind_the_begin_of_a_new_log(served) -> None:
     stamp = {"producer_id": 5, "producer_epoch": 0, "sequence": 0}
     first = await served.client.put("t", 0, [message(b"once")], **stamp)
     assert await heal(served.cluster) == [0]
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.takes_puts)
     again = await served.client.put("t", 0, [message(b"once")], **stamp)
     assert again.duplicate
@@ -172,7 +172,7 @@ async def test_a_restart_knows_how_old_the_messages_before_a_new_log_are(served)
     """At most as old as what follows: no count since the broker's start is needed."""
     clock = await ahead(served)
     await heal(served.cluster)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.takes_puts)
     await served.client.put("t", 0, [message(b"true")])
     channel.log.roll()
@@ -180,10 +180,10 @@ async def test_a_restart_knows_how_old_the_messages_before_a_new_log_are(served)
     await settled(channel)
     await served.node.stop()
     node = await served.cluster.start()
-    await until(lambda: ("t", 0) in node._partitions.channels and node.epoch > 0)
-    channel = node._partitions.channels["t", 0]
+    await until(lambda: ("t", 0) in node.parts.partitions.channels and node.epoch > 0)
+    channel = node.parts.partitions.channels["t", 0]
     await until(lambda: channel.takes_puts)
-    retainer = node._monitor._watched.retainer
+    retainer = node.parts.upkeep.retainer
     retainer._clock = clock
     clock.passed_h = 74
     await retainer.look()
@@ -216,7 +216,7 @@ async def test_a_copy_begins_a_new_log_with_its_master(node_pair) -> None:
     await node_pair.stop("n1")
     await until(lambda: node_pair.nodes["n2"].epoch > 0)
     await node_pair.put(1)
-    now_ms = node_pair.nodes["n2"]._clock.wall_ms()
+    now_ms = node_pair.nodes["n2"].parts.context.clock.wall_ms()
     assert node_pair.log("n2").last_append_time_ms <= now_ms
     [older] = node_pair.channel("n2").older
     assert (older.start_offset, older.log.end_offset) == (0, end)

@@ -26,7 +26,7 @@ class Cold:
         self.runner = cluster.runners["b1"]
         self.client = client
         self.starts = starts
-        self.reads = self.node._context.fetch_cold.__self__
+        self.reads = self.node.parts.cold_reads
         self.disk.cold = True
 
 
@@ -83,7 +83,7 @@ async def test_a_filter_fetches_what_it_looks_through(cold):
     with cold.runner.held():
         waiting = cold.client.send_get("t", 0, cold.starts[0], tags=["no"], max_wait_ms=1)
         await until(lambda: cold.runner.waiting)
-        (session,) = cold.node._server.sessions
+        (session,) = cold.node.parts.server.sessions
         (get,) = session.waiting
         await until(lambda: get._timed_out)
         (queued,) = cold.reads._waiting.values()
@@ -155,13 +155,13 @@ async def test_a_call_that_hangs_does_not_hold_up_the_loop_at_the_end():
 @pytest.mark.parametrize("tags", [[], ["x"]])
 async def test_bytes_that_are_deleted_while_they_are_fetched_are_out_of_range(cold, tags):
     """GET and FETCH, with and without a filter; what is left can be read."""
-    channel = cold.node._partitions.channels["t", 0]
+    channel = cold.node.parts.partitions.channels["t", 0]
     with cold.runner.held():
         get = cold.client.send_get("t", 0, cold.starts[0], tags=tags)
         item = wire.FetchPartition(**WHERE, offset=cold.starts[0], tags=tags)
         fetch = cold.client.send_fetch(0, item)
         await until(lambda: cold.runner.waiting)
-        await cold.node._partitions.logs.drop_before(channel, channel.log.end_offset)
+        await cold.node.parts.partitions.logs.drop_before(channel, channel.log.end_offset)
     begin = channel.start_offset
     assert begin > cold.starts[-1]
     with pytest.raises(OffsetOutOfRange) as caught:
@@ -186,7 +186,7 @@ async def test_an_index_that_is_gone_is_built_beside_the_loop_and_saved(cluster)
         if epoch == 1:
             client.close()
             await node.stop()
-    channel = node._partitions.channels["t", 0]
+    channel = node.parts.partitions.channels["t", 0]
     log = channel.log
     log.roll()
     await client.put("t", 0, [message(b"end")])

@@ -63,7 +63,7 @@ async def running(
         node = await cluster.start(trash_keep_s=0.05, **settings)
         if ensemble is None:
             await cluster.create_topic(partitions=1)
-        await until(lambda: ("t", 0) in node._partitions.channels)
+        await until(lambda: ("t", 0) in node.parts.partitions.channels)
         yield cluster, await Client.connect(cluster.network, node.address)
 
 
@@ -72,7 +72,7 @@ def node_of(cluster: MemoryCluster) -> BrokerNode:
 
 
 def channel_of(cluster: MemoryCluster) -> Channel:
-    return node_of(cluster)._partitions.channels["t", 0]
+    return node_of(cluster).parts.partitions.channels["t", 0]
 
 
 async def fill(cluster: MemoryCluster, client: Client, blocks: int) -> None:
@@ -87,7 +87,9 @@ async def fill(cluster: MemoryCluster, client: Client, blocks: int) -> None:
 async def archive(cluster: MemoryCluster, *numbers: int) -> None:
     blocks = list(channel_of(cluster).log.closed_blocks)
     for number in numbers:
-        await node_of(cluster)._partitions.logs.archive(channel_of(cluster), blocks[number], URL)
+        await node_of(cluster).parts.partitions.logs.archive(
+            channel_of(cluster), blocks[number], URL
+        )
 
 
 async def read_all(client: Client) -> bytes:
@@ -107,13 +109,15 @@ async def do_archive(cluster: MemoryCluster) -> None:
 
 async def do_delete_by_retention(cluster: MemoryCluster) -> None:
     channel = channel_of(cluster)
-    await node_of(cluster)._partitions.logs.drop_before(channel, channel.log.end_offset)
+    await node_of(cluster).parts.partitions.logs.drop_before(channel, channel.log.end_offset)
     await settled(channel)
 
 
 async def do_restore(cluster: MemoryCluster) -> None:
     channel = channel_of(cluster)
-    await node_of(cluster)._partitions.logs.restore(channel, next(iter(channel.log.closed_blocks)))
+    await node_of(cluster).parts.partitions.logs.restore(
+        channel, next(iter(channel.log.closed_blocks))
+    )
     await settled(channel)
 
 

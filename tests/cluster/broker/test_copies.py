@@ -57,7 +57,7 @@ async def epoch_end(client: Client, **fields: Any) -> Any:
 
 
 def channel(served, partition: int = 0) -> Channel:
-    return served.node._partitions.channels["t", partition]
+    return served.node.parts.partitions.channels["t", partition]
 
 
 async def test_a_copy_reads_what_is_not_flushed_and_clients_do_not(served):
@@ -109,7 +109,7 @@ async def test_the_end_of_an_old_session_takes_nothing_from_a_new_one(served):
     await replicate(old, 0, add(), max_wait_ms=1)
     await replicate(new, 0, add(), max_wait_ms=1, incarnation=6)
     old.close()
-    await until(lambda: len(served.node._server.sessions) == 2)
+    await until(lambda: len(served.node.parts.server.sessions) == 2)
     assert channel(served).copies.positions["n2"].incarnation == 6
 
 

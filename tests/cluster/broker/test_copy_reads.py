@@ -37,11 +37,11 @@ class Pair:
 
     @property
     def copied(self) -> Channel:
-        return self.copy._partitions.channels["t", 0]
+        return self.copy.parts.partitions.channels["t", 0]
 
     @property
     def end(self) -> int:
-        log = self.master._partitions.channels["t", 0].log
+        log = self.master.parts.partitions.channels["t", 0].log
         assert log is not None
         return log.end_offset
 
@@ -50,12 +50,12 @@ class Pair:
 async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     master = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in master._partitions.channels)
+    await until(lambda: ("t", 0) in master.parts.partitions.channels)
     copy = await cluster.start(node="n2")
     to_master = await Client.connect(cluster.network, master.address)
     to_copy = await Client.connect(cluster.network, copy.address)
     await to_master.put("t", 0, [message(b"first")])
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     yield Pair(cluster, master, copy, to_master, to_copy)
     to_master.close()
     to_copy.close()
@@ -128,7 +128,7 @@ async def test_a_filter_works_at_a_copy(pair):
 async def test_a_copy_shows_nothing_that_is_not_committed(pair):
     """It has the bytes; another node in sync has not stored them yet."""
     third = await pair.cluster.start(node="n3")
-    await until(lambda: pair.master._context.role.named == 3)
+    await until(lambda: pair.master.parts.context.role.named == 3)
     before = pair.end
     pair.cluster.flushers["b1-n3"].held = True
     sent = pair.to_master.send_put("t", 0, [message(b"x")])
@@ -150,7 +150,9 @@ async def test_a_copy_that_started_again_learns_what_is_committed(pair):
     await pair.copy.stop()
     pair.copy = await pair.cluster.start(node="n2")
     pair.to_copy = await Client.connect(pair.cluster.network, pair.copy.address)
-    await until(lambda: ("t", 0) in pair.copy._partitions.channels and pair.copied.copies.epoch)
+    await until(
+        lambda: ("t", 0) in pair.copy.parts.partitions.channels and pair.copied.copies.epoch
+    )
     got, body = await answered(pair.send_read(0))
     assert body
     assert got.next_offset == pair.end

@@ -43,7 +43,7 @@ class Group:
             node = await self.start(host)
             if len(self.nodes) == 1:
                 await self.cluster.create_topic("t", partitions=1)
-                await until(lambda node=node: ("t", 0) in node._partitions.channels)  # type: ignore[misc]
+                await until(lambda node=node: ("t", 0) in node.parts.partitions.channels)  # type: ignore[misc]
         await self.cluster.until_in_sync(*(host.partition("-")[2] or "n1" for host in hosts))
         await self.put(hosts[0], *SENT)
         await until(lambda: all(self.has(host) == SENT for host in hosts))
@@ -60,11 +60,11 @@ class Group:
         client.close()
 
     def has(self, host: str) -> list[bytes]:
-        log = self.nodes[host]._partitions.channels["t", 0].log
+        log = self.nodes[host].parts.partitions.channels["t", 0].log
         return [] if log is None else payloads(log)
 
     def problems(self, host: str) -> list[str]:
-        return self.nodes[host]._partitions.told_problems()
+        return self.nodes[host].parts.partitions.told_problems()
 
     async def kill(self, host: str) -> MemoryDisk:
         """End a node as kill -9 does; return its disk."""
@@ -206,7 +206,7 @@ async def test_a_copy_that_cut_something_follows_and_tells_nothing(group: Group)
     flip(await group.kill("b1-n2"), SENT[-1])
     await group.start("b1-n2")
     await until(lambda: group.has("b1-n2") == SENT)
-    channel = group.nodes["b1-n2"]._partitions.channels["t", 0]
+    channel = group.nodes["b1-n2"].parts.partitions.channels["t", 0]
     (file,) = channel.copies.cut
     assert file.at_start
     assert lost_at_start(channel) == []
@@ -265,7 +265,7 @@ async def test_retention_keeps_what_a_start_cut_until_somebody_has_seen_it(group
     await group.put("b1", b"new")
     disk = group.cluster.disks["b1"]
     assert len(cut_files(disk)) == 1
-    channel, logs = node._partitions.channels["t", 0], node._partitions.logs
+    channel, logs = node.parts.partitions.channels["t", 0], node.parts.partitions.logs
     assert channel.log is not None
     assert channel.log.open_block is not None
     await logs.roll(channel, channel.log.open_block)
@@ -328,7 +328,7 @@ async def test_a_log_that_is_cut_late_does_not_cost_the_good_batch_of_another_no
     is_broken = failing_logs(monkeypatch)
     await group.start("b1")
     is_broken.clear()
-    await until(lambda: ("t", 0) in group.nodes["b1"]._partitions.channels)
+    await until(lambda: ("t", 0) in group.nodes["b1"].parts.partitions.channels)
     await until(lambda: bool(group.has("b1")))
     await group.start("b1-n2")
     await group.cluster.until_in_sync("n1", "n2")

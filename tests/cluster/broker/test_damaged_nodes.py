@@ -61,14 +61,14 @@ class Group:
             await self.start(name)
             if len(self.nodes) == 1:
                 await self.cluster.create_topic("t", partitions=1)
-                channels = self.nodes[name]._partitions.channels
+                channels = self.nodes[name].parts.partitions.channels
                 await until(lambda channels=channels: ("t", 0) in channels)  # type: ignore[misc]
         await self.cluster.until_in_sync(*names)
         await self.put(names[0], 5)
         await until(lambda: len({self.end(each) for each in names}) == 1)
 
     def channel(self, name: str) -> Channel:
-        return self.nodes[name]._partitions.channels["t", 0]
+        return self.nodes[name].parts.partitions.channels["t", 0]
 
     def end(self, name: str) -> int:
         log = self.channel(name).log
@@ -89,10 +89,10 @@ class Group:
         pieces = channel.log.reader.pieces(0, channel.log.end_offset)
         at = self.starts[batch] + 120
         piece = next(each for each in pieces if each.start <= at < each.end)
-        file = self.nodes[name]._disk.open(piece.path)
+        file = self.nodes[name].parts.disk.open(piece.path)
         file.pwrite([b"damage"], at - piece.block_start)
         file.close()
-        self.nodes[name]._context.suspect(channel, self.starts[batch])
+        self.nodes[name].parts.context.suspect(channel, self.starts[batch])
 
     async def until_told(self, name: str, damaged: bool) -> None:
         """Return once a node's registration says whether it has damage."""
@@ -106,18 +106,19 @@ class Group:
 
     async def kill(self, name: str) -> None:
         key = "b1" if name == "n1" else f"b1-{name}"
-        await self.nodes[name]._tasks.close()
+        await self.nodes[name].parts.tasks.close()
         self.cluster.ensemble.crash(self.cluster.coordinators[key])
         self.cluster.network.kill(key)
         self.cluster.disks[key] = self.cluster.disks[key].crash(keep_all)
 
     async def start(self, name: str, log_config: LogConfig | None = None) -> None:
-        node = self.nodes[name] = self.cluster.node(node=name, scrub_bytes_per_s=0)
-        node._log_config = log_config or node._log_config
+        node = self.nodes[name] = self.cluster.node(
+            node=name, scrub_bytes_per_s=0, log_config=log_config
+        )
         await node.start()
 
     def repairer(self, name: str) -> Repairer:
-        found = self.nodes[name]._dispatcher.repairs
+        found = self.nodes[name].parts.repairer
         assert isinstance(found, Repairer)
         return found
 
@@ -162,7 +163,7 @@ async def test_a_master_whose_flush_hangs_hands_over_without_an_answer_to_its_pu
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=most_s)
     with pytest.raises((VqError, TimeoutError)):
         await waiting
-    ends = [each._partitions.channels["t", 0].log.end_offset for each in group.nodes.values()]
+    ends = [each.parts.partitions.channels["t", 0].log.end_offset for each in group.nodes.values()]
     assert ends[0] == ends[1]
     other = await Client.connect(group.cluster.network, group.nodes["n2"].address)
     await other.put("t", 0, [message(b"z")])
@@ -249,7 +250,7 @@ async def test_a_damaged_copy_does_not_take_over_from_a_lost_master(
     group.damage("n2")
     await group.until_told("n2", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
     [problem] = (await group.status("n2")).problems
     assert "has damage in its logs that it has not repaired" in problem
     assert "it waits for n1" in problem
@@ -285,7 +286,7 @@ async def test_damaged_copies_repair_each_other_when_their_master_is_lost(
     await group.until_told("n2", True)
     await group.until_told("n3", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
     no_repair()
     await until(lambda: any(group.nodes[each].epoch == 2 for each in ("n2", "n3")))
     for name in ("n2", "n3"):
@@ -303,7 +304,7 @@ async def test_of_damaged_nodes_one_leads_when_all_are_there(
     await group.until_told("n1", True)
     await group.until_told("n2", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"]._mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
     disk = group.cluster.disks["b1"]
     disk.unlink(DATA / "t" / "0" / CHECKPOINT_NAME)  # its next start reads everything
     await group.start("n1")
@@ -380,7 +381,7 @@ async def alone_with_more(group: Group) -> int:
     """
     await group.begin("n1", "n2")
     await group.cluster.create_topic("u", partitions=1)
-    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    await until(lambda: ("u", 0) in group.nodes["n1"].parts.partitions.channels)
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     await client.put("u", 0, [message(b"whole")])
     client.close()
@@ -395,7 +396,9 @@ async def alone_with_more(group: Group) -> int:
 
 def copies(group: Group, name: str, topic: str) -> bool:
     """Whether a node follows and has what n1 has of a topic."""
-    ours, theirs = (group.nodes[each]._partitions.channels.get((topic, 0)) for each in ("n1", name))
+    ours, theirs = (
+        group.nodes[each].parts.partitions.channels.get((topic, 0)) for each in ("n1", name)
+    )
     logs = (each.log for each in (ours, theirs) if each is not None)
     return len({log.end_offset for log in logs if log is not None and log.end_offset}) == 1
 
@@ -448,7 +451,7 @@ async def test_a_log_that_failed_on_the_master_puts_no_node_out(group: Group, ot
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     if others:
         await group.cluster.create_topic("u", partitions=1)
-        await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+        await until(lambda: ("u", 0) in group.nodes["n1"].parts.partitions.channels)
         await client.put("u", 0, [message(b"whole")])
     group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
     with pytest.raises(StorageFailed):
@@ -473,7 +476,7 @@ async def test_a_master_one_of_whose_logs_failed_hands_over(group: Group) -> Non
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=HAND_OVER_AFTER_S + WAIT_S)
     await group.put("n2")
     await group.until_told("n1", True)
-    await until(lambda: not group.nodes["n2"]._context.role.insync)  # n1 stores nothing
+    await until(lambda: not group.nodes["n2"].parts.context.role.insync)  # n1 stores nothing
     await group.put("n2", 3)
     await group.kill("n1")
     await group.start("n1")
@@ -493,7 +496,7 @@ async def test_a_log_that_failed_ends_no_sends_to_other_topics(
     """
     await group.begin("n1", "n2")
     await group.cluster.create_topic("u", partitions=1, min_insync=min_insync)
-    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    await until(lambda: ("u", 0) in group.nodes["n1"].parts.partitions.channels)
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
     with pytest.raises(StorageFailed):
@@ -512,7 +515,7 @@ async def test_a_master_alone_leads_on_when_a_log_failed(group: Group) -> None:
     """Its other partitions are served."""
     await group.begin("n1")
     await group.cluster.create_topic("u", partitions=1)
-    await until(lambda: ("u", 0) in group.nodes["n1"]._partitions.channels)
+    await until(lambda: ("u", 0) in group.nodes["n1"].parts.partitions.channels)
     client = await Client.connect(group.cluster.network, group.nodes["n1"].address)
     group.cluster.disks["b1"].fail("datasync", name=f"t/0/{0:016d}.block")
     with pytest.raises(StorageFailed):
@@ -530,12 +533,10 @@ async def test_a_copy_with_damage_removes_no_master_that_seems_dead(group: Group
     group.cluster.disks["b1-n2"].fail("datasync", name=f"t/0/{0:016d}.block")
     put = asyncio.ensure_future(group.put("n1"))
     await until(lambda: group.channel("n2").failed)
-    assert master._listener is not None
-    address = master._listener.address
-    master._listener.close()
+    group.cluster.network.refuse(master.address)
     group.cluster.network.reset_connections("b1-n2")
     await asyncio.sleep(0.5)
-    master._listener = await master._network.listen(address, master._server.new_session)
+    group.cluster.network.accept(master.address)
     await group.cluster.until_in_sync("n1")  # n2 stores nothing
     await put
     assert (await group.cluster.group_state()).epoch == 1
@@ -549,7 +550,7 @@ async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Gr
     group.cluster.disks["b1"].fail("read_bytes", name=f"0/{CHECKPOINT_NAME}")
     await group.start("n1")
     assert group.channel("n1").told[0] == "failed"
-    assert "it waits for n2" in group.nodes["n1"]._mastership.waits
+    assert "it waits for n2" in group.nodes["n1"].parts.mastership.waits
     await group.until_told("n1", True)
     await group.start("n2")
     await group.put("n2")
@@ -574,7 +575,7 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
     await group.start("n1")
     await until(lambda: group.repairer("n1").count == 1 and not group.repairer("n1").damaged())
     await asyncio.sleep(HAND_OVER_AFTER_S)
-    assert "it waits for n2" in group.nodes["n1"]._mastership.waits
+    assert "it waits for n2" in group.nodes["n1"].parts.mastership.waits
     await group.start("n2")
     await group.cluster.until_in_sync("n1", "n2", "n3")
     assert group.nodes["n2"].epoch > 1
@@ -606,8 +607,8 @@ async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
     if repaired:
         await until(lambda: group.nodes["n2"].epoch > 1)
         return
-    await until(lambda: group.nodes["n2"].epoch or group.nodes["n2"]._mastership.waits)
-    assert "it waits for n1" in group.nodes["n2"]._mastership.waits
+    await until(lambda: group.nodes["n2"].epoch or group.nodes["n2"].parts.mastership.waits)
+    assert "it waits for n1" in group.nodes["n2"].parts.mastership.waits
     await group.start("n1")
     await until(lambda: group.nodes["n1"].epoch > 1)
     await group.cluster.until_in_sync("n1", "n2")

@@ -35,7 +35,7 @@ class Disks:
 
     def fill(self, path: Path, free: int) -> None:
         self.free[path] = free
-        self._node._disks.look_now()
+        self._node.parts.disks.look_now()
 
 
 async def start(cluster, node: str = "n1", **settings: object):
@@ -44,13 +44,15 @@ async def start(cluster, node: str = "n1", **settings: object):
 
 async def topic(cluster, *nodes, name: str = "t", partitions: int = 4) -> None:
     await cluster.create_topic(name, partitions=partitions)
-    await until(lambda: all((name, partitions - 1) in node._partitions.channels for node in nodes))
+    await until(
+        lambda: all((name, partitions - 1) in node.parts.partitions.channels for node in nodes)
+    )
 
 
 def home(node, partition: int, name: str = "t") -> Path:
-    log = node._partitions.channels[name, partition].log
+    log = node.parts.partitions.channels[name, partition].log
     return (
-        node._partitions._stored.home(node._partitions.channels[name, partition].partition)
+        node.parts.logs.home(node.parts.partitions.channels[name, partition].partition)
         if log
         else None
     )
@@ -84,16 +86,16 @@ async def test_partitions_are_spread_and_are_where_they_were_after_a_restart(clu
     disk = cluster.disks["b1"]
     homes = by_home(node)
     assert [len(each) for each in homes.values()] == [2, 2]
-    before = {n: whole(node._partitions.channels["t", n].log, 0) for n in range(4)}
+    before = {n: whole(node.parts.partitions.channels["t", n].log, 0) for n in range(4)}
     for path, numbers in homes.items():
         for number in numbers:
             assert disk.exists(path / "t" / str(number))
             assert not disk.exists((D2 if path == D1 else D1) / "t" / str(number))
     await node.stop()
     again = await start(cluster)
-    await until(lambda: len(again._partitions.channels) == 4)
+    await until(lambda: len(again.parts.partitions.channels) == 4)
     assert by_home(again) == homes
-    assert {n: whole(again._partitions.channels["t", n].log, 0) for n in range(4)} == before
+    assert {n: whole(again.parts.partitions.channels["t", n].log, 0) for n in range(4)} == before
 
 
 @pytest.mark.parametrize("full", [D1, D2])
@@ -112,7 +114,7 @@ async def test_a_full_disk_refuses_only_messages_of_its_partitions(cluster, two,
         "refuse" if path == full else "ok" for path in (D1, D2)
     ]
     assert len([each for each in told.problems if "95.0% full" in each]) == 1
-    assert node._not_ready() == []
+    assert node.parts.monitor.not_ready() == []
     await topic(cluster, node, name="new", partitions=2)
     for number in range(2):
         await client.put("new", number, [message(b"x")])
@@ -140,7 +142,7 @@ async def test_a_node_whose_disks_are_all_full_refuses_all(cluster, two):
     for number in range(4):
         with pytest.raises(DiskFull):
             await client.put("t", number, [message(b"x")])
-    assert len(node._not_ready()) == 1
+    assert len(node.parts.monitor.not_ready()) == 1
     problems = (await client.status()).problems
     assert len(problems) == 2
 
@@ -149,22 +151,24 @@ async def test_a_further_directory_that_vanishes_takes_only_its_partitions(clust
     node, client = two
     disk, homes = cluster.disks["b1"], by_home(node)
     disk.rename(D2, Path("/away"))
-    await until(lambda: node._disks.all[1].gone)
+    await until(lambda: node.parts.disks.all[1].gone)
     said = "data directory /d2 of broker b1/n1 is gone.* without it.*use-several-disks"
     with pytest.raises(Busy, match=said):
         await client.put("t", homes[D2][0], [message(b"x")])
     await client.put("t", homes[D1][0], [message(b"x")])
     assert [each.level for each in (await client.status()).disks] == ["ok", "gone"]
-    assert node._not_ready() == ["the data directory /d2 is gone, messages are refused"]
+    assert node.parts.monitor.not_ready() == [
+        "the data directory /d2 is gone, messages are refused"
+    ]
     await client.get("t", homes[D1][0], 0)
     disk.rename(Path("/away"), D2)
-    await until(lambda: not node._disks.all[1].gone)
+    await until(lambda: not node.parts.disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"y")])
 
 
 def hang(node, path: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Have looks at a directory get no answer, as on a mount that hangs; the event ends that."""
-    answers, run, looks = asyncio.Event(), node._runner.run, []
+    answers, run, looks = asyncio.Event(), node.parts.runner.run, []
 
     async def held(call, lane=Lane.LOGS):
         if lane is Lane.LOOK and call.__self__.path == path:
@@ -174,7 +178,7 @@ def hang(node, path: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
             looks.clear()
         return await run(call, lane)
 
-    monkeypatch.setattr(node._runner, "run", held)
+    monkeypatch.setattr(node.parts.runner, "run", held)
     return answers
 
 
@@ -183,7 +187,7 @@ async def test_a_further_directory_that_hangs_takes_only_its_partitions(
 ):
     """It is asked on a thread, once; what it has not answered for some seconds is not touched."""
     node, client = two
-    homes, disk = by_home(node), node._disks.all[1]
+    homes, disk = by_home(node), node.parts.disks.all[1]
     answers = hang(node, D2, monkeypatch)
     await until(lambda: disk.silent)
     assert SILENT_S <= disk.silent_s < SILENT_S + 1
@@ -197,7 +201,9 @@ async def test_a_further_directory_that_hangs_takes_only_its_partitions(
     told = await client.status()
     assert [each.level for each in told.disks] == ["ok", "silent"]
     assert any("does not answer" in problem for problem in told.problems)
-    assert node._not_ready() == ["the data directory /d2 does not answer, messages are refused"]
+    assert node.parts.monitor.not_ready() == [
+        "the data directory /d2 does not answer, messages are refused"
+    ]
     assert "data directory does not answer, messages are refused" in caplog.text
     families = {each.name: each for each in await node.families()}
     silent = families["vq_data_directory_silent_seconds"].samples
@@ -218,14 +224,14 @@ async def test_a_directory_whose_flush_hangs_is_told_as_one_that_does_not_answer
     flusher = cluster.flushers["b1"]  # of the main directory
     flusher.held = True
     waiting = asyncio.ensure_future(client.put("t", homes[D1][0], [message(b"x")]))
-    await until(lambda: node._disks.main.silent)
-    assert node._disks.main.silent_s >= FLUSH_SILENT_S
+    await until(lambda: node.parts.disks.main.silent)
+    assert node.parts.disks.main.silent_s >= FLUSH_SILENT_S
     with pytest.raises(Busy, match="does not answer"):
         await client.put("t", homes[D1][1], [message(b"x")])
     flusher.held = False
     flusher.release()
     await waiting
-    await until(lambda: not node._disks.main.silent)
+    await until(lambda: not node.parts.disks.main.silent)
     await client.put("t", homes[D1][1], [message(b"x")])
 
 
@@ -233,34 +239,34 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
     """New partitions may lie there, for all that is known, and wait; upkeep passes it by."""
     node, client = two
     answers = hang(node, D2, monkeypatch)
-    await until(lambda: node._disks.all[1].silent)
+    await until(lambda: node.parts.disks.all[1].silent)
     disk, touched = cluster.disks["b1"], []
     find = disk._find
 
     def note(path: Path):
-        if node._disks.all[1].silent and D2 in (path, *path.parents):
+        if node.parts.disks.all[1].silent and D2 in (path, *path.parents):
             touched.append(path)
         return find(path)
 
     monkeypatch.setattr(disk, "_find", note)
-    channels = [node._partitions.channels["t", number] for number in range(4)]
-    assert {is_whole(each) for each in channels if each.place is node._disks.all[1].place} == {
+    channels = [node.parts.partitions.channels["t", number] for number in range(4)]
+    assert {is_whole(each) for each in channels if each.place is node.parts.disks.all[1].place} == {
         False
     }
     with pytest.raises(Busy, match=r"/d2 .* does not answer"):
         CopyReach("n2", 1, node.epoch).check(
-            node._partitions.channels["t", by_home(node)[D2][0]], 1
+            node.parts.partitions.channels["t", by_home(node)[D2][0]], 1
         )
-    for disk in node._disks.all:
+    for disk in node.parts.disks.all:
         await asyncio.wait_for(disk.look(), 1)  # whoever needs space does not wait for it
     await cluster.create_topic("new", partitions=4)
-    await until(lambda: "new" in node._partitions.view.problems)
-    assert "data directory /d2 does not answer" in str(node._partitions.view.problems["new"])
+    await until(lambda: "new" in node.parts.partitions.view.problems)
+    assert "data directory /d2 does not answer" in str(node.parts.partitions.view.problems["new"])
     await asyncio.sleep(2 * TIDY_INTERVAL_S)
     await client.put("t", by_home(node)[D1][0], [message(b"x")])
     assert touched == []
     answers.set()
-    await until(lambda: ("new", 3) in node._partitions.channels)
+    await until(lambda: ("new", 3) in node.parts.partitions.channels)
     for number in range(4):
         await client.put("new", number, [message(b"x")])
 
@@ -281,24 +287,24 @@ async def test_a_node_whose_main_directory_hangs_takes_nothing_until_it_answers(
     """It cannot store an epoch, or the list of its logs."""
     node, client = two
     answers = hang(node, D1, monkeypatch)
-    await until(lambda: node._disks.main.silent)
+    await until(lambda: node.parts.disks.main.silent)
     for number in range(4):
         with pytest.raises(Busy, match="does not answer"):
             await client.put("t", number, [message(b"x")])
     answers.set()
-    await until(lambda: not node._disks.main.gone)
+    await until(lambda: not node.parts.disks.main.gone)
     await fill_all(client)
 
 
 async def test_without_its_main_directory_a_node_takes_nothing(cluster, two):
     node, client = two
     cluster.disks["b1"].rename(D1, Path("/away"))
-    await until(lambda: node._disks.all[0].gone)
+    await until(lambda: node.parts.disks.all[0].gone)
     for number in range(4):
         with pytest.raises(Busy, match="is gone"):
             await client.put("t", number, [message(b"x")])
     cluster.disks["b1"].rename(Path("/away"), D1)
-    await until(lambda: not node._disks.all[0].gone)
+    await until(lambda: not node.parts.disks.all[0].gone)
     await fill_all(client)
 
 
@@ -317,8 +323,8 @@ async def test_a_node_does_not_start_without_a_directory_and_begins_nothing_in_i
         await start(cluster)  # an empty one in its place
     disk.rmtree(D2)
     again = await start(cluster, data=D1, without_data=(lost,))
-    await until(lambda: len(again._partitions.channels) == 4)
-    states = {n: again._partitions.channels["t", n].told[0] for n in range(4)}
+    await until(lambda: len(again.parts.partitions.channels) == 4)
+    states = {n: again.parts.partitions.channels["t", n].told[0] for n in range(4)}
     assert states == {n: "rw" if n in homes[D1] else "quarantined" for n in range(4)}
 
 
@@ -331,7 +337,7 @@ async def test_partitions_are_moved_by_hand_out_of_a_directory(cluster, two):
     for number in homes[D2]:
         disk.rename(D2 / "t" / str(number), D1 / "t" / str(number))
     again = await start(cluster, data=D1, without_data=(lost,))
-    await until(lambda: len(again._partitions.channels) == 4)
+    await until(lambda: len(again.parts.partitions.channels) == 4)
     client = await Client.connect(cluster.network, again.address)
     await fill_all(client)
     await again.stop()
@@ -345,7 +351,7 @@ async def test_a_directory_is_added_and_gets_what_is_new(cluster):
     await fill_all(client, 2)
     await node.stop()
     node = await start(cluster)
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     await topic(cluster, node, name="new", partitions=2)
     client = await Client.connect(cluster.network, node.address)
     await fill_all(client, 2)
@@ -360,7 +366,7 @@ async def test_a_deleted_topic_leaves_all_directories(cluster, two):
     disk = cluster.disks["b1"]
     async with cluster.admin() as coordinator:
         await delete_topic(coordinator, "t")
-    await until(lambda: not node._partitions.channels)
+    await until(lambda: not node.parts.partitions.channels)
     await until(lambda: not any(disk.exists(path / "t") for path in (D1, D2)))
     assert all(len(disk.listdir(path / "@trash")) == 1 for path in (D1, D2))
 
@@ -384,19 +390,19 @@ async def test_a_topic_that_comes_while_the_directory_is_gone_is_served_once_it_
     disk = cluster.disks["b1"]
     disk.rename(D1, Path("/away"))
     disk.mkdir(D1)
-    await until(lambda: node._disks.main.gone)
+    await until(lambda: node.parts.disks.main.gone)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: "t" in node._partitions.view.problems)
+    await until(lambda: "t" in node.parts.partitions.view.problems)
     assert disk.listdir(D1) == []
     disk.rmtree(D1)
     disk.rename(Path("/away"), D1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x")])
     await node.stop()
     again = await start(cluster, data=D1)
-    assert again._partitions.view.problems == {}
-    assert again._partitions.channels["t", 0].log.messages == 1
+    assert again.parts.partitions.view.problems == {}
+    assert again.parts.partitions.channels["t", 0].log.messages == 1
 
 
 async def test_no_log_begins_where_a_directory_was_that_is_missed_only_later(cluster):
@@ -424,12 +430,12 @@ async def test_another_directory_in_the_place_of_one_takes_no_messages(cluster, 
     disk.rename(D2, Path("/away"))
     disk.mkdir(D2)
     disk.write_atomic(D2 / IDENTITY_NAME, stranger)
-    await until(lambda: node._disks.all[1].gone)
+    await until(lambda: node.parts.disks.all[1].gone)
     with pytest.raises(Busy, match=r"is gone \(another one, with the id"):
         await client.put("t", homes[D2][0], [message(b"x")])
     disk.rmtree(D2)
     disk.rename(Path("/away"), D2)
-    await until(lambda: not node._disks.all[1].gone)
+    await until(lambda: not node.parts.disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"x")])
 
 
@@ -447,13 +453,13 @@ async def test_a_directory_that_cannot_be_read_stops_neither_the_others_nor_rete
         return exists(path)
 
     disk.exists = fail
-    await until(lambda: node._disks.all[1].gone)
+    await until(lambda: node.parts.disks.all[1].gone)
     with pytest.raises(Busy, match=r"it cannot be read: Input/output error"):
         await client.put("t", homes[D2][0], [message(b"x")])
     await client.put("t", homes[D1][0], [message(b"x")])
-    await node._monitor._watched.retainer._relief.pressed()
+    await node.parts.upkeep.retainer._relief.pressed()
     failing = False
-    await until(lambda: not node._disks.all[1].gone)
+    await until(lambda: not node.parts.disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"x")])
     assert "background task failed" not in caplog.text
 
@@ -464,16 +470,16 @@ async def pair(cluster):
     nodes = [await start(cluster, "n1")]
     await topic(cluster, *nodes)
     nodes.append(await start(cluster, "n2"))
-    await until(lambda: len(nodes[1]._partitions.channels) == 4)
+    await until(lambda: len(nodes[1].parts.partitions.channels) == 4)
     client = await Client.connect(cluster.network, nodes[0].address)
     await fill_all(client)
-    await until(lambda: nodes[0]._context.role.named == 2)
+    await until(lambda: nodes[0].parts.context.role.named == 2)
     await until(lambda: ends(nodes[0]) == ends(nodes[1]))
     return nodes, client
 
 
 def ends(node) -> list[int]:
-    logs = [node._partitions.channels["t", number].log for number in range(4)]
+    logs = [node.parts.partitions.channels["t", number].log for number in range(4)]
     return [0 if log is None else log.end_offset for log in logs]
 
 
@@ -485,14 +491,14 @@ async def test_a_copy_whose_further_directory_vanishes_copies_the_rest_and_leave
     master, copy = nodes
     homes = by_home(copy)
     cluster.disks["b1-n2"].rename(D2, Path("/away"))
-    await until(lambda: copy._disks.all[1].gone)
+    await until(lambda: copy.parts.disks.all[1].gone)
     before = ends(copy)
     await fill_all(client)
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     await until(lambda: all(ends(copy)[n] == ends(master)[n] for n in homes[D1]))
     assert all(ends(copy)[n] == before[n] for n in homes[D2])
     cluster.disks["b1-n2"].rename(Path("/away"), D2)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     assert ends(copy) == ends(master)
 
 
@@ -519,13 +525,13 @@ async def test_what_lay_in_a_lost_directory_is_copied_anew(cluster, pair):
     with pytest.raises(DirectoryRefused):
         await start(cluster, "n2")
     again = await start(cluster, "n2", without_data=(lost,))
-    await until(lambda: len(again._partitions.channels) == 4)
+    await until(lambda: len(again.parts.partitions.channels) == 4)
     await until(lambda: ends(again) == ends(master))
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     for number in range(4):
-        log = again._partitions.channels["t", number].log
-        await settled(again._partitions.channels["t", number])
-        assert whole(log, 0) == whole(master._partitions.channels["t", number].log, 0)
+        log = again.parts.partitions.channels["t", number].log
+        await settled(again.parts.partitions.channels["t", number])
+        assert whole(log, 0) == whole(master.parts.partitions.channels["t", number].log, 0)
     assert disk.exists(D2 / IDENTITY_NAME)
     assert not disk.exists(D2 / CHECKPOINT_NAME)
 
@@ -540,6 +546,6 @@ async def test_a_full_further_disk_of_a_copy_stops_only_its_partitions(cluster, 
         await client.put("t", number, [message(b"x")])
     await until(lambda: all(ends(copy)[n] == ends(master)[n] for n in homes[D1]))
     waiting = asyncio.ensure_future(client.put("t", homes[D2][0], [message(b"x")]))
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     await waiting
     assert all(ends(copy)[n] == before[n] for n in homes[D2])

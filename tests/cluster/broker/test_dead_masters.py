@@ -31,7 +31,7 @@ async def pair(cluster: MemoryCluster) -> NodePair:
         pair.nodes[name] = await cluster.start(node=name)
         if name == "n1":
             await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in pair.nodes["n1"]._partitions.channels)
+    await until(lambda: ("t", 0) in pair.nodes["n1"].parts.partitions.channels)
     await pair.put(5)
     await pair.in_sync()
     await until(pair.same)
@@ -40,7 +40,7 @@ async def pair(cluster: MemoryCluster) -> NodePair:
 
 async def kill(pair: NodePair) -> None:
     cluster = pair.cluster
-    await pair.nodes["n1"]._tasks.close()
+    await pair.nodes["n1"].parts.tasks.close()
     cluster.ensemble.crash(cluster.coordinators["b1"])
     cluster.network.kill("b1")
     del pair.nodes["n1"]
@@ -49,12 +49,10 @@ async def kill(pair: NodePair) -> None:
 async def seem_dead(pair: NodePair) -> None:
     """Have the machine of n1 refuse n2 for a moment, while n1 lives."""
     master = pair.nodes["n1"]
-    assert master._listener is not None
-    address = master._listener.address
-    master._listener.close()
+    pair.cluster.network.refuse(master.address)
     pair.cluster.network.reset_connections("b1-n2")
     await asyncio.sleep(0.5)
-    master._listener = await master._network.listen(address, master._server.new_session)
+    pair.cluster.network.accept(master.address)
 
 
 @pytest.fixture
@@ -100,11 +98,10 @@ async def test_a_master_that_only_seems_dead_loses_nothing(pair: NodePair) -> No
     """A firewall may refuse connections in its place. It registers anew and claims the group."""
     old = pair.nodes["n1"]
     client = await Client.connect(pair.cluster.network, old.address)
-    assert old._listener is not None
-    old._listener.close()
+    pair.cluster.network.refuse(old.address)
     pair.cluster.network.reset_connections("b1-n2")
     await until(lambda: old.epoch == 2)
-    await until(lambda: not old._context.role.insync)
+    await until(lambda: not old.parts.context.role.insync)
     for number in range(3):
         await client.put("t", 0, [message(b"%d" % number)])
     client.close()
@@ -126,11 +123,11 @@ async def test_a_copy_that_takes_over_from_a_living_master_loses_nothing(pair: N
 
 async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None:
     """It could not lead; the master may only restart."""
-    pair.nodes["n2"]._soundness._suspend("for this test")
-    await until(lambda: not pair.nodes["n1"]._context.role.insync)
+    pair.nodes["n2"].parts.soundness._suspend("for this test")
+    await until(lambda: not pair.nodes["n1"].parts.context.role.insync)
     await pair.put(3)
     await kill(pair)
-    pair.nodes["n2"]._soundness._suspend("")
+    pair.nodes["n2"].parts.soundness._suspend("")
     await asyncio.sleep(30.0)
     state = await record(pair.cluster)
     assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1",))

@@ -2,6 +2,7 @@
 
 from support.broker import DATA
 from support.node_pair import NodePair, settled, whole
+from support.store import blocks_of
 from support.waiting import until
 
 from vq.errors import VqError
@@ -21,7 +22,7 @@ async def three_blocks(pair: NodePair) -> list[int]:
         await pair.put(5)
         await until(pair.same)
         starts.append(pair.log("n1").end_offset)
-    return [block.start_offset for block in pair.log("n1")._blocks] + starts[-1:]
+    return [block.start_offset for block in blocks_of(pair.log("n1"))] + starts[-1:]
 
 
 async def test_a_copy_deletes_when_nothing_is_sent(node_pair):
@@ -109,7 +110,7 @@ async def test_after_a_fail_over_in_between_the_new_master_goes_on_from_its_star
 
 async def test_a_copy_that_could_not_delete_tries_again(node_pair, monkeypatch):
     starts = await three_blocks(node_pair)
-    logs, tries = node_pair.nodes["n2"]._partitions.logs, []
+    logs, tries = node_pair.nodes["n2"].parts.partitions.logs, []
     real = logs.drop_before
 
     async def drop_before(channel, offset, still):
@@ -131,7 +132,7 @@ async def test_a_copy_deletes_only_what_is_committed(node_pair):
     starts = await three_blocks(node_pair)
     channel = node_pair.channel("n2")
     channel.high_watermark = starts[1]
-    freed = await node_pair.nodes["n2"]._partitions.logs.drop_before(channel, starts[3])
+    freed = await node_pair.nodes["n2"].parts.partitions.logs.drop_before(channel, starts[3])
     assert (channel.log.start_offset, freed.size_bytes, freed.blocks) == (starts[1], starts[1], 1)
     await settled(channel)
 
@@ -139,7 +140,7 @@ async def test_a_copy_deletes_only_what_is_committed(node_pair):
 async def test_what_a_former_master_told_deletes_nothing_of_another_log(node_pair):
     """The log may be another one by the time at which it can be changed."""
     starts = await three_blocks(node_pair)
-    channel, logs = node_pair.channel("n2"), node_pair.nodes["n2"]._partitions.logs
+    channel, logs = node_pair.channel("n2"), node_pair.nodes["n2"].parts.partitions.logs
     async with logs.lock(channel.partition):
         logs.drop_soon(channel, starts[2])
         await until(lambda: channel in logs._dropping)

@@ -41,7 +41,7 @@ async def come_back(cluster: MemoryCluster, *, without_index: bool = False) -> M
     """
     first = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: len(first._partitions.channels) == 1)
+    await until(lambda: len(first.parts.partitions.channels) == 1)
     client = await Client.connect(cluster.network, first.address)
     await client.put("t", 0, [message(b"common")])
     await first.stop()
@@ -51,7 +51,7 @@ async def come_back(cluster: MemoryCluster, *, without_index: bool = False) -> M
     for number in range(10):
         await client.put("t", 0, [message(b"cut %d" % number)])
         if without_index and not number:
-            again._partitions.channels["t", 0].log.roll()
+            again.parts.partitions.channels["t", 0].log.roll()
     await again.stop()
     ahead, cluster.disks["b1"] = cluster.disks["b1"], common
     for name in ahead.listdir(PARTITION) if without_index else ():
@@ -61,7 +61,7 @@ async def come_back(cluster: MemoryCluster, *, without_index: bool = False) -> M
     client = await Client.connect(cluster.network, other.address)
     await client.put("t", 0, [message(b"new")])
     second = await cluster.start(node="n2")
-    await until(lambda: other._context.role.named == 2)
+    await until(lambda: other.parts.context.role.named == 2)
     await other.stop()
     await until(lambda: second.epoch == 4)
     cluster.disks["b1"] = ahead

@@ -49,7 +49,7 @@ class Disk:
     @property
     def used(self) -> int:
         used = self.others
-        for channel in self._node._partitions.channels.values():
+        for channel in self._node.parts.partitions.channels.values():
             log = channel.log
             for block in () if log is None else [*log.closed_blocks, log.open_block]:
                 if block is not None and block.archive is None:
@@ -61,11 +61,11 @@ class Disk:
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._disks.main.look_now()
+        self._node.parts.disks.main.look_now()
 
 
 def channel_of(served, topic: str = "t", partition: int = 0) -> Channel:
-    return served.node._partitions.channels[topic, partition]
+    return served.node.parts.partitions.channels[topic, partition]
 
 
 async def blocks(served, count: int, topic: str = "t", content: bytes = bytes(10 * KIB)) -> None:
@@ -78,14 +78,14 @@ async def blocks(served, count: int, topic: str = "t", content: bytes = bytes(10
 
 async def alter(served, topic: str, **settings: object) -> None:
     async with served.cluster.admin() as coordinator:
-        before = served.node._partitions.view.topics[topic].settings
+        before = served.node.parts.partitions.view.topics[topic].settings
         wanted = TopicSettings(**{"partitions": before.partitions, **settings})
         await change_settings(coordinator, topic, wanted)
     await until(lambda: channel_of(served, topic).settings == wanted)
 
 
 def archiver(served) -> EarlyArchiver:
-    return served.node._upkeep._early_archiver
+    return served.node.parts.upkeep.early_archiver
 
 
 def archived(served, topic: str = "t") -> list[bool]:
@@ -103,8 +103,8 @@ async def test_blocks_become_archives_beside_the_log_until_the_disk_has_space(se
     disk.fill(0.86)
     await archiver(served).look()
     assert archived(served) == [True] * 4 + [False] * 2
-    assert served.node._disks.main.watch.level is DiskLevel.WARN
-    counters = served.node._context.counters
+    assert served.node.parts.disks.main.watch.level is DiskLevel.WARN
+    counters = served.node.parts.context.counters
     assert counters.archived_early_bytes == counters.archived_bytes > 40 * KIB
     assert (counters.archived_blocks, counters.deleted_bytes) == (4, 0)
     _, body = await served.client.get("t", 0, 0)
@@ -121,7 +121,7 @@ async def test_only_blocks_of_topics_with_archives_become_archives(served):
     disk = Disk(served.node, served.disk)
     for name in ("keeps", "new"):
         await served.cluster.create_topic(name, partitions=1)
-    await until(lambda: ("new", 0) in served.node._partitions.channels)
+    await until(lambda: ("new", 0) in served.node.parts.partitions.channels)
     await blocks(served, 2)
     await blocks(served, 2, "keeps")
     await blocks(served, 4, "new")
@@ -164,7 +164,8 @@ async def test_a_zip_beside_the_log_is_given_up_when_the_disk_fills_up_meanwhile
     await blocks(served, 2, content=random.Random(5).randbytes(10 * KIB))
     await alter(served, "t", retention_policy="archive")
     early, tries = archiver(served), 0
-    archive = early._logs.archive
+    logs = served.node.parts.partitions.logs
+    archive = logs.archive
 
     async def filled(channel, block, to, still):
         nonlocal tries
@@ -180,13 +181,13 @@ async def test_a_zip_beside_the_log_is_given_up_when_the_disk_fills_up_meanwhile
 
         return await archive(channel, block, to, fill_up)
 
-    monkeypatch.setattr(early._logs, "archive", filled)
+    monkeypatch.setattr(logs, "archive", filled)
     disk.fill(0.95)
     for _ in range(2):
         await early.look()
     assert (tries, archived(served)) == (1, [False] * 2)
     assert not [name for name in served.disk.listdir(DATA / "t" / "0") if "zip" in name]
-    monkeypatch.setattr(early._logs, "archive", archive)
+    monkeypatch.setattr(logs, "archive", archive)
     for share, count in ((0.95, 0), (0.5, 0), (0.95, 1)):
         disk.fill(share)
         await early.look()
@@ -225,7 +226,7 @@ async def test_the_block_that_takes_messages_ends_once_it_is_an_hour_old(served)
     early = archiver(served)
     await early.look()
     assert archived(served) == []
-    early._clock = LateClock(served.node._clock, 1.1)
+    early._clock = LateClock(served.node.parts.context.clock, 1.1)
     await early.look()
     await settled(channel_of(served))
     await early.look()
@@ -237,19 +238,20 @@ async def test_a_block_that_cannot_be_archived_stops_no_other_topic_and_is_told_
 ):
     disk = Disk(served.node, served.disk)
     await served.cluster.create_topic("u", partitions=1)
-    await until(lambda: ("u", 0) in served.node._partitions.channels)
+    await until(lambda: ("u", 0) in served.node.parts.partitions.channels)
     for name in ("t", "u"):
         await blocks(served, 2, name)
         await alter(served, name, retention_policy="archive")
     early = archiver(served)
-    archive = early._logs.archive
+    logs = served.node.parts.partitions.logs
+    archive = logs.archive
 
     async def fail(channel, *given):
         if channel.partition.topic == "t":
             raise OSError(errno.EIO, "Input/output error")
         return await archive(channel, *given)
 
-    monkeypatch.setattr(early._logs, "archive", fail)
+    monkeypatch.setattr(logs, "archive", fail)
     disk.fill(0.95)
     for _ in range(2):
         await early.look()
@@ -264,13 +266,14 @@ async def test_a_topic_that_is_altered_meanwhile_is_left_alone(served, monkeypat
     await blocks(served, 3)
     await alter(served, "t", retention_policy="archive")
     early = archiver(served)
-    archive = early._logs.archive
+    logs = served.node.parts.partitions.logs
+    archive = logs.archive
 
     async def altered(channel, block, to, still):
         await alter(served, "t")
         return await archive(channel, block, to, still)
 
-    monkeypatch.setattr(early._logs, "archive", altered)
+    monkeypatch.setattr(logs, "archive", altered)
     disk.fill(0.95)
     await early.look()
     assert not any(archived(served))
@@ -326,7 +329,7 @@ async def test_a_place_that_does_not_answer_is_waited_for_once(served, monkeypat
         tries += 1
         raise Busy("the place of an archive cannot be reached")
 
-    monkeypatch.setattr(early._logs, "archive", silent)
+    monkeypatch.setattr(served.node.parts.partitions.logs, "archive", silent)
     disk.fill(0.95)
     await early.look()
     assert tries == 1
@@ -350,15 +353,16 @@ async def test_a_copy_archives_the_end_of_a_quiet_partition_early(node_pair):
     await settled(channel)
     channel.high_watermark = channel.copies.told = 0
     node_pair.disk("n2").free_space = lambda path: (150, 1000)
-    node._disks.main.look_now()
-    early = node._upkeep._early_archiver
-    monkey = early._logs.archive
+    node.parts.disks.main.look_now()
+    early = node.parts.upkeep.early_archiver
+    logs = node.parts.partitions.logs
+    monkey = logs.archive
     done = []
 
     async def archive(channel, block, to, still):
         done.append(block.start_offset)
         return await monkey(channel, block, None, still)
 
-    early._logs.archive = archive
+    logs.archive = archive
     await early.look()
     assert done == [0]

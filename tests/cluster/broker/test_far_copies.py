@@ -41,7 +41,7 @@ async def with_partitions(cluster: MemoryCluster, count: int) -> NodePair:
     pair = NodePair(cluster)
     await pair.start("n1")
     await cluster.create_topic("t", partitions=count)
-    channels = pair.nodes["n1"]._partitions.channels
+    channels = pair.nodes["n1"].parts.partitions.channels
     await until(lambda: len(channels) == count)
     client = await Client.connect(cluster.network, pair.nodes["n1"].address)
     await asyncio.gather(*(client.put("t", each, [message(b"x")]) for each in range(count)))
@@ -75,12 +75,12 @@ async def test_a_switch_puts_nobody_out_whose_logs_are_compared(
     loop = asyncio.get_running_loop()
     heir = await switch(pair)
     begun = loop.time()
-    channels = heir._partitions.channels.values()
+    channels = heir.parts.partitions.channels.values()
     await until(lambda: all("n1" in each.copies.positions for each in channels))
     assert (loop.time() - begun > 3.0) == (at_once is not None)
     await asyncio.sleep(1.0)
     assert not left
-    assert heir._context.role.named == 2
+    assert heir.parts.context.role.named == 2
 
 
 async def test_a_node_that_gets_no_further_leaves_though_it_compares(
@@ -92,10 +92,10 @@ async def test_a_node_that_gets_no_further_leaves_though_it_compares(
     async def hangs(*_: object) -> None:
         await asyncio.sleep(3_600.0)
 
-    monkeypatch.setattr(type(old._partitions.logs), "settle", hangs)
+    monkeypatch.setattr(type(old.parts.partitions.logs), "settle", hangs)
     heir = await switch(pair)
     await until(lambda: left == ["n1"])
-    await until(lambda: heir._context.role.named == 1)
+    await until(lambda: heir.parts.context.role.named == 1)
     monkeypatch.undo()
 
 
@@ -106,7 +106,7 @@ async def test_a_copy_at_the_end_of_a_long_link_joins_under_steady_load(
     pair = NodePair(cluster)
     await pair.start("n1")
     await cluster.create_topic("t", partitions=4)
-    await until(lambda: len(pair.nodes["n1"]._partitions.channels) == 4)
+    await until(lambda: len(pair.nodes["n1"].parts.partitions.channels) == 4)
     client = await Client.connect(cluster.network, pair.nodes["n1"].address)
     cluster.network.latency_s = round_trip_s / 2
     loop, took, waiting = asyncio.get_running_loop(), list[float](), set[asyncio.Task[None]]()
@@ -133,5 +133,5 @@ async def test_a_copy_at_the_end_of_a_long_link_joins_under_steady_load(
     await asyncio.gather(*waiting)
     client.close()
     assert not left
-    assert pair.nodes["n1"]._context.role.named == 2
+    assert pair.nodes["n1"].parts.context.role.named == 2
     assert max(took) < 3 * round_trip_s + 0.5, "of a send: there, to the copy and back"

@@ -38,7 +38,7 @@ from vq.remoting.messages import decode_reply, described_error
 async def wide(cluster, served):
     """Topic ``w`` with many partitions, and ``t`` with two."""
     await cluster.create_topic("w", partitions=200)
-    channels = served.node._partitions.channels
+    channels = served.node.parts.partitions.channels
     await until(lambda: len(channels) == 202)
     return served
 
@@ -48,7 +48,7 @@ async def test_one_request_waits_for_many_partitions(wide):
     """It is answered by those that move, and by them only."""
     waiting = wide.client.send_fetch(0, *(add(n, topic="w") for n in range(200)))
     await until(lambda: len(parked(wide)) == 200)
-    assert wide.node._server.reads_waiting == 1
+    assert wide.node.parts.server.reads_waiting == 1
     await wide.client.put("w", 7, [message(b"here")])
     found = await answer(waiting)
     assert list(found) == [7]
@@ -72,7 +72,7 @@ async def test_idle_partitions_cost_no_work(wide, monkeypatch):
         await wide.client.fetch(sequence, max_wait_ms=1)
     assert looks == []
     waiting = wide.client.send_fetch(20)
-    await until(lambda: wide.node._server.reads_waiting == 1)
+    await until(lambda: wide.node.parts.server.reads_waiting == 1)
     await wide.client.put("w", 5, [message(b"x")])
     await answer(waiting)
     assert set(looks) == {5}
@@ -97,7 +97,7 @@ async def test_what_moves_in_one_flush_is_told_in_one_answer(wide):
     first = wide.client.send_put("w", 1, [message(b"x")])
     await until(lambda: wide.flusher.submissions)
     others = [wide.client.send_put("w", n, [message(b"x")]) for n in (4, 2, 9)]
-    await until(lambda: wide.node._context.counters.batches_in == 4)
+    await until(lambda: wide.node.parts.context.counters.batches_in == 4)
     wide.flusher.release()
     await asyncio.wait_for(asyncio.gather(first, *others), WAIT_S)
     found = await answer(waiting)
@@ -128,7 +128,7 @@ async def test_a_wait_ends_in_time_and_empty(served):
     assert await served.client.fetch(0, add(0), max_wait_ms=20) == {}
     assert time.monotonic() - begin >= 0.02
     waiting = served.client.send_fetch(1)
-    await until(lambda: served.node._server.reads_waiting == 1)
+    await until(lambda: served.node.parts.server.reads_waiting == 1)
     await fill(served.client, [0])
     assert payloads(await answer(waiting), 0) == [b"0" * 10] * 3
 
@@ -155,14 +155,14 @@ async def test_reads_that_wait_do_not_take_the_place_of_puts(cluster):
     client = await Client.connect(cluster.network, node.address)
     waiting = [client.send_get("t", 1, 0, max_wait_ms=20_000) for _ in range(3)]
     waiting.append(client.send_fetch(0, add(1)))
-    await until(lambda: node._server.reads_waiting == 4)
+    await until(lambda: node.parts.server.reads_waiting == 4)
     for _ in range(10):
         await client.put("t", 0, [message(b"x")])
     with pytest.raises(Busy, match="4 reads"):
         client.send_get("t", 0, 0)
     await client.put("t", 1, [message(b"y")])
     await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
-    assert node._server.reads_waiting == 0
+    assert node.parts.server.reads_waiting == 0
 
 
 async def test_reads_that_wait_on_a_node_do_not_stop_it(cluster):
@@ -173,13 +173,13 @@ async def test_reads_that_wait_on_a_node_do_not_stop_it(cluster):
     clients = [await Client.connect(cluster.network, node.address) for _ in range(4)]
     for client in clients[:3]:
         client.send_get("t", 1, 0, max_wait_ms=20_000)
-    await until(lambda: node._server.reads_waiting == 3)
+    await until(lambda: node.parts.server.reads_waiting == 3)
     with pytest.raises(Busy, match="at most reads_waiting_max = 3"):
         await clients[3].get("t", 1, 0)
     for client in clients:
         await client.put("t", 0, [message(b"x")])
     clients[0].close()
-    await until(lambda: node._server.reads_waiting == 2)
+    await until(lambda: node.parts.server.reads_waiting == 2)
     await clients[3].get("t", 0, 0)
 
 
@@ -187,7 +187,7 @@ async def test_reads_that_wait_on_a_node_do_not_stop_it(cluster):
 async def test_every_partition_gets_its_turn(served, cluster):
     """However much one has to give, the others are in the next answer."""
     await cluster.create_topic("f", partitions=5)
-    await until(lambda: len(served.node._partitions.channels) == 7)
+    await until(lambda: len(served.node.parts.partitions.channels) == 7)
     for number in range(5):
         for _ in range(4):
             await served.client.put("f", number, [message(b"x" * 1_000, n) for n in range(10)])
@@ -230,19 +230,19 @@ async def test_an_answer_waits_for_a_peer_that_does_not_take_the_last_one(cluste
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
     client.transport.pause_reading()
-    (session,) = node._server.sessions
+    (session,) = node.parts.server.sessions
     first = client.send_get("t", 0, 0)
     waiting = [client.send_fetch(0, add(0)), *(client.send_fetch(n) for n in (1, 2))]
     await until(lambda: session.congested)
     assert session.reads >= 1
-    before = node._context.counters.bytes_out
+    before = node.parts.context.counters.bytes_out
     client.transport.resume_reading()
     await asyncio.wait_for(first, WAIT_S)
     found = [await answer(each) for each in waiting[:2]]
     assert sorted(map(list, found)) in ([[], [0]], [[], []])
     if not any(found):
         found.append(await answer(waiting[2]))
-    assert node._context.counters.bytes_out - before == sum(
+    assert node.parts.context.counters.bytes_out - before == sum(
         len(each[0][1]) for each in found if each
     )
 
@@ -333,11 +333,11 @@ async def test_a_handle_that_failed_can_be_added_again(served):
 async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
     """To the next request that names the handle; the client adds the partition again then."""
     assert await served.client.fetch(0, add(0, topic="late", handle=3), max_wait_ms=0) == {}
-    fetches = served.node._dispatcher._fetches
+    fetches = served.node.parts.fetches
     (session,) = fetches._sessions.values()
     await until(lambda: session.partitions[3].failure)
     await served.cluster.create_topic("late")
-    await until(lambda: ("late", 0) in served.node._partitions.channels)
+    await until(lambda: ("late", 0) in served.node.parts.partitions.channels)
     await served.client.put("late", 0, [message(b"x")])
     found = await answer(served.client.send_fetch(1, again(3, 0)))
     assert found[3][0].status == UnknownTopic.status
@@ -357,7 +357,7 @@ async def test_a_late_look_up_answers_nothing_for_the_next_owner_of_its_handle(s
     end = (await served.client.fetch(1, add(1, handle=0)))[0][0].next_offset
     waiting = served.client.send_fetch(2, again(0, end))
     await until(lambda: parked(served))
-    found[0](served.node._partitions.channels["t", 0])
+    found[0](served.node.parts.partitions.channels["t", 0])
     served.client.send_fetch(3)
     assert await answer(waiting) == {}
 
@@ -365,9 +365,9 @@ async def test_a_late_look_up_answers_nothing_for_the_next_owner_of_its_handle(s
 async def test_who_waits_for_a_topic_that_is_deleted_is_told(served):
     """The others of the session go on."""
     await served.cluster.create_topic("gone")
-    await until(lambda: ("gone", 0) in served.node._partitions.channels)
+    await until(lambda: ("gone", 0) in served.node.parts.partitions.channels)
     waiting = served.client.send_fetch(0, add(0), add(0, topic="gone", handle=5))
-    await until(lambda: served.node._partitions.channels["gone", 0].parked)
+    await until(lambda: served.node.parts.partitions.channels["gone", 0].parked)
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "gone")
     found = await answer(waiting)
@@ -433,7 +433,7 @@ async def test_sessions_of_a_connection_do_not_meet(served):
 async def test_nothing_is_left_of_a_connection_that_ends(served):
     """Whatever its sessions were doing."""
     other = await served.connect()
-    fetches = served.node._dispatcher._fetches
+    fetches = served.node.parts.fetches
     other.send_fetch(0, add(0), add(1, tags=["a"]), add(0, topic="unknown", handle=9))
     other.send_fetch(0, add(0), session=2)
     await until(lambda: parked(served) == [0, 1])
@@ -442,7 +442,7 @@ async def test_nothing_is_left_of_a_connection_that_ends(served):
     await until(lambda: not fetches._sessions)
     assert parked(served) == []
     assert (fetches._bytes, fetches._bytes_total) == ({}, 0)
-    assert served.node._server.reads_waiting == 0
+    assert served.node.parts.server.reads_waiting == 0
 
 
 async def test_what_is_remembered_is_bounded_per_connection_and_per_node(cluster):
@@ -455,7 +455,7 @@ async def test_what_is_remembered_is_bounded_per_connection_and_per_node(cluster
     )
     node = await cluster.start(connections=bounds)
     await cluster.create_topic("t", partitions=8)
-    await until(lambda: len(node._partitions.channels) == 8)
+    await until(lambda: len(node.parts.partitions.channels) == 8)
     one = await Client.connect(cluster.network, node.address)
     two = await Client.connect(cluster.network, node.address)
     found = await one.fetch(0, *(add(n) for n in range(6)))
@@ -472,7 +472,7 @@ async def test_what_is_remembered_is_bounded_per_connection_and_per_node(cluster
     with pytest.raises(Busy):
         await two.fetch(0, session=2)
     one.close()
-    await until(lambda: len(node._server.sessions) == 1)
+    await until(lambda: len(node.parts.server.sessions) == 1)
     await two.fetch(0, session=9, max_wait_ms=1)
 
 
@@ -518,7 +518,7 @@ async def test_a_client_that_follows_the_rules_reads_every_byte_once(served, clu
     """Adding, removing, asking again, interrupting: in any order, with small answers."""
     rng = random.Random(seed)
     await cluster.create_topic("r", partitions=6)
-    await until(lambda: len(served.node._partitions.channels) == 8)
+    await until(lambda: len(served.node.parts.partitions.channels) == 8)
     logs = {number: bytearray() for number in range(6)}
     asked: set[int] = set()
     inside: set[int] = set()
@@ -595,7 +595,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
     rng = random.Random(seed)
     await fill(served.client, [0, 1])
     other = await served.connect()
-    fetches = served.node._dispatcher._fetches
+    fetches = served.node.parts.fetches
 
     def number(most: int) -> int:
         return rng.choice([0, 0, 1, 2, 3, rng.randrange(300), most])
@@ -640,7 +640,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
             assert frame.status in (0, InvalidRequest.status, FetchSessionLost.status)
     assert not fetches._sessions
     assert (fetches._bytes, fetches._bytes_total, parked(served)) == ({}, 0, [])
-    assert served.node._server.reads_waiting == 0
+    assert served.node.parts.server.reads_waiting == 0
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -702,7 +702,7 @@ async def test_a_fetch_that_is_checked_waits_for_bytes_then(served):
     end = (await client.offsets("t", 0)).latest
     item = add(0, end, last_epoch=1)
     waiting = asyncio.ensure_future(client.fetch(0, item, max_wait_ms=10_000))
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: len(channel.parked) == 1)
     await client.put("t", 0, [message(b"n", 2)])
     assert payloads(await waiting, 0) == [b"n"]

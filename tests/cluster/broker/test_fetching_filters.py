@@ -98,7 +98,7 @@ async def test_requests_that_replace_each_other_do_not_multiply_scans(served, mo
 async def test_filters_with_much_to_give_share_an_answer(served, cluster):
     """An answer gathers several steps, but not without end."""
     await cluster.create_topic("f", partitions=10)
-    await until(lambda: len(served.node._partitions.channels) == 12)
+    await until(lambda: len(served.node.parts.partitions.channels) == 12)
     for number in range(10):
         batch = [message(b"x" * 1_000, n, "red") for n in range(1_000)]
         await served.client.put("f", number, batch)

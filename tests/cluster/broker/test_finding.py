@@ -57,7 +57,7 @@ async def fill(client: Client, batches: int = 10) -> list[int]:
 
 
 def overwrite(served, offset: int, data: bytes) -> None:
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     piece = next(p for p in log.reader.pieces(0, log.end_offset) if p.start <= offset < p.end)
     file = served.cluster.disks["b1"].open(piece.path)
     file.pwrite([data], offset - piece.block_start)
@@ -68,7 +68,7 @@ async def test_a_key_is_found_with_its_place_and_time(served):
     """The body is the record as it is stored."""
     starts = await fill(served.client)
     answer, body = await find(served.client, key_kind=TEXT, key=b"k4")
-    end = served.node._partitions.channels["t", 0].high_watermark
+    end = served.node.parts.partitions.channels["t", 0].high_watermark
     assert list(answer.offsets) == [starts[4] + CONTROL_BYTES]
     assert body == encode_record(9, b"x" * 200, None, keyed("k4"))
     assert (answer.offset, answer.next_offset, answer.done) == (0, end, True)
@@ -130,7 +130,7 @@ async def test_nothing_behind_the_high_watermark_is_found(served):
     await fill(served.client, 1)
     served.flusher.held = True
     waiting = served.client.send_put("t", 0, [message(b"z", 77, "tag")])
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     before = log.end_offset
     await until(lambda: log.end_offset > before)
     answer, _ = await find(served.client, tags=["tag"])
@@ -145,7 +145,7 @@ async def test_a_range_is_not_searched_to_its_end_while_the_end_is_not_committed
     await fill(served.client, 1)
     served.flusher.held = True
     waiting = served.client.send_put("t", 0, [message(b"z", 77, "tag")])
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     before = log.end_offset
     await until(lambda: log.end_offset > before)
     for offset in (0, before):
@@ -221,7 +221,7 @@ async def test_who_knows_a_newer_epoch_or_another_topic_is_refused(served):
 
 async def test_a_topic_that_is_not_readable_is_not_searched(served):
     await fill(served.client, 1)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     settings = type(channel.settings)(partitions=2, readable=False)
     channel.apply(settings, channel.placement, channel.placement_version)
     with pytest.raises(PermissionRefused):
@@ -238,15 +238,15 @@ async def test_damage_is_told_and_looked_into(served):
     assert "CRC" in reason
     assert len(answer.offsets) == 18
     assert answer.done
-    verifier = served.node._dispatcher._verifies
-    channel = served.node._partitions.channels["t", 0]
+    verifier = served.node.parts.verifier
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: verifier.known_damage(channel, starts[4]))
 
 
 async def test_the_end_of_a_quarantined_log_is_not_the_end_of_the_search(served):
     """Who goes on there learns why nothing is served."""
     await fill(served.client)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     channel.log.status.state, channel.log.status.reason = LogState.QUARANTINED, "a block is gone"
     channel.apply(channel.settings, channel.placement, channel.placement_version)
     answer, _ = await find(served.client)
@@ -258,11 +258,11 @@ async def test_the_end_of_a_quarantined_log_is_not_the_end_of_the_search(served)
 async def test_a_search_begins_at_the_first_offset_that_is_kept(served):
     """What is not kept any more is no error: the answer tells where the search began."""
     await fill(served.client, 20)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     channel.log.roll()
     end = channel.log.end_offset
     await fill(served.client, 5)
-    await served.node._partitions.logs.drop_before(channel, end)
+    await served.node.parts.partitions.logs.drop_before(channel, end)
     answer, _ = await find(served.client)
     assert (answer.offset, answer.log_start_offset, len(answer.offsets)) == (end, end, 10)
     answer, _ = await find(served.client, end_offset=end - 100)
@@ -271,7 +271,7 @@ async def test_a_search_begins_at_the_first_offset_that_is_kept(served):
 
 async def test_what_retention_took_during_a_search_is_no_damage(served):
     await fill(served.client, 20)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     channel.log.roll()
     end = channel.log.end_offset
     await fill(served.client, 5)
@@ -306,7 +306,7 @@ async def test_few_searches_of_one_connection_go_on_at_a_time(served):
         await until(lambda: runner.waiting > most)
     for each in (*waiting, later):
         assert decode_reply(await each).done
-    assert not served.node._dispatcher._finds._under_way
+    assert not served.node.parts.finder._under_way
 
 
 async def test_few_searches_of_a_node_go_on_at_a_time(served, monkeypatch):
@@ -332,15 +332,15 @@ async def test_a_search_ends_with_its_connection(served):
         other.send(Command.FIND, wire.FindRequest(topic="t", message_id=7))
         await until(lambda: runner.waiting > 0)
         other.close()
-        await until(lambda: len(served.node._server.sessions) == 1)
-    await until(lambda: not served.node._dispatcher._finds._under_way)
+        await until(lambda: len(served.node.parts.server.sessions) == 1)
+    await until(lambda: not served.node.parts.finder._under_way)
     assert len((await find(served.client, message_id=7))[0].offsets) == 1
 
 
 async def test_a_log_that_is_replaced_during_a_search_is_not_answered_for(served):
     """Half of the answer could be of another log."""
     await fill(served.client)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     runner = served.cluster.runners["b1"]
     with runner.held():
         waiting = served.client.send(Command.FIND, wire.FindRequest(topic="t"))
@@ -383,4 +383,4 @@ async def test_sends_go_on_during_searches(served):
     sends = [served.client.put("t", 1, [message(b"x", n)]) for n in range(20)]
     done = await asyncio.gather(*searches, *sends)
     assert [len(answer.offsets) for answer, _ in done[:4]] == [1] * 4
-    assert TopicPartition("t", 1) in served.node._partitions.channels
+    assert TopicPartition("t", 1) in served.node.parts.partitions.channels

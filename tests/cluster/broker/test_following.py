@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
+from support.store import blocks_of
 from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
@@ -36,7 +37,7 @@ class Pair:
     client: Client
 
     def log(self, node: BrokerNode, partition: int = 0) -> Log | None:
-        channel = node._partitions.channels.get(("t", partition))
+        channel = node.parts.partitions.channels.get(("t", partition))
         return None if channel is None else channel.log
 
     def same(self, *partitions: int) -> bool:
@@ -77,7 +78,7 @@ def files(disk: MemoryDisk) -> dict[PurePath, bytes]:
 async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     master = await cluster.start()
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, master.address)
     yield Pair(cluster, master, copy, client)
@@ -119,14 +120,14 @@ async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: Mem
     """Each of them fits into one answer, and all of them together count."""
     master = await cluster.start()
     await cluster.create_topic("t", partitions=16)
-    await until(lambda: len(master._partitions.channels) == 16)
+    await until(lambda: len(master.parts.partitions.channels) == 16)
     client = await Client.connect(cluster.network, master.address)
     for number in range(16):
         await client.put("t", number, [message(b"x" * 200_000)])
     client.close()
     begin = asyncio.get_running_loop().time()
     await cluster.start(node="n2", catch_up_bytes_per_s=1 << 20)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     # The last answer is paid for when nothing more is asked for.
     assert asyncio.get_running_loop().time() - begin > 12 * 200_000 / (1 << 20)
 
@@ -145,7 +146,7 @@ async def test_the_master_knows_what_is_stored_in_the_copy(pair):
     """Not what is on its way there, nor what is written and not flushed."""
     await pair.put()
     await until(pair.same)
-    channel: Channel = pair.master._partitions.channels["t", 0]
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
     end = pair.log(pair.master).end_offset
     await until(lambda: channel.copies.positions["n2"].offset == end)
     pair.cluster.flushers["b1-n2"].held = True
@@ -155,14 +156,15 @@ async def test_the_master_knows_what_is_stored_in_the_copy(pair):
     pair.cluster.flushers["b1-n2"].release()
     await until(lambda: channel.copies.positions["n2"].offset == pair.log(pair.master).end_offset)
     assert (
-        channel.copies.positions["n2"].incarnation == pair.copy._presence.registration.incarnation
+        channel.copies.positions["n2"].incarnation
+        == pair.copy.parts.presence.registration.incarnation
     )
 
 
 async def test_topics_made_and_deleted_later_are_followed(pair):
     await pair.cluster.create_topic("u", partitions=1)
-    channels = pair.copy._partitions.channels
-    await until(lambda: ("u", 0) in pair.master._partitions.channels)
+    channels = pair.copy.parts.partitions.channels
+    await until(lambda: ("u", 0) in pair.master.parts.partitions.channels)
     await pair.client.put("u", 0, [message(b"x")])
     await until(lambda: ("u", 0) in channels and channels["u", 0].log is not None)
     await until(lambda: channels["u", 0].log.synced_offset > 0)
@@ -188,7 +190,7 @@ async def test_a_batch_is_written_once_what_it_calls_durable_is_durable_here(pai
 
 
 def batches_of(log: Log):
-    return [header for block in log._blocks for header in block.headers(block.start_offset)]
+    return [header for block in blocks_of(log) for header in block.headers(block.start_offset)]
 
 
 # Serving ------------------------------------------------------------------------------------------
@@ -213,8 +215,7 @@ async def test_a_copy_serves_nobody_and_says_who_does(pair):
 async def test_copying_goes_on_after_the_connection_was_cut(pair):
     await pair.put(3)
     await until(pair.same)
-    for connection in list(pair.master._server.sessions):
-        connection._transport.abort()
+    pair.cluster.network.reset_connections("b1")
     pair.client = await Client.connect(pair.cluster.network, pair.master.address)
     await pair.put(3)
     await until(pair.same)
@@ -247,13 +248,13 @@ async def test_what_the_master_lost_is_cut_and_kept(pair, monkeypatch):
 
     monkeypatch.setattr(InSyncSet, "look", look)
     await pair.cluster.create_topic("a", partitions=1, flush="async")
-    await until(lambda: ("a", 0) in pair.master._partitions.channels)
+    await until(lambda: ("a", 0) in pair.master.parts.partitions.channels)
     await pair.client.put("a", 0, [message(b"kept")])
-    channel = pair.master._partitions.channels["a", 0]
+    channel = pair.master.parts.partitions.channels["a", 0]
     channel.flush_now()
     await until(lambda: channel.settled)
     end = channel.log.end_offset
-    copies = pair.copy._partitions.channels
+    copies = pair.copy.parts.partitions.channels
     pair.cluster.flushers["b1"].held = True
     await pair.client.put("a", 0, [message(b"lost")])
     await until(lambda: ("a", 0) in copies and copies["a", 0].log is not None)
@@ -263,7 +264,7 @@ async def test_what_the_master_lost_is_cut_and_kept(pair, monkeypatch):
     pair.cluster.flushers["b1"].release()
     await restart(pair, disk=disk)
     await pair.client.put("a", 0, [message(b"new")])
-    theirs = pair.master._partitions.channels["a", 0]
+    theirs = pair.master.parts.partitions.channels["a", 0]
 
     def same() -> bool:
         log = copies["a", 0].log  # None while it is cut
@@ -323,7 +324,7 @@ async def test_a_node_that_has_everything_joins_the_in_sync_set(pair):
     await in_sync(pair)
     async with pair.cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
-    assert state.incarnations["n2"] == pair.copy._presence.registration.incarnation
+    assert state.incarnations["n2"] == pair.copy.parts.presence.registration.incarnation
     assert state.epoch == 1
 
 
@@ -331,7 +332,7 @@ async def test_a_send_is_acknowledged_when_all_in_sync_have_flushed_it(pair):
     """And readers see it then, not before."""
     await pair.put()
     await in_sync(pair)
-    channel: Channel = pair.master._partitions.channels["t", 0]
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
     before = channel.high_watermark
     pair.cluster.flushers["b1-n2"].held = True
     sent = pair.client.send_put("t", 0, [message(b"x")])
@@ -371,12 +372,12 @@ async def test_a_node_comes_into_sync_under_load(cluster, monkeypatch):
     monkeypatch.setattr("vq.broker.replication.insync_set.TICK_S", 0.02)
     master = await cluster.start()
     await cluster.create_topic("t", partitions=16)
-    await until(lambda: len(master._partitions.channels) == 16)
+    await until(lambda: len(master.parts.partitions.channels) == 16)
     client = await Client.connect(cluster.network, master.address)
     puts: list[asyncio.Task[None]] = []
 
     async def put(partition: int) -> None:
-        while master._context.role.named == 1:
+        while master.parts.context.role.named == 1:
             await client.put("t", partition, [message(b"x")])
 
     puts = [asyncio.create_task(put(number)) for number in range(16)]
@@ -392,9 +393,9 @@ async def test_a_node_that_is_awaited_and_does_not_come_holds_up_nothing_for_lon
     monkeypatch.setattr("vq.broker.replication.insync_set.AWAITED_MAX_S", 0.2)
     monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
     await pair.put(3)
-    role = pair.master._context.role
+    role = pair.master.parts.context.role
     await until(lambda: role.insync)
-    assert pair.master._lease.alone
+    assert pair.master.parts.lease.alone
     pair.cluster.flushers["b1-n2"].held = True
     await asyncio.wait_for(pair.put(), WAIT_S)
     assert role.named == 1
@@ -436,7 +437,7 @@ async def test_a_new_master_shows_nothing_that_the_others_may_not_have(pair, mon
     monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
     await pair.master.stop()
     await until(lambda: pair.copy.epoch == 2)
-    channel: Channel = pair.copy._partitions.channels["t", 0]
+    channel: Channel = pair.copy.parts.partitions.channels["t", 0]
     end = channel.log.end_offset
     assert channel.high_watermark == channel.copies.told < end
     client = await Client.connect(pair.cluster.network, pair.copy.address)
@@ -456,7 +457,7 @@ async def test_a_move_counts_on_an_end_that_all_in_sync_have(pair):
     await in_sync(pair)
     pair.cluster.flushers["b1-n2"].held = True
     sent = pair.client.send_put("t", 0, [message(b"x")])
-    channel: Channel = pair.master._partitions.channels["t", 0]
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
     await until(lambda: channel.log.synced_offset == channel.log.end_offset)
     other = await Client.connect(pair.cluster.network, pair.master.address)
     await pair.cluster.prove(other)
@@ -479,9 +480,11 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
         if checks and not struck:
             struck.append(self._role.insync)
             ensemble, client = pair.cluster.ensemble, pair.cluster.coordinators["b1-n2"]
-            before = pair.copy._presence.registration.incarnation
+            before = pair.copy.parts.presence.registration.incarnation
             ensemble.expire(client)
-            await until(lambda: pair.copy._presence.registration.incarnation not in (None, before))
+            await until(
+                lambda: pair.copy.parts.presence.registration.incarnation not in (None, before)
+            )
         found = await change(self, epoch, decide, checks)
         if struck and len(struck) == 1:
             struck.append(found)
@@ -493,7 +496,7 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
     assert struck == [frozenset({"n2"}), None]
     async with pair.cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
-    assert state.incarnations["n2"] == pair.copy._presence.registration.incarnation
+    assert state.incarnations["n2"] == pair.copy.parts.presence.registration.incarnation
 
 
 async def test_with_too_few_nodes_in_sync_messages_are_refused_and_read(pair):
@@ -503,7 +506,7 @@ async def test_with_too_few_nodes_in_sync_messages_are_refused_and_read(pair):
     async with pair.cluster.admin() as coordinator:
         settings = (await describe_topic(coordinator, "t")).settings
         await change_settings(coordinator, "t", replace(settings, min_insync=3))
-    channel: Channel = pair.master._partitions.channels["t", 0]
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
     await until(lambda: channel.settings.min_insync == 3)
     with pytest.raises(NotEnoughInSync, match=r"2 node\(s\) of group b1 in sync.*is 3") as caught:
         await pair.put()
@@ -513,7 +516,7 @@ async def test_with_too_few_nodes_in_sync_messages_are_refused_and_read(pair):
     third = await pair.cluster.start(node="n3")
     await until(lambda: channel.role.named == 3)
     await pair.put()
-    await until(lambda: whole(third._partitions.channels["t", 0].log) == whole(channel.log))
+    await until(lambda: whole(third.parts.partitions.channels["t", 0].log) == whole(channel.log))
     pair.copy, stopped = third, pair.copy
     await stopped.stop()
     await until(lambda: channel.role.named == 2)
@@ -529,12 +532,12 @@ async def test_a_new_master_with_too_few_nodes_in_sync_shows_what_it_has(pair):
         settings = (await describe_topic(coordinator, "t")).settings
         await change_settings(coordinator, "t", replace(settings, min_insync=2))
     await pair.put()
-    end = pair.master._partitions.channels["t", 0].log.end_offset
+    end = pair.master.parts.partitions.channels["t", 0].log.end_offset
     await pair.master.stop()
     await pair.copy.stop()
     alone = await pair.cluster.start(node="n2")
-    await until(lambda: alone._context.role.named == 1 and alone.epoch)
-    channel: Channel = alone._partitions.channels["t", 0]
+    await until(lambda: alone.parts.context.role.named == 1 and alone.epoch)
+    channel: Channel = alone.parts.partitions.channels["t", 0]
     await until(lambda: channel.high_watermark == end)
     client = await Client.connect(pair.cluster.network, alone.address)
     assert (await client.get("t", 0, 0))[1]
@@ -554,7 +557,7 @@ async def test_what_waits_when_too_few_are_left_is_not_acknowledged(pair):
     async with pair.cluster.admin() as coordinator:
         settings = (await describe_topic(coordinator, "t")).settings
         await change_settings(coordinator, "t", replace(settings, min_insync=2))
-    channel: Channel = pair.master._partitions.channels["t", 0]
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
     await until(lambda: channel.settings.min_insync == 2)
     pair.cluster.flushers["b1-n2"].held = True
     before = channel.high_watermark

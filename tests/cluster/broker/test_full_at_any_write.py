@@ -65,7 +65,7 @@ async def one_run(at: int) -> int:
         node = await cluster.start()
         full = FullDisk(cluster.disks["b1"], at)
         await cluster.create_topic("t", partitions=2)
-        await until(lambda: len(node._partitions.channels) == 2 or full.strikes)
+        await until(lambda: len(node.parts.partitions.channels) == 2 or full.strikes)
         client = await Client.connect(cluster.network, node.address)
         acknowledged: list[int] = []
         numbers = iter(range(10_000))
@@ -76,7 +76,7 @@ async def one_run(at: int) -> int:
                 if await put(client, number):
                     acknowledged.append(number)
 
-        logs = node._partitions.channels
+        logs = node.parts.partitions.channels
         await some(6)
         for channel in list(logs.values()):
             if channel.log is not None and channel.log.size_bytes:
@@ -89,7 +89,7 @@ async def one_run(at: int) -> int:
             if log is not None and log.closed_blocks:
                 before = stored(log)
                 try:
-                    await node._partitions.logs.drop_before(
+                    await node.parts.partitions.logs.drop_before(
                         channel, log.closed_blocks[-1].end_offset
                     )
                 except (OSError, VqError):
@@ -111,9 +111,9 @@ async def one_run(at: int) -> int:
             await settled(channel)
         await node.stop()
         node = await cluster.start()
-        await until(lambda: len(node._partitions.channels) == 2)
+        await until(lambda: len(node.parts.partitions.channels) == 2)
         for number in (0, 1):
-            channel = node._partitions.channels["t", number]
+            channel = node.parts.partitions.channels["t", number]
             expected = [b"%d" % each for each in acknowledged if each % 2 == number]
             found = stored(channel.log)
             assert found == [each for each in expected if each not in dropped or each in found], at
@@ -137,7 +137,7 @@ async def one_copy(at: int) -> int:
     async with memory_cluster() as cluster:
         master = await cluster.start()
         await cluster.create_topic("t", partitions=2)
-        await until(lambda: len(master._partitions.channels) == 2)
+        await until(lambda: len(master.parts.partitions.channels) == 2)
         client = await Client.connect(cluster.network, master.address)
         for number in range(4):
             assert await put(client, number)
@@ -148,11 +148,11 @@ async def one_copy(at: int) -> int:
         full.count, full.at = 0, at
         for number in range(4, 10):
             assert await put(client, number), "whatever the copy does, its master takes messages"
-        for channel in master._partitions.channels.values():
+        for channel in master.parts.partitions.channels.values():
             channel.log.roll()
             await settled(channel)
             start = channel.log.closed_blocks[-1].start_offset
-            await master._partitions.logs.drop_before(channel, start)
+            await master.parts.partitions.logs.drop_before(channel, start)
             channel.tell_deleted(start)
         for number in range(10, 16):
             assert await put(client, number)
@@ -166,10 +166,10 @@ async def one_copy(at: int) -> int:
             return True
 
         def logs_of(number: int):
-            return [node._partitions.channels["t", number].log for node in (master, copy)]
+            return [node.parts.partitions.channels["t", number].log for node in (master, copy)]
 
         await until(same)
-        await until(lambda: master._context.role.named == 2)
+        await until(lambda: master.parts.context.role.named == 2)
         for number in (0, 1):
             own, other = logs_of(number)
             begin = max(own.start_offset, other.start_offset)

@@ -60,7 +60,7 @@ async def three(cluster: MemoryCluster) -> Three:
         if name == "n1":
             await cluster.create_topic("t", partitions=1)
     await made.put(2)
-    await until(lambda: made.nodes["n1"]._context.role.named == 3)
+    await until(lambda: made.nodes["n1"].parts.context.role.named == 3)
     return made
 
 
@@ -113,7 +113,7 @@ async def test_a_node_with_space_is_elected(three: Three, full: str, elected: st
     three.fill(full, 0.93)
     await three.told(**{full: True})
     cluster = three.cluster
-    await three.nodes.pop("n1")._tasks.close()
+    await three.nodes.pop("n1").parts.tasks.close()
     cluster.ensemble.crash(cluster.coordinators["b1"])
     cluster.network.kill("b1")
     await three.leads(elected)

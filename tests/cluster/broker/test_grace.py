@@ -52,7 +52,7 @@ async def undelete(cluster: MemoryCluster, name: str = "t") -> None:
 
 
 def is_deleted(node: BrokerNode) -> bool:
-    channel = node._partitions.channels.get(("t", 0))
+    channel = node.parts.partitions.channels.get(("t", 0))
     return channel is not None and channel.state is State.DELETED
 
 
@@ -66,7 +66,7 @@ async def test_nobody_sends_to_or_reads_a_deleted_topic(served) -> None:
     await served.client.put("t", 0, [message(b"x")])
     waiting = served.client.send_get("t", 0, 109, max_wait_ms=20_000)
     await retire(served.cluster)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.state is State.DELETED)
     async with asyncio.timeout(WAIT_S):
         frame = await waiting
@@ -92,7 +92,7 @@ async def test_what_deleted_topics_hold_is_measured_and_told(served) -> None:
     await served.client.put("t", 0, [message(b"x")])
     assert await measured() == 0
     await retire(served.cluster)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.state is State.DELETED)
     assert await measured() == channel.log.size_bytes
     async with started(served.cluster, host="operator") as client:
@@ -103,12 +103,12 @@ async def test_what_deleted_topics_hold_is_measured_and_told(served) -> None:
 async def test_an_undeleted_topic_has_every_message_and_takes_more(served) -> None:
     before = (await served.client.put("t", 0, [message(b"one")])).offset
     await retire(served.cluster)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.state is State.DELETED)
     log = channel.log
     await undelete(served.cluster)
     await until(lambda: channel.takes_puts)
-    assert served.node._partitions.channels["t", 0].log is log, "nothing was opened anew"
+    assert served.node.parts.partitions.channels["t", 0].log is log, "nothing was opened anew"
     after = (await served.client.put("t", 0, [message(b"two")])).offset
     assert after > before
     _, body = await served.client.get("t", 0, 0)
@@ -134,12 +134,12 @@ async def test_a_group_goes_on_where_it_was(cluster: MemoryCluster) -> None:
             await until(lambda: len(found) == 10)
             await retire(cluster)
             node = cluster.nodes["b1"]
-            await until(lambda: node._partitions.channels["t", 0].deleted)
+            await until(lambda: node.parts.partitions.channels["t", 0].deleted)
             with pytest.raises(UnknownTopic):
                 await send(factory, range(1))
             await asyncio.sleep(60)
             await undelete(cluster)
-            await until(lambda: not node._partitions.channels["t", 0].deleted)
+            await until(lambda: not node.parts.partitions.channels["t", 0].deleted)
 
             async def sent() -> bool:
                 try:
@@ -235,7 +235,7 @@ async def test_a_move_that_was_begun_ends_in_the_deleted_topic(cluster: MemoryCl
             patch.setattr(placements.topics, "change_placement", late)
             with pytest.raises(UnknownTopic):
                 await placements.move_all(client, [move])
-        channel = cluster.nodes["b1"]._partitions.channels["t", 0]
+        channel = cluster.nodes["b1"].parts.partitions.channels["t", 0]
         await until(lambda: channel.deleted)
         await undelete(cluster)
         await until(lambda: channel.takes_puts, timeout_s=120)
@@ -247,10 +247,10 @@ async def test_a_move_that_was_begun_ends_in_the_deleted_topic(cluster: MemoryCl
 # What must not happen meanwhile -----------------------------------------------------------------
 async def test_retention_deletes_nothing_of_a_deleted_topic(served) -> None:
     await served.client.put("t", 0, [message(b"x" * 100)])
-    node, channel = served.node, served.node._partitions.channels["t", 0]
+    node, channel = served.node, served.node.parts.partitions.channels["t", 0]
     channel.log.roll()
     await served.client.put("t", 0, [message(b"y")])
-    retainer = node._monitor._watched.retainer
+    retainer = node.parts.upkeep.retainer
     async with served.cluster.admin() as admin:
         await alter_settings(
             admin, "t", lambda before: replace(before, retention_bytes=1, retention_hours=1)
@@ -288,7 +288,7 @@ async def test_data_in_the_trash_stay_unless_zookeeper_says_that_the_topic_was_d
     """ZooKeeper was restored from a backup that is older than the deletion."""
     node = await cluster.start(trash_keep_s=0.5)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x")])
     async with cluster.admin() as admin:
@@ -307,7 +307,7 @@ async def test_the_trash_is_listed_once_a_minute_and_not_without_end(
 ) -> None:
     """Once for all that lies there; also where it is emptied at once."""
     node = await cluster.start(trash_keep_s=keep_s, **QUIET)
-    stored, count = node._partitions._stored, 0
+    stored, count = node.parts.logs, 0
     due_trash = stored.due_trash
 
     def list_it(keep_s: float) -> list[Trashed]:
@@ -354,14 +354,14 @@ async def test_a_clock_that_is_set_removes_nothing_early(cluster: MemoryCluster)
     node = await cluster.start(**QUIET)
     await cluster.create_topic("t", partitions=1)
     await retire(cluster)
-    real = node._clock.wall_ms
+    real = node.parts.context.clock.wall_ms
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node._clock, "wall_ms", lambda: real() + 10**12)
+        patch.setattr(node.parts.context.clock, "wall_ms", lambda: real() + 10**12)
         await asyncio.sleep(3_000)
-        patch.setattr(node._clock, "wall_ms", lambda: real() - 10**12)
+        patch.setattr(node.parts.context.clock, "wall_ms", lambda: real() - 10**12)
         await asyncio.sleep(500)
     await undelete(cluster)
-    await until(lambda: node._partitions.channels["t", 0].takes_puts)
+    await until(lambda: node.parts.partitions.channels["t", 0].takes_puts)
 
 
 async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster) -> None:
@@ -442,5 +442,5 @@ async def test_a_removal_that_somebody_began_is_finished_by_a_broker(
             return await admin.exists(Topic.path("t")) is None
 
         await until_true(gone, timeout_s=60)
-        await until(lambda: not node._partitions.view.removing)
+        await until(lambda: not node.parts.partitions.view.removing)
     await cluster.create_topic("t", partitions=1)

@@ -31,7 +31,7 @@ class Group:
     client: Any = None
 
     def channel(self, node: str, partition: int = 0) -> Any:
-        return self.nodes[node]._partitions.channels["t", partition]
+        return self.nodes[node].parts.partitions.channels["t", partition]
 
     def bytes_of(self, node: str, partition: int = 0) -> bytes:
         log = self.channel(node, partition).log
@@ -64,7 +64,7 @@ async def group(cluster: MemoryCluster) -> AsyncIterator[Group]:
     made = Group(cluster)
     made.nodes["n1"] = await cluster.start(hand_over_timeout_s=0.5)
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(made.nodes["n1"]._partitions.channels) == 2)
+    await until(lambda: len(made.nodes["n1"].parts.partitions.channels) == 2)
     made.nodes["n2"] = await cluster.start(node="n2")
     made.client = await made.connect("n1")
     await made.client.put("t", 0, [message(b"first")])
@@ -94,7 +94,7 @@ async def test_sends_are_held_meanwhile_and_told_where_the_new_master_is(
     await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
-    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     await asyncio.sleep(0.02)
     assert not before.done()
@@ -142,10 +142,10 @@ async def test_a_topic_with_too_few_nodes_in_sync_hinders_no_hand_over(
     cluster, n1 = group.cluster, group.nodes["n1"]
     group.nodes["n3"] = await cluster.start(node="n3")
     await cluster.create_topic("all", partitions=1, min_insync=3)
-    await until(lambda: n1._context.role.named == 3 and len(n1._partitions.channels) == 3)
+    await until(lambda: n1.parts.context.role.named == 3 and len(n1.parts.partitions.channels) == 3)
     cluster.flushers["b1-n3"].held = True
     waits = group.client.send_put("all", 0, [message(b"x")])
-    await until(lambda: n1._context.role.named == 2)
+    await until(lambda: n1.parts.context.role.named == 2)
     assert not waits.done()
     other = await group.connect("n1")
     if how == "switch":
@@ -174,7 +174,7 @@ async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
         begun = loop.time()
         while loop.time() - begun < 120.0:
             await asyncio.sleep(0.05)
-            held_s += 0.05 * n1._hand_over.holds
+            held_s += 0.05 * n1.parts.hand_over.holds
         assert 0.0 < held_s < 0.05 * 120.0
         assert n1.epoch == 1
         refused.clear()
@@ -191,7 +191,7 @@ async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> No
     await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
-    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     with pytest.raises(HandOverFailed, match="node n2 did not take over group b1"):
         await handing
@@ -219,7 +219,7 @@ async def test_a_node_that_dies_half_way_changes_nothing(
 ) -> None:
     """Sends are held until it has left the set, not until the hand-over has taken too long."""
     group.no_claim(monkeypatch)
-    monkeypatch.setattr(group.nodes["n1"]._hand_over, "_timeout_s", WAIT_S)
+    monkeypatch.setattr(group.nodes["n1"].parts.hand_over, "_timeout_s", WAIT_S)
     handing = asyncio.ensure_future(group.hand_over())
     async with asyncio.timeout(WAIT_S):
         while (await group.cluster.group_state()).successor != "n2":
@@ -245,7 +245,7 @@ async def test_a_defect_half_way_holds_no_sends(
     with monkeypatch.context() as broken:
         broken.setattr(HandOver, step, fail)
         with pytest.raises(HandOverFailed, match="ZeroDivisionError: a bug"):
-            await group.nodes["n1"]._hand_over.run(resigns=True)
+            await group.nodes["n1"].parts.hand_over.run(resigns=True)
     assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
     assert (await group.cluster.group_state()).successor == ""
     held.clear()
@@ -256,8 +256,8 @@ async def test_a_hand_over_that_is_cancelled_holds_no_sends(group: Group) -> Non
     group.cluster.flushers["b1-n2"].held = True
     before = group.client.send_put("t", 0, [message(b"before")])
     await until(lambda: group.channel("n1").acks.waiting)
-    handing = asyncio.create_task(group.nodes["n1"]._hand_over.run())
-    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    handing = asyncio.create_task(group.nodes["n1"].parts.hand_over.run())
+    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     handing.cancel()
     await until(handing.done)
@@ -379,7 +379,7 @@ async def test_a_drained_master_hands_over_after_a_defect_in_that(
         return await is_drained(self)
 
     monkeypatch.setattr(HandOver, "_is_drained", fail)
-    group.nodes["n1"]._hand_over.look()
+    group.nodes["n1"].parts.hand_over.look()
     await until(lambda: failed)
     await drain(group, "n1")
     await leads(group, "n2")

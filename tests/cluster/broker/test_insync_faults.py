@@ -43,14 +43,14 @@ class Pair:
     async def lead(self) -> "Pair":
         self.master = await self.cluster.start()
         await self.cluster.create_topic("t", partitions=1)
-        await until(lambda: ("t", 0) in self.master._partitions.channels)
+        await until(lambda: ("t", 0) in self.master.parts.partitions.channels)
         self.client = await Client.connect(self.cluster.network, self.master.address)
         await self.client.put("t", 0, [message(b"first")])
         return self
 
     async def follow(self) -> "Pair":
         self.copy = await self.cluster.start(node="n2")
-        await until(lambda: self.master._context.role.named == 2)
+        await until(lambda: self.master.parts.context.role.named == 2)
         await until(self.same)
         return self
 
@@ -68,7 +68,7 @@ class Pair:
 
 
 def channel(node: BrokerNode, topic: str = "t") -> Channel:
-    return node._partitions.channels[topic, 0]
+    return node.parts.partitions.channels[topic, 0]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_nobody_joins_while_the_master_cannot_follow_a_topic(cluster, monk
     """It has messages of it that nobody can copy: whoever led then would begin it anew."""
     pair = await Pair(cluster).lead()
     await cluster.create_topic("other", partitions=1)
-    await until(lambda: ("other", 0) in pair.master._partitions.channels)
+    await until(lambda: ("other", 0) in pair.master.parts.partitions.channels)
     await pair.client.put("other", 0, [message(b"x")])
     end = channel(pair.master).log.end_offset
     pair.client.close()
@@ -120,7 +120,7 @@ async def test_nobody_joins_while_the_master_cannot_follow_a_topic(cluster, monk
     prepare, is_broken = Logs.prepare, [True]
 
     def fails(self, partition, *args):
-        if is_broken and partition.topic == "t" and self is master._partitions._stored:
+        if is_broken and partition.topic == "t" and self is master.parts.logs:
             raise OSError(errno.EIO, "the disk has a moment's trouble")
         return prepare(self, partition, *args)
 
@@ -136,10 +136,10 @@ async def test_nobody_joins_while_the_master_cannot_follow_a_topic(cluster, monk
         await until(lambda: "n2" in channel(master, "other").copies.positions)
         await asyncio.sleep(2 * LAG_MAX_S)
         assert (await cluster.group_state()).insync == ("n1",)
-        assert master._context.role.insync == frozenset()
+        assert master.parts.context.role.insync == frozenset()
         is_broken.clear()
         await coordinator.set(path, record)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     assert channel(copy).log.end_offset == end
 
 
@@ -170,7 +170,7 @@ async def test_what_is_acknowledged_while_a_node_joins_is_on_it(cluster, monkeyp
     monkeypatch.setattr(pair.coordinator, "get", slow)
     monkeypatch.setattr(InSyncSet, "_change", changed)
     pair.copy = await cluster.start(node="n2")
-    await until(lambda: pair.master._context.role.named == 2)
+    await until(lambda: pair.master.parts.context.role.named == 2)
     assert set(behind) == {0}
     assert all([decode_reply(await each) for each in sent])
 
@@ -197,7 +197,7 @@ async def test_a_join_whose_answer_was_lost_counts(cluster, monkeypatch, stale):
     monkeypatch.setattr(pair.coordinator, "multi", lost)
     pair.copy = await cluster.start(node="n2")
     await until(lambda: struck)
-    role = pair.master._context.role
+    role = pair.master.parts.context.role
     for _ in range(40):
         named = set((await pair.cluster.group_state()).insync)
         assert "n2" not in named or "n2" in role.insync
@@ -206,7 +206,7 @@ async def test_a_join_whose_answer_was_lost_counts(cluster, monkeypatch, stale):
 
 async def test_a_node_that_may_be_named_counts_until_the_tree_was_read_anew(pair, monkeypatch):
     """A server that lags behind shows a record without it: no reason to go on without it."""
-    role = pair.master._context.role
+    role = pair.master.parts.context.role
     async with pair.cluster.admin() as coordinator:
         found = await coordinator.get(GroupState.path("b1"))
         state = GroupState.decode("", found.data)
@@ -232,14 +232,14 @@ async def test_a_node_that_may_be_named_counts_until_the_tree_was_read_anew(pair
 async def test_a_deleted_topic_puts_nobody_out(pair):
     """What a node has yet to reach there it need not reach any more."""
     await pair.cluster.create_topic("u", partitions=1)
-    await until(lambda: ("u", 0) in pair.master._partitions.channels)
+    await until(lambda: ("u", 0) in pair.master.parts.partitions.channels)
     await pair.client.put("u", 0, [message(b"x")])
-    await until(lambda: ("u", 0) in pair.copy._partitions.channels)
+    await until(lambda: ("u", 0) in pair.copy.parts.partitions.channels)
     await asyncio.sleep(1)
     async with pair.cluster.admin() as coordinator:
         await delete_topic(coordinator, "u")
     for _ in range(round(2 * LAG_MAX_S / 0.05)):
-        assert pair.master._context.role.named == 2
+        assert pair.master.parts.context.role.named == 2
         await asyncio.sleep(0.05)
 
 
@@ -265,7 +265,7 @@ async def test_a_node_that_may_be_named_counts_also_if_the_next_try_is_refused(
 ):
     """Of the first try it is not known whether the record names it."""
     pair = await Pair(cluster).lead()
-    role, tries = pair.master._context.role, list[int]()
+    role, tries = pair.master.parts.context.role, list[int]()
 
     async def unknown(self, epoch, decide, checks):
         tries.append(1)
@@ -304,7 +304,7 @@ async def test_a_lower_min_insync_acknowledges_what_waits(pair, monkeypatch):
         await until(lambda: channel(pair.master).settings.min_insync == 2)
         pair.cluster.flushers["b1-n2"].held = True
         sent = pair.client.send_put("t", 0, [message(b"x")])
-        await until(lambda: pair.master._context.role.named == 1)
+        await until(lambda: pair.master.parts.context.role.named == 1)
         stand_still(monkeypatch)
         await asyncio.sleep(2 * LAG_MAX_S)
         assert not sent.done()
@@ -316,7 +316,7 @@ async def test_a_lower_min_insync_acknowledges_what_waits(pair, monkeypatch):
 # A node that copies -------------------------------------------------------------------------------
 async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair, monkeypatch):
     """Copying goes on, with pauses in between."""
-    settle, take = pair.copy._partitions.logs.settle, CopySession._take
+    settle, take = pair.copy.parts.partitions.logs.settle, CopySession._take
     compared, taken = list[int](), list[int]()
 
     async def raises(channel):
@@ -331,11 +331,11 @@ async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair
             raise ZeroDivisionError("a bug")
         take(self, response, body)
 
-    monkeypatch.setattr(pair.copy._partitions.logs, "settle", raises)
+    monkeypatch.setattr(pair.copy.parts.partitions.logs, "settle", raises)
     monkeypatch.setattr(CopySession, "_take", takes)
     await pair.client.put("t", 0, [message(b"x")])
     await until(lambda: taken)
-    await until(lambda: pair.same() and pair.master._context.role.named == 2)
+    await until(lambda: pair.same() and pair.master.parts.context.role.named == 2)
     assert len(compared) == 4
 
 
@@ -358,7 +358,7 @@ async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed, mo
     log = channel(copy).log
     end = log.end_offset
     flusher.held = True
-    partitions = copy._partitions
+    partitions = copy.parts.partitions
     work = (
         partitions.logs.renew_log(channel(copy), end, b"")
         if renewed
@@ -394,12 +394,12 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
     sent = pair.client.send_put("t", 0, [message(b"not committed")])
     await until(lambda: ours.log.synced_offset > end)
     with pair.cluster.runners["b1-n2"].held():
-        cutting = asyncio.create_task(copy._partitions.logs.cut_log(ours, ours.log.end_offset))
+        cutting = asyncio.create_task(copy.parts.partitions.logs.cut_log(ours, ours.log.end_offset))
         await until(lambda: ours.log is None)
         pair.cluster.flushers["b1"].release()
-        copy._context.role.epoch, copy._context.role.insync = 2, frozenset({"n1"})
-        copy._context.role.named = 2
-        copy._partitions.begin_epoch()
+        copy.parts.context.role.epoch, copy.parts.context.role.insync = 2, frozenset({"n1"})
+        copy.parts.context.role.named = 2
+        copy.parts.partitions.begin_epoch()
     await cutting
     assert ours.high_watermark <= told
     await asyncio.gather(sent, return_exceptions=True)
@@ -410,7 +410,7 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
     master, here = pair.master, channel(pair.master)
     insync = InSyncSet(
         here.role,
-        master._lease,
+        master.parts.lease,
         pair.coordinator,
         lambda: [here],
         here.context.clock,
@@ -430,10 +430,10 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
 
 async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
     """A damaged one seems to end earlier when a node begins to lead, and has all when repaired."""
-    here, logs = channel(pair.master), pair.master._partitions.logs
+    here, logs = channel(pair.master), pair.master.parts.partitions.logs
     insync = InSyncSet(
         here.role,
-        pair.master._lease,
+        pair.master.parts.lease,
         pair.coordinator,
         lambda: [here],
         here.context.clock,
@@ -444,7 +444,7 @@ async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
     await pair.client.put("t", 0, [message(b"more")])
     await until(pair.same)
     had = here.copies.positions["n2"]
-    pair.copy._dispatcher.repairs._follower.hold(channel(pair.copy))
+    pair.copy.parts.follower.hold(channel(pair.copy))
     await until(lambda: not here.copies.positions)
     await logs.open_again(here, here)
     assert here.high_watermark == 0  # until n2 has told what it has
@@ -458,10 +458,10 @@ async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
 async def test_the_end_is_known_of_a_log_that_was_given_up(pair, monkeypatch):
     """It is copied no more and not begun anew, and this node leads: nothing is stored."""
     stand_still(monkeypatch)
-    ours, follower = channel(pair.copy), pair.copy._dispatcher.repairs._follower
+    ours, follower = channel(pair.copy), pair.copy.parts.follower
     ours.begin_epoch()  # of another master
     follower.hold(ours)
-    await pair.copy._partitions.logs.give_up(ours)
+    await pair.copy.parts.partitions.logs.give_up(ours)
     ours.role.epoch = 2
     ours.begin_epoch()
     assert ours.log is None
@@ -495,15 +495,15 @@ async def test_a_topic_that_is_gone_is_kept_nowhere(cluster):
     for name in names:
         await cluster.create_topic(name, partitions=1)
         for node in (master, copy):
-            await until(lambda n=node, t=name: (t, 0) in n._partitions.channels)
+            await until(lambda n=node, t=name: (t, 0) in n.parts.partitions.channels)
         client = await Client.connect(cluster.network, master.address)
         await client.put(name, 0, [message(b"x")])
         client.close()
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     async with cluster.admin() as coordinator:
         for name in names:
             await delete_topic(coordinator, name)
-    await until(lambda: not master._partitions.channels and not copy._partitions.channels)
+    await until(lambda: not master.parts.partitions.channels and not copy.parts.partitions.channels)
     await asyncio.sleep(LAG_MAX_S)
     gc.collect()
     here = [each for each in gc.get_objects() if isinstance(each, Channel)]

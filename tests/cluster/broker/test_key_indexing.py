@@ -39,7 +39,7 @@ async def fill(client: Client, log_of: Any, blocks: int = 3, each: int = 4) -> l
 
 
 def log_of(served: Any) -> Log:
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     assert isinstance(log, Log)
     return log
 
@@ -56,7 +56,7 @@ async def find(client: Client, key: str) -> Any:
 
 
 async def filled(served: Any) -> list[int]:
-    starts = await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
+    starts = await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log)
     await until(lambda: indexed(served) == starts)
     return starts
 
@@ -97,15 +97,15 @@ async def test_a_block_that_is_not_durable_gets_no_index_yet(served):
 
 async def test_an_index_goes_with_its_block(served):
     starts = await filled(served)
-    channel = served.node._partitions.channels["t", 0]
-    await served.node._partitions.logs.drop_before(channel, starts[2])
+    channel = served.node.parts.partitions.channels["t", 0]
+    await served.node.parts.partitions.logs.drop_before(channel, starts[2])
     await until(lambda: indexed(served) == starts[2:])
     await until(lambda: f"{0:016d}.block" not in served.disk.listdir(DIRECTORY))
 
 
 async def test_an_index_that_is_finished_after_its_block_went_does_not_stay(served):
     """Nothing is left that nobody would delete."""
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log, 1)
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log, 1)
     log = log_of(served)
     await served.client.put("t", 0, [encode_record(50, b"x")])
     runner = served.cluster.runners["b1"]
@@ -131,7 +131,7 @@ async def test_indexes_are_there_after_a_restart_and_are_not_made_again(served, 
     made = []
     monkeypatch.setattr(key_indexing, "write_key_index", lambda *args: made.append(args))
     node = await served.cluster.start()
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     await asyncio.sleep(3 * key_indexing.LOOK_S)
     assert indexed(served) == starts
     assert made == []
@@ -142,7 +142,7 @@ async def test_the_index_of_a_block_that_grew_again_is_made_again(served):
     starts = await filled(served)
     await served.node.stop()
     node = served.node = await served.cluster.start()
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(served.cluster.network, node.address)
     await client.put("t", 0, [encode_record(77, b"", None, keyed("grown"))])
     assert len(log_of(served).closed_blocks) == 2
@@ -188,7 +188,7 @@ async def test_an_index_that_a_search_misses_right_after_a_start_is_made_again(s
     file.pwrite([bytes([good[60] ^ 1])], 60)
     file.close()
     node = await served.cluster.start()
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(served.cluster.network, node.address)
     assert len((await find(client, "k1-1")).offsets) == 1
     await until(lambda: served.disk.read_bytes(path) == good)
@@ -205,8 +205,8 @@ async def test_an_index_that_was_deleted_is_made_again_after_a_search(served):
 async def test_a_log_that_goes_away_while_its_index_is_written_is_no_trouble(
     served, monkeypatch, caplog
 ):
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log, 1)
-    channel = served.node._partitions.channels["t", 0]
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log, 1)
+    channel = served.node.parts.partitions.channels["t", 0]
     tried = []
 
     def gone(*_: Any) -> None:
@@ -224,7 +224,7 @@ async def test_a_log_that_goes_away_while_its_index_is_written_is_no_trouble(
 
 async def test_a_damaged_block_gets_no_index(served):
     """Searches must meet the damage."""
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log)
     log = log_of(served)
     block = log.closed_blocks[1]
     file = served.disk.open(block.path)
@@ -237,22 +237,22 @@ async def test_a_damaged_block_gets_no_index(served):
 
 
 async def test_no_index_is_made_while_the_disk_is_short_of_space(served):
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log)
     node = served.node
-    for each in node._disks.all:
+    for each in node.parts.disks.all:
         each.look = lambda: None
-    node._context.main.refusal = DiskFull("for this test")
+    node.parts.context.main.refusal = DiskFull("for this test")
     await asyncio.sleep(3 * key_indexing.LOOK_S)
     assert indexed(served) == []
-    node._context.main.refusal = None
+    node.parts.context.main.refusal = None
     await until(lambda: len(indexed(served)) == 3)
 
 
 async def test_what_has_no_index_yet_is_counted(served):
     """For metrics: it falls with each block, and is nothing when all have one."""
-    indexer = served.node._upkeep.indexer
+    indexer = served.node.parts.upkeep.indexer
     assert not indexer.unindexed_bytes
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log)
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log)
     seen = []
     write = key_indexing.write_key_index
 
@@ -273,7 +273,7 @@ async def test_what_has_no_index_yet_is_counted(served):
 
 
 async def test_a_full_disk_is_told_and_the_index_made_later(served, monkeypatch, caplog):
-    await fill(served.client, lambda: served.node._partitions.channels["t", 0].log, 1)
+    await fill(served.client, lambda: served.node.parts.partitions.channels["t", 0].log, 1)
     write = key_indexing.write_key_index
 
     def full(*_: Any) -> None:
@@ -289,9 +289,9 @@ async def test_a_full_disk_is_told_and_the_index_made_later(served, monkeypatch,
 async def test_a_node_without_key_indexes_searches_all_the_same(cluster: MemoryCluster):
     node = await cluster.start(key_index_bytes_per_s=0)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
-    await fill(client, lambda: node._partitions.channels["t", 0].log)
+    await fill(client, lambda: node.parts.partitions.channels["t", 0].log)
     await asyncio.sleep(3 * key_indexing.LOOK_S)
     names = cluster.disks["b1"].listdir(DIRECTORY)
     assert not [name for name in names if name.endswith(".keys")]
@@ -301,7 +301,7 @@ async def test_a_node_without_key_indexes_searches_all_the_same(cluster: MemoryC
 async def test_copies_make_indexes_of_their_own(node_pair):
     """One of them may lead tomorrow."""
     for name in ("n1", "n2"):
-        node_pair.nodes[name]._partitions.channels["t", 0].log.roll()
+        node_pair.nodes[name].parts.partitions.channels["t", 0].log.roll()
     await node_pair.put(3)
     disks = node_pair.cluster.disks
     for key in ("b1", "b1-n2"):

@@ -48,7 +48,7 @@ def nothing(copy: wire.CopyStatus) -> bool:
 async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     master = await cluster.start()
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, master.address)
     found = Pair(cluster, master, copy, client)

@@ -83,7 +83,9 @@ async def test_the_old_master_follows_one_that_begins_earlier(node_pair):
 
 async def test_an_empty_copy_behind_the_end_of_its_master_begins_anew(node_pair):
     """It was begun by a master of which an operator gave up the end."""
-    await node_pair.nodes["n2"]._partitions.logs.renew_log(node_pair.channel("n2"), 10_000, b"")
+    await node_pair.nodes["n2"].parts.partitions.logs.renew_log(
+        node_pair.channel("n2"), 10_000, b""
+    )
     await node_pair.stop("n2")
     await node_pair.start("n2")
     await until(node_pair.same)

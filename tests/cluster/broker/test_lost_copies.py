@@ -37,9 +37,9 @@ async def three(cluster: MemoryCluster) -> NodePair:
         await three.start(name)
         if name == "n1":
             await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in three.nodes["n1"]._partitions.channels)
+    await until(lambda: ("t", 0) in three.nodes["n1"].parts.partitions.channels)
     await three.put(3)
-    await until(lambda: three.nodes["n1"]._context.role.named == 3)
+    await until(lambda: three.nodes["n1"].parts.context.role.named == 3)
     cluster.ensemble.delay = lambda: ZOOKEEPER_S / 2
     return three
 
@@ -51,7 +51,7 @@ async def kill(three: NodePair, name: str) -> None:
 
 async def kill_in(cluster: MemoryCluster, key: str, node: BrokerNode) -> None:
     """Kill the process of a node of a cluster."""
-    await node._tasks.close()
+    await node.parts.tasks.close()
     cluster.ensemble.crash(cluster.coordinators[key])
     cluster.network.kill(key)
 
@@ -72,7 +72,7 @@ async def longest_send(three: NodePair) -> float:
 async def test_a_killed_copy_stalls_sends_for_a_moment(three: NodePair) -> None:
     await kill(three, "n3")
     assert await longest_send(three) < AT_ONCE_S
-    assert three.nodes["n1"]._context.role.insync == {"n2"}
+    assert three.nodes["n1"].parts.context.role.insync == {"n2"}
 
 
 async def test_a_silent_copy_stalls_sends_for_less_than_the_default_deadline(
@@ -82,7 +82,7 @@ async def test_a_silent_copy_stalls_sends_for_less_than_the_default_deadline(
     three.cluster.ensemble.freeze(three.cluster.coordinators["b1-n3"])
     three.cluster.network.cut("b1-n3", "b1")
     assert await longest_send(three) < _SEND_SYNC_S - MARGIN_S
-    assert three.nodes["n1"]._context.role.insync == {"n2"}
+    assert three.nodes["n1"].parts.context.role.insync == {"n2"}
 
 
 async def test_a_silent_copy_without_a_session_leaves_sooner(three: NodePair) -> None:
@@ -97,7 +97,7 @@ async def test_a_copy_whose_connection_broke_stays(
     three: NodePair, breaks: int, each_s: float
 ) -> None:
     """It listens, so it lives; it copies again in a moment, also if it breaks often."""
-    insync, left = three.nodes["n1"]._context.role, list[str]()
+    insync, left = three.nodes["n1"].parts.context.role, list[str]()
     leave = InSyncSet._leave
 
     async def leaves(self: InSyncSet, epoch: int, node: str) -> None:
@@ -116,7 +116,7 @@ async def test_a_copy_whose_connection_broke_stays(
 
 async def test_a_master_that_stood_still_takes_no_copy_for_silent(three: NodePair) -> None:
     """Its loop was late: what the copies sent meanwhile is not read yet."""
-    role = three.nodes["n1"]._context.role
+    role = three.nodes["n1"].parts.context.role
     client = await Client.connect(three.cluster.network, three.nodes["n1"].address)
     three.cluster.network.cut("b1-n2", "b1")  # nothing of it is read …
     sent = client.send_put("t", 0, [message(b"x")])
@@ -138,12 +138,12 @@ async def test_a_burst_of_sends_keeps_no_copy_from_confirming_them(
     limits = ConnectionLimits(put_bytes_waiting_max=8 * MIB)
     master = await cluster.start(connections=limits)
     await cluster.create_topic("t", partitions=4, min_insync=min_insync)
-    await until(lambda: len(master._partitions.channels) == 4)
+    await until(lambda: len(master.parts.partitions.channels) == 4)
     await cluster.start(node="n2", connections=limits)
     if min_insync == 1:
         first = await Client.connect(cluster.network, master.address)
         await first.put("t", 0, [message(b"first")])
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     clients = [await Client.connect(cluster.network, master.address) for _ in range(24)]
     sent = [
         each.send_put("t", number % 4, [message(b"x" * 1_000_000)])
@@ -156,7 +156,7 @@ async def test_a_burst_of_sends_keeps_no_copy_from_confirming_them(
     for future in sent:
         assert future.done()
         future.exception()
-    assert (len(done), master._context.role.named, master._server.put_bytes) == (24, 2, 0)
+    assert (len(done), master.parts.context.role.named, master.parts.server.put_bytes) == (24, 2, 0)
 
 
 async def test_many_sends_keep_no_copy_from_confirming_them(cluster: MemoryCluster) -> None:
@@ -164,14 +164,14 @@ async def test_many_sends_keep_no_copy_from_confirming_them(cluster: MemoryClust
     limits = ConnectionLimits(requests_waiting_max=64)
     master = await cluster.start(connections=limits)
     await cluster.create_topic("t", min_insync=2)
-    await until(lambda: len(master._partitions.channels) == 1)
+    await until(lambda: len(master.parts.partitions.channels) == 1)
     await cluster.start(node="n2", connections=limits)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     clients = [await Client.connect(cluster.network, master.address) for _ in range(12)]
     sent = [each.send_put("t", 0, [message(b"x", n)]) for each in clients for n in range(20)]
     cluster.network.reset_connections("b1-n2")
     done, _ = await asyncio.wait(sent, timeout=60.0)
-    assert (len(done), master._context.role.named) == (len(sent), 2)
+    assert (len(done), master.parts.context.role.named) == (len(sent), 2)
 
 
 async def test_sends_whose_clients_have_gone_use_no_room(cluster: MemoryCluster) -> None:
@@ -180,18 +180,18 @@ async def test_sends_whose_clients_have_gone_use_no_room(cluster: MemoryCluster)
     master = await cluster.start(connections=limits)
     await cluster.create_topic("t", min_insync=2)
     await cluster.create_topic("alone", min_insync=1)
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2", connections=limits)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     await kill_in(cluster, "b1-n2", copy)
     clients = [await Client.connect(cluster.network, master.address) for _ in range(12)]
     for each in clients:
         each.send_put("t", 0, [message(b"x" * 1_000_000)])
-    await until(lambda: bool(master._server.held.addresses))
+    await until(lambda: bool(master.parts.server.held.addresses))
     for each in clients:
         each.close()
-    await until(lambda: master._context.role.named == 1)
-    await until(lambda: master._server.put_bytes == 0)
+    await until(lambda: master.parts.context.role.named == 1)
+    await until(lambda: master.parts.server.put_bytes == 0)
     client = await Client.connect(cluster.network, master.address)
     for _ in range(2):
         await client.put("alone", 0, [message(b"y" * 1_000_000)])

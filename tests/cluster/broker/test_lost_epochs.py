@@ -29,7 +29,7 @@ async def lead(cluster: MemoryCluster, starts: int) -> bytes:
         node = await cluster.start()
         if not number:
             await cluster.create_topic("t", partitions=1)
-        await until(lambda node=node: ("t", 0) in node._partitions.channels)  # type: ignore[misc]
+        await until(lambda node=node: ("t", 0) in node.parts.partitions.channels)  # type: ignore[misc]
         client = await Client.connect(cluster.network, node.address)
         await client.put("t", 0, [message(b"x")])
         client.close()
@@ -143,7 +143,7 @@ async def test_a_directory_without_messages_needs_no_file(cluster: MemoryCluster
 async def pair(cluster: MemoryCluster) -> tuple[BrokerNode, BrokerNode]:
     master = await cluster.start()
     copy = await cluster.start(node="n2")
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     return master, copy
 
 
@@ -157,8 +157,8 @@ async def test_a_node_of_two_with_a_damaged_file_never_goes_back(
     master, copy = await pair(cluster)
     client = await Client.connect(cluster.network, master.address)
     await client.put("t", 0, [message(b"y")])
-    await until(lambda: copy._partitions.channels["t", 0].log is not None)
-    await until(lambda: copy._partitions.channels["t", 0].log.epoch == STARTS + 1)  # type: ignore[union-attr]
+    await until(lambda: copy.parts.partitions.channels["t", 0].log is not None)
+    await until(lambda: copy.parts.partitions.channels["t", 0].log.epoch == STARTS + 1)  # type: ignore[union-attr]
     node, other, key = (master, copy, "b1") if victim == "master" else (copy, master, "b1-n2")
     await node.stop()
     damage(cluster, key, fault, older)
@@ -167,7 +167,7 @@ async def test_a_node_of_two_with_a_damaged_file_never_goes_back(
     name = "n1" if victim == "master" else "n2"
     if fault == "older":
         again = await cluster.start(node=name)
-        await until(lambda: other._context.role.named == 2)
+        await until(lambda: other.parts.context.role.named == 2)
         assert again.epoch == 0
         assert read_epoch(DATA, cluster.disks[key]) == before
     else:

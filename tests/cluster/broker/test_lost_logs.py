@@ -47,7 +47,7 @@ async def test_an_earlier_range_that_is_lost_is_told(cluster):
     await cluster.create_topic()
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x")])
-    end = node._partitions.channels["t", 0].log.end_offset
+    end = node.parts.partitions.channels["t", 0].log.end_offset
     await node.stop()
     disk = cluster.disks["b1"]
     disk.rename(DATA / "t" / "0", DATA / "t" / "0.from-0")  # as if put aside by an ADOPT
@@ -112,7 +112,7 @@ async def test_an_earlier_range_that_cannot_be_opened_is_told(cluster, fault):
     assert (await client.get("t", 0, 9_000))[1]
     async with cluster.admin() as admin:
         await delete_topic(admin, "t")
-    await until(lambda: not node._partitions.channels)
+    await until(lambda: not node.parts.partitions.channels)
 
 
 async def lose_the_log(cluster: MemoryCluster) -> None:
@@ -144,7 +144,7 @@ async def test_the_record_keeps_the_logs_of_a_topic_that_cannot_be_read(cluster)
         good = (await admin.get(Topic.path("t"))).data
         await admin.set(Topic.path("t"), b"{damaged")
         node = await cluster.start()
-        assert "t" in node._partitions.view.problems
+        assert "t" in node.parts.partitions.view.problems
         await node.stop()
         await admin.set(Topic.path("t"), good)
     node = await cluster.start()
@@ -161,7 +161,7 @@ async def test_a_topic_made_anew_misses_nothing(cluster):
     await client.put("t", 0, [message(b"x")])
     async with cluster.admin() as admin:
         await delete_topic(admin, "t")
-    await until(lambda: not node._partitions.channels)
+    await until(lambda: not node.parts.partitions.channels)
     await cluster.create_topic()
     assert (await client.put("t", 0, [message(b"y")])).offset == 88
     await node.stop()
@@ -213,5 +213,5 @@ async def test_the_record_costs_a_start_nothing_and_an_upgrade_one_write(cluster
     for number in range(count):
         disk.rmtree(DATA / "t" / str(number))
     node = await cluster.start()
-    channels = node._partitions.channels.values()
+    channels = node.parts.partitions.channels.values()
     assert {channel.told[0] for channel in channels} == {"quarantined"}

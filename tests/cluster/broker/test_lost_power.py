@@ -30,7 +30,7 @@ class Group:
 
     def end(self, host: str) -> int:
         """Where the log of a node ends."""
-        log = self.nodes[host]._partitions.channels["t", 0].log
+        log = self.nodes[host].parts.partitions.channels["t", 0].log
         return 0 if log is None else log.end_offset
 
     def marked(self, host: str) -> bool:
@@ -64,7 +64,7 @@ async def group(cluster: MemoryCluster) -> Group:
     found = Group(cluster, {})
     await found.start("b1")
     await cluster.create_topic("t", partitions=1, flush=FlushMode.ASYNC)
-    await until(lambda: len(found.nodes["b1"]._partitions.channels) == 1)
+    await until(lambda: len(found.nodes["b1"].parts.partitions.channels) == 1)
     await found.start("b1-n2")
     await found.in_sync()
     return found
@@ -105,7 +105,7 @@ async def test_it_may_lead_again_once_it_has_caught_up(group: Group) -> None:
     await group.start("b1")
     await until(lambda: group.nodes["b1-n2"].epoch == 2)
     await until(lambda: group.end("b1") == acknowledged)
-    await until(lambda: not group.nodes["b1"]._directory.unflushed.lost)
+    await until(lambda: not group.nodes["b1"].parts.doubt.lost)
     await group.nodes["b1-n2"].stop()
     await until(lambda: group.nodes["b1"].epoch == 3)
 
@@ -137,13 +137,13 @@ async def test_a_clean_stop_and_topics_with_flush_sync_leave_no_mark(
     group = Group(cluster, {})
     await group.start("b1")
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: len(group.nodes["b1"]._partitions.channels) == 1)
+    await until(lambda: len(group.nodes["b1"].parts.partitions.channels) == 1)
     await group.put("b1", 1)
     assert not group.marked("b1")
     async with cluster.admin() as coordinator:
         settings = (await describe_topic(coordinator, "t")).settings
         await change_settings(coordinator, "t", replace(settings, flush=FlushMode.ASYNC))
-    await until(lambda: not group.nodes["b1"]._partitions.channels["t", 0].sync)
+    await until(lambda: not group.nodes["b1"].parts.partitions.channels["t", 0].sync)
     assert group.marked("b1")
     await group.put("b1", 1)
     await group.nodes["b1"].stop()

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from support.broker import has_parts
 from support.waiting import WAIT_S, until
 
 from vq.broker import main
@@ -28,7 +29,7 @@ async def _serving(cluster, monkeypatch) -> "asyncio.Task[bool]":
     node = cluster.node()
     monkeypatch.setattr(main, "build_node", lambda config: node)
     serving = asyncio.create_task(main.serve(node.config))
-    await until(lambda: hasattr(node, "_dispatcher") and node._dispatcher.put_refusal is None)
+    await until(lambda: has_parts(node) and node.parts.monitor.has_started)
     return serving
 
 
@@ -45,7 +46,7 @@ async def test_a_node_that_cannot_go_on_is_stopped_with_an_error(cluster, monkey
     cluster.coordinators["b1"].give_up("five clients died")
     with pytest.raises(CoordinationError, match="five clients died"):
         await asyncio.wait_for(serving, WAIT_S)
-    assert cluster.nodes["b1"]._stage is Stage.STOPPING
+    assert cluster.nodes["b1"].stage is Stage.STOPPING
     assert any(record.levelname == "CRITICAL" for record in caplog.records)
 
 
@@ -64,10 +65,9 @@ async def test_a_node_that_cannot_go_on_and_hangs_is_not_waited_for(cluster, mon
 
 async def test_a_start_that_hangs_in_the_disk_ends_with_a_signal(cluster, monkeypatch):
     """The thread that hangs is left behind: the process is then ended the hard way."""
-    node = cluster.node(stop_timeout_s=0.05)
     runner, gate, entered = ThreadRunner(), threading.Event(), threading.Event()
     waited: list[bool] = []
-    node._runner = node._disks._runner = runner
+    node = cluster.node(stop_timeout_s=0.05, runner=runner)
 
     def hang(*args, **settings):
         entered.set()

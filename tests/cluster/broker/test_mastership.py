@@ -54,7 +54,7 @@ async def test_an_epoch_is_acted_in_only_after_it_is_stored(served):
 async def test_a_claim_that_comes_while_an_epoch_is_stored_is_stored_in_its_turn(served):
     """What is acted in is what was written, not what is newest by then."""
     ensemble, runner = served.cluster.ensemble, served.cluster.runners["b1"]
-    mastership_of_node = served.node._mastership
+    mastership_of_node = served.node.parts.mastership
     with runner.held():
         for epoch in (2, 3):
             ensemble.expire(served.cluster.coordinators["b1"])
@@ -69,10 +69,10 @@ async def test_an_epoch_that_cannot_be_stored_after_a_lost_session_is_tried_agai
     served, code, refusal
 ):
     """Meanwhile the reason is told; nobody has to start the broker again."""
-    await until(lambda: served.node._disks.main.reserve.held)
+    await until(lambda: served.node.parts.disks.main.reserve.held)
     refuse_epochs(served.disk, code)
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
-    await until(lambda: served.node._context.role.problem)
+    await until(lambda: served.node.parts.context.role.problem)
     with pytest.raises(refusal, match="epoch 2 of group b1 cannot be stored"):
         await served.client.put("t", 0, [message(b"x")])
     with pytest.raises(StaleEpoch, match="cannot be stored"):
@@ -145,11 +145,11 @@ async def test_a_lost_connection_while_an_epoch_is_taken_does_no_harm(cluster, m
         mine = (await admin.get(path)).data
         other = GroupState(epoch=1, master="n2", insync=("n2",), incarnations={"n2": 1})
         await admin.set(path, other.encode())
-        await until(lambda: node._lease.revoked)
+        await until(lambda: node.parts.lease.revoked)
         with pytest.raises(NotMaster, match="n2"):
             await client.put("t", 0, [message(b"x")])
         await admin.set(path, mine)
-    await until(lambda: node._lease.alone)
+    await until(lambda: node.parts.lease.alone)
     failures = 1
     cluster.ensemble.expire(cluster.coordinators["b1"])
     await until(lambda: node.epoch == 2 and not failures)
@@ -167,12 +167,12 @@ async def test_an_epoch_that_was_overtaken_while_it_was_stored_takes_no_messages
             state = GroupState.decode("", (await admin.get(path)).data)
             newer = replace(state, epoch=state.epoch + 1, directories={"n1": "another"})
             await admin.set(path, newer.encode())
-        await node._mastership.look_at_group()
-        assert node._lease.revoked
+        await node.parts.mastership.look_at_group()
+        assert node.parts.lease.revoked
         # What reads the record once more comes late, as when ZooKeeper is away.
         served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
-    await until(lambda: node._mastership.acting.epoch == 2)
-    assert node._lease.revoked
+    await until(lambda: node.parts.mastership.acting.epoch == 2)
+    assert node.parts.lease.revoked
     with pytest.raises(NotMaster, match="in epoch 3"):
         await served.client.put("t", 0, [message(b"x")])
 
@@ -200,14 +200,14 @@ async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, o
         state = GroupState.decode("", node.data)
         restored = replace(state, epoch=acted_in - 1)
         await admin.set(GroupState.path("b1"), restored.encode())
-    tries, store = 0, served.node._mastership._store
+    tries, store = 0, served.node.parts.mastership._store
 
     def count(epoch):
         nonlocal tries
         tries += 1
         store(epoch)
 
-    served.node._mastership._store = count
+    served.node.parts.mastership._store = count
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
     await until(lambda: tries >= 4)
     with pytest.raises(NotMaster, match=f"directory has acted in {acted_in}"):
@@ -224,16 +224,16 @@ async def test_a_process_of_the_same_name_with_a_later_epoch_ends_the_mastership
     async with cluster.admin() as admin:
         state = GroupState.decode(path, (await admin.get(path)).data)
         await admin.set(path, replace(state, epoch=state.epoch + 1).encode())
-        await until(lambda: node._mastership.refusal is not None)
+        await until(lambda: node.parts.mastership.refusal is not None)
     with pytest.raises(NotMaster, match="in epoch 2, this process has epoch 1"):
         await client.put("t", 0, [message(b"x")])
-    assert node._lease.revoked
+    assert node.parts.lease.revoked
 
 
 async def test_an_epoch_is_not_acted_in_when_another_master_is_known_by_then(served, monkeypatch):
     """The disk took its time, and another node claimed the group meanwhile."""
     node, runner = served.node, served.cluster.runners["b1"]
-    of_node, role, acted = node._mastership, node._context.role, list[int]()
+    of_node, role, acted = node.parts.mastership, node.parts.context.role, list[int]()
     begin = of_node._begin
 
     def begins():

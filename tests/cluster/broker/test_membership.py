@@ -91,7 +91,7 @@ async def test_no_handler_of_a_stranger_runs(cluster, command, monkeypatch):
     client = await Client.connect(cluster.network, node.address)
     assert isinstance(await error_of(client, command), MemberRequired)
     assert not called
-    assert not node._server.requests_waiting
+    assert not node.parts.server.requests_waiting
     await cluster.prove(client, "b1", "n2")
     assert await error_of(client, command) is None
     assert called == [command]
@@ -99,7 +99,7 @@ async def test_no_handler_of_a_stranger_runs(cluster, command, monkeypatch):
 
 def test_commands_of_clients_have_no_check_before_them(served):
     """What they send costs no more than before."""
-    dispatcher = served.node._dispatcher
+    dispatcher = served.node.parts.dispatcher
     assert dispatcher.handlers[Command.PUT] == dispatcher.put
     assert dispatcher.handlers[Command.PING] == dispatcher.ping
 
@@ -108,7 +108,7 @@ async def test_a_member_speaks_for_its_own_name_only(served):
     client = await served.cluster.prove(await served.connect(), "b1", "n3")
     error = await error_of(client, Command.REPLICATE)  # as n2
     assert isinstance(error, InvalidRequest)
-    assert not served.node._partitions.channels["t", 0].copies.positions
+    assert not served.node.parts.partitions.channels["t", 0].copies.positions
 
 
 async def test_a_wrong_proof_ends_the_connection(served):
@@ -144,7 +144,7 @@ async def in_sync(cluster: MemoryCluster) -> tuple[Any, Any]:
     master = await cluster.start()
     copy = await cluster.start(node="n2")
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     return master, copy
 
 
@@ -159,14 +159,14 @@ async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
     assert new.startswith(b"newnew")
     with pytest.raises(AuthenticationFailed):
         await client.prove(new, OPERATOR)  # the master has the new one from here on
-    await until(lambda: master._membership._secret == new)
-    for session in list(master._server.sessions):
+    await until(lambda: master.parts.membership.proving.secret() == new)
+    for session in list(master.parts.server.sessions):
         session.abort()
-    await until(lambda: copy._membership._secret == new)
+    await until(lambda: copy.parts.membership.proving.secret() == new)
     client = await Client.connect(cluster.network, master.address)
-    await until(lambda: copy._context.role.follows == "n1")
+    await until(lambda: copy.parts.context.role.follows == "n1")
     await client.put("t", 0, [message(b"x")])
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
 
 
 async def test_the_secret_is_read_again_at_most_once_in_a_while(served, monkeypatch):
@@ -191,8 +191,8 @@ async def test_a_node_does_not_copy_from_a_peer_that_proves_nothing(cluster, mon
     monkeypatch.setattr("vq.remoting.membership.is_proof", lambda *_: True)  # takes any proof
     master = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in master._partitions.channels)
-    master._membership._secret = b"another" * 5
+    await until(lambda: ("t", 0) in master.parts.partitions.channels)
+    master.parts.membership._secret = b"another" * 5
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, copy.address)
 
@@ -202,7 +202,7 @@ async def test_a_node_does_not_copy_from_a_peer_that_proves_nothing(cluster, mon
     async with asyncio.timeout(WAIT_S):
         while "does not know the cluster's secret" not in await problems():
             await asyncio.sleep(0.1)
-    assert not master._partitions.channels["t", 0].copies.positions
+    assert not master.parts.partitions.channels["t", 0].copies.positions
 
 
 async def test_the_secret_shows_in_no_log_line_and_no_status(cluster, caplog):
@@ -217,8 +217,8 @@ async def test_the_secret_shows_in_no_log_line_and_no_status(cluster, caplog):
     await client.prove(secret, OPERATOR)
     shown = [str(await client.status(with_partitions=True)), caplog.text]
     shown += [repr(each) for node in (master, copy) for each in vars(node).values()]
-    shown += [repr(vars(each._membership)["_asker"]) for each in (master, copy)]
-    shown += [repr(master._membership.proving), repr(client.connection)]
+    shown += [repr(vars(each.parts.membership)["_asker"]) for each in (master, copy)]
+    shown += [repr(master.parts.membership.proving), repr(client.connection)]
     for text in shown:
         assert secret.hex() not in text.lower()
         assert repr(secret)[2:-1] not in text

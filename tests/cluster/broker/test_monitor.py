@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.broker import Client, MemoryCluster, memory_cluster, message
+from support.broker import Client, MemoryCluster, has_parts, memory_cluster, message
 from support.http import Answer, http_get, samples
 from support.waiting import until, until_true
 
@@ -43,7 +43,7 @@ async def test_metrics_tell_what_the_node_did(cluster) -> None:
     with pytest.raises(UnknownTopic):
         await client.put("missing", 0, [message(b"x")])
     waiting = client.send_get("t", 0, 0, min_bytes=1 << 20, max_wait_ms=9000)
-    await until(lambda: node._server.reads_waiting == 1)
+    await until(lambda: node.parts.server.reads_waiting == 1)
     found = await scrape(cluster)
     assert found["vq_appended_messages_total"] == 3
     assert found["vq_appended_batches_total"] == 2
@@ -123,9 +123,9 @@ async def test_a_port_that_was_named_and_is_taken_refuses_the_start(cluster) -> 
 
 async def test_without_a_port_nothing_is_measured(cluster) -> None:
     node = await cluster.start()
-    assert node._context.acknowledged is None
-    assert node._monitor.port == 0
-    assert not [task for task in node._tasks._tasks if "watch_loop" in str(task.get_coro())]
+    assert node.parts.context.acknowledged is None
+    assert node.parts.monitor.port == 0
+    assert not [each for each in asyncio.all_tasks() if "watch_loop" in str(each.get_coro())]
 
 
 # Health -------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def test_a_node_is_alive_and_not_ready_while_it_starts(cluster) -> None:
     cluster.ensemble.stop()
     node = cluster.node("b1", metrics_port=PORT, metrics_host="b1")
     starting = asyncio.ensure_future(node.start())
-    await until(lambda: node._monitor.port)
+    await until(lambda: has_parts(node) and node.parts.monitor.port)
     assert (await get(cluster, "/healthz")).text == "ok\n"
     answer = await get(cluster, "/readyz")
     assert answer.status == 503
@@ -174,7 +174,7 @@ async def test_ready_needs_a_disk_that_takes_messages(cluster) -> None:
     node = await watched(cluster)
     disk = cluster.disks["b1"]
     disk.free_space = lambda path: (5, 100)
-    node._disks.main.look_now()
+    node.parts.disks.main.look_now()
     answer = await get(cluster, "/readyz")
     assert answer.status == 503
     assert "95.0% full" in answer.text
@@ -185,7 +185,7 @@ async def test_a_node_that_stops_is_not_ready_and_frees_its_port(cluster) -> Non
     node = await watched(cluster)
     stopping = asyncio.ensure_future(node.stop())
     await asyncio.sleep(0)
-    assert node._not_ready() == ["the node is stopping"]
+    assert node.parts.monitor.not_ready() == ["the node is stopping"]
     await stopping
     await cluster.start("b2", host="b1", port=0, metrics_port=PORT)
 
@@ -195,7 +195,7 @@ async def test_a_scrape_lets_the_loop_run_after_every_step(cluster) -> None:
     """Counted, not timed: with many partitions the loop turns at least once for each step."""
     node = await watched(cluster)
     await cluster.create_topic("t", partitions=3 * STEP)
-    await until(lambda: len(node._partitions.channels) == 3 * STEP)
+    await until(lambda: len(node.parts.partitions.channels) == 3 * STEP)
     turns = 0
 
     async def turn() -> None:
@@ -205,7 +205,7 @@ async def test_a_scrape_lets_the_loop_run_after_every_step(cluster) -> None:
             await asyncio.sleep(0)
 
     turning = asyncio.ensure_future(turn())
-    totals = await survey(node._partitions.channels, lambda channel: 0)
+    totals = await survey(node.parts.partitions.channels, lambda channel: 0)
     turning.cancel()
     assert totals.states["rw"] == 3 * STEP
     assert turns >= 3
@@ -215,8 +215,8 @@ async def test_topics_beyond_the_bound_are_added_up(cluster) -> None:
     node = await watched(cluster)
     for name in ("a", "b", "c", "d"):
         await cluster.create_topic(name, partitions=2)
-    await until(lambda: len(node._partitions.channels) == 8)
-    totals = await survey(node._partitions.channels, lambda channel: 1, topics_max=2)
+    await until(lambda: len(node.parts.partitions.channels) == 8)
+    totals = await survey(node.parts.partitions.channels, lambda channel: 1, topics_max=2)
     assert {name: each.partitions for name, each in totals.topics.items()} == {
         "a": 2,
         "b": 2,

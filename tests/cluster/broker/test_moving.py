@@ -50,7 +50,7 @@ async def pair(cluster):
 async def test_a_log_that_two_requests_need_is_opened_once(pair, monkeypatch):
     """A first PUT and a SEAL at the same moment: another log would not know what it took."""
     await pair.until_writable(pair.old)
-    logs, runner = pair.cluster.nodes[pair.old]._partitions._stored, pair.cluster.runners[pair.old]
+    logs, runner = pair.cluster.nodes[pair.old].parts.logs, pair.cluster.runners[pair.old]
     open_log, opened = logs.open, []
 
     def count(*args: Any, **fields: Any) -> Any:
@@ -266,7 +266,7 @@ async def test_an_offset_by_time_is_never_the_end_of_an_earlier_range(pair):
     end = await pair.move_between_messages()
     back = await pair.move()
     await pair.until_writable(first)
-    clock = pair.cluster.nodes[first]._context.clock
+    clock = pair.cluster.nodes[first].parts.context.clock
     moved_ms = clock.wall_ms()
     await until(lambda: clock.wall_ms() > moved_ms)
     time_ms = clock.wall_ms()
@@ -313,7 +313,7 @@ async def test_a_mover_that_sleeps_before_adopt_is_refused(cluster):
     await pair.put(pair.old)
     with pytest.raises(PartitionReadOnly, match=f"not {version}"):
         await pair.adopt(sealed.end_offset, sealed.producers, version=version)
-    assert ("t", 0) not in pair.cluster.nodes[pair.new]._partitions.channels
+    assert ("t", 0) not in pair.cluster.nodes[pair.new].parts.partitions.channels
 
 
 async def test_an_adopt_is_checked_against_the_newest_placement(cluster):
@@ -356,7 +356,7 @@ async def test_an_adopt_whose_placement_changes_while_the_log_is_flushed_is_refu
     await pair.move_between_messages()
     await pair.until_known(first, second)
     sealed = await pair.seal()
-    channel, partitions = pair.channel(first), pair.cluster.nodes[first]._partitions
+    channel, partitions = pair.channel(first), pair.cluster.nodes[first].parts.partitions
     log, version, settle = channel.log, channel.placement_version, partitions.logs.settle
 
     async def settle_slowly(settling: Channel) -> None:
@@ -422,7 +422,7 @@ async def test_a_log_not_opened_yet_begins_where_its_span_does(pair):
     end, version = sealed.end_offset, view.partition_versions[0]
     async with pair.files(pair.new):
         adopting = asyncio.ensure_future(pair.adopt(end, sealed.producers, version=version))
-        await until(lambda: ("t", 0) in pair.cluster.nodes[pair.new]._partitions.channels)
+        await until(lambda: ("t", 0) in pair.cluster.nodes[pair.new].parts.partitions.channels)
         await pair.place(view, end)
         await pair.until_known(pair.new, pair.new)
     with pytest.raises(PartitionReadOnly):
@@ -454,7 +454,7 @@ async def test_a_log_that_cannot_be_put_aside_is_read_on_and_put_aside_later(pai
     first, second = pair.old, pair.new
     await pair.move_between_messages()
     await pair.until_known(first, second)
-    disk, partitions = pair.cluster.disks[first], pair.cluster.nodes[first]._partitions
+    disk, partitions = pair.cluster.disks[first], pair.cluster.nodes[first].parts.partitions
     for _ in range(1_000):
         disk.fail("rename", error=errno.EROFS, name="/t/0")
     sealed = await pair.seal()
@@ -497,7 +497,7 @@ async def test_a_new_master_whose_log_cannot_be_put_aside_tries_again(pair, monk
     await pair.until_writable(first)
     assert len(failed) == TRIES
     assert (await pair.put(first)).offset == sealed.end_offset + 88
-    assert not node._partitions.view.problems
+    assert not node.parts.partitions.view.problems
 
 
 async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):
@@ -506,7 +506,7 @@ async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):
     async def stumble(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(pair.cluster.nodes[pair.new]._partitions.logs, "adopt_log", stumble)
+    monkeypatch.setattr(pair.cluster.nodes[pair.new].parts.partitions.logs, "adopt_log", stumble)
     with pytest.raises(InternalError, match="ZeroDivisionError"):
         await pair.adopt(0)
 
@@ -521,7 +521,7 @@ async def test_readers_are_told_of_a_log_that_cannot_be_opened(pair, monkeypatch
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "no")
 
-    monkeypatch.setattr(pair.cluster.nodes[first]._partitions._stored, "open", refuse)
+    monkeypatch.setattr(pair.cluster.nodes[first].parts.logs, "open", refuse)
     with pytest.raises(StorageFailed):
         await pair.adopt(sealed.end_offset, sealed.producers)
     for tags in (["none"], []):

@@ -45,7 +45,7 @@ async def test_a_started_node_is_registered_and_leads_its_group(cluster):
         assert (value.host, value.port) == node.address
         state = await read_state(admin, "b1")
         assert (state.epoch, state.master, state.insync) == (1, "n1", ("n1",))
-        await until(lambda: node._disks.main.watch.total)
+        await until(lambda: node.parts.disks.main.watch.total)
         async with asyncio.timeout(WAIT_S):
             while await admin.exists(BrokerLoad.path("b1", "n1")) is None:
                 await asyncio.sleep(0.001)
@@ -166,7 +166,7 @@ async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(serv
     ensemble.crash(coordinator)
     ensemble._sessions[session].timer.cancel()  # it never ends: whoever waits for that, hangs
     served.cluster.network.kill("b1")
-    served.disk._locks.clear()  # the kernel does this for a real process
+    served.disk.release_locks()  # the kernel does this for a real process
     async with asyncio.timeout(WAIT_S):
         node = await served.cluster.start()
     client = await Client.connect(served.cluster.network, node.address)
@@ -179,7 +179,7 @@ async def _killed_with_three_messages(served) -> Path:
         await served.client.put("t", 0, [message(b"m%d" % number, number)])
     served.cluster.ensemble.crash(served.cluster.coordinators["b1"])
     served.cluster.network.kill("b1")
-    served.disk._locks.clear()
+    served.disk.release_locks()
     return DATA / "t" / "0" / f"{0:016d}.block"
 
 
@@ -254,7 +254,7 @@ async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
         path = GroupState.path("b1")
         other = GroupState(epoch=9, master="n2", insync=("n2",), incarnations={"n2": 1})
         await admin.set(path, other.encode())
-    await until(lambda: node._lease.revoked)
+    await until(lambda: node.parts.lease.revoked)
     with pytest.raises(NotMaster, match="n2"):
         await client.put("t", 0, [message(b"x")])
 
@@ -282,7 +282,7 @@ async def test_the_load_is_written_anew_after_a_session_ended(cluster):
         await load_when(admin, lambda load: True)
         created = (await admin.get(path)).stat.czxid
         cluster.ensemble.expire(cluster.coordinators["b1"])
-        await until(lambda: node._presence.registration.incarnation is None)
+        await until(lambda: node.parts.presence.registration.incarnation is None)
         assert await admin.exists(path) is None
         await load_when(admin, lambda load: True)
         assert (await admin.get(path)).stat.czxid > created
@@ -299,11 +299,11 @@ async def test_a_load_that_cannot_be_written_is_logged_once_and_harms_nothing(cl
     async def fail(load):
         nonlocal tries
         tries += 1
-        node._presence.registration._incarnation += 1  # as a new one: it must be written
+        node.parts.presence.registration._incarnation += 1  # as a new one: it must be written
         raise ConnectionLost("the connection ended before the answer")
 
-    node._presence.registration.publish_load = fail
-    node._presence.registration._incarnation += 1
+    node.parts.presence.registration.publish_load = fail
+    node.parts.presence.registration._incarnation += 1
     await until(lambda: tries > 3)
     await client.put("t", 0, [message(b"x")])
     assert caplog.text.count("load cannot be published") == 1
@@ -328,9 +328,9 @@ async def test_topics_made_while_zookeeper_was_cut_off_are_found_later(cluster):
     cluster.ensemble.hold_events(cluster.coordinators["b1"])
     await cluster.create_topic("later")
     cluster.ensemble.release_events(cluster.coordinators["b1"], drop=True)
-    assert not node._partitions.channels
+    assert not node.parts.partitions.channels
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    await until(lambda: ("later", 0) in node._partitions.channels)
+    await until(lambda: ("later", 0) in node.parts.partitions.channels)
 
 
 async def test_a_node_whose_coordinator_gave_up_says_that_it_cannot_go_on(served):
@@ -357,7 +357,6 @@ async def test_a_stop_is_no_failure(served):
         await asyncio.sleep(0)
     assert served.cluster.coordinators["b1"].state is SessionState.CLOSED
     assert not failed.done()
-    assert served.node._failure is None
     failed.cancel()
 
 
@@ -371,12 +370,12 @@ async def test_a_full_disk_refuses_puts_and_resumes_by_itself(cluster):
     await client.put("t", 0, [message(b"x")])
     free = disk.free_space
     disk.free_space = lambda path: (5, 100)
-    await until(lambda: node._dispatcher.put_refusal is not None)
+    await until(lambda: node.parts.dispatcher.put_refusal is not None)
     with pytest.raises(DiskFull, match=r"95\.0% full"):
         await client.put("t", 0, [message(b"x")])
     assert (await client.get("t", 0, 0))[1]
     disk.free_space = free
-    await until(lambda: node._dispatcher.put_refusal is None)
+    await until(lambda: node.parts.dispatcher.put_refusal is None)
     await client.put("t", 0, [message(b"x")])
 
 
@@ -386,9 +385,9 @@ async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
     await served.client.put("t", 0, [message(b"x")])
     served.flusher.held = True
     waiting = served.client.send_put("t", 0, [message(b"last")])
-    await until(lambda: served.node._server.requests_waiting == 1)
+    await until(lambda: served.node.parts.server.requests_waiting == 1)
     stopping = asyncio.ensure_future(served.node.stop())
-    await until(lambda: served.node._stage is Stage.STOPPING)
+    await until(lambda: served.node.stage is Stage.STOPPING)
     with pytest.raises(ShuttingDown):
         await served.client.put("t", 0, [message(b"x")])
     served.flusher.release()
@@ -405,16 +404,16 @@ async def test_a_stop_ends_within_its_bound_whatever_hangs(served, caplog):
     node = await served.cluster.start("b2", stop_timeout_s=0.1)
     await served.cluster.create_topic("u", partitions=2)
     client = await Client.connect(served.cluster.network, node.address)
-    channels = node._partitions.channels
+    channels = node.parts.partitions.channels
     await until(lambda: any(topic == "u" for topic, _ in channels))
     number = next(number for topic, number in channels if topic == "u")
     served.cluster.flushers["b2"].held = True
     client.send_put("u", number, [message(b"x")])
-    await until(lambda: node._server.requests_waiting == 1)
+    await until(lambda: node.parts.server.requests_waiting == 1)
     begin = asyncio.get_running_loop().time()
     assert await asyncio.wait_for(node.stop(), WAIT_S) is False
     assert asyncio.get_running_loop().time() - begin >= 0.1, "what hangs has its time"
-    assert not node._tasks._tasks
+    assert not node.parts.tasks._tasks
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
@@ -429,7 +428,7 @@ async def test_stopping_twice_or_before_a_start_is_fine(cluster):
 async def test_waiting_gets_end_at_a_stop(served):
     """A long poll is told that the broker stops, so that its client looks elsewhere."""
     waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)
-    await until(lambda: served.node._server.reads_waiting == 1)
+    await until(lambda: served.node.parts.server.reads_waiting == 1)
     await served.node.stop()
     with pytest.raises(ShuttingDown):
         decode_reply(await asyncio.wait_for(waiting, WAIT_S))
@@ -455,8 +454,8 @@ async def test_every_number_in_status_is_counted(served):
 
 async def test_a_lane_that_hangs_holds_up_neither_the_loop_nor_the_stop(cluster):
     """The trash of a large topic being deleted, or a read from a disk that does not answer."""
-    node = cluster.node("b1", stop_timeout_s=0.2)
-    node._runner = runner = ThreadRunner()
+    runner = ThreadRunner()
+    node = cluster.node("b1", stop_timeout_s=0.2, runner=runner)
     await node.start()
     entered, gate = threading.Event(), threading.Event()
 

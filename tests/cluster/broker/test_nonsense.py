@@ -24,12 +24,12 @@ async def start_pair(cluster: MemoryCluster) -> tuple[BrokerNode, BrokerNode, Cl
     """A master, a copy in sync, a client; topic ``t`` with two partitions and some messages."""
     master = await cluster.start()
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, master.address)
     for number in range(4):
         await client.put("t", number % 2, [message(b"%d" % number * 40)])
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     return master, copy, client
 
 
@@ -48,7 +48,7 @@ def change_ends(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) 
 
 def cut_copies(master: BrokerNode) -> None:
     """End the connections of copies, which then compare all logs again."""
-    for session in list(master._server.sessions):
+    for session in list(master.parts.server.sessions):
         if session.client_id.startswith("copy"):
             session.abort()
 
@@ -69,7 +69,7 @@ async def test_an_answer_that_cannot_be_changes_no_log(
 ):
     """An epoch after the one asked for would have both logs compared without end."""
     master, copy, client = await start_pair(cluster)
-    log = copy._partitions.channels["t", 0].log
+    log = copy.parts.partitions.channels["t", 0].log
     lies, told = [True], list[int]()
 
     def change(answer: Any) -> None:
@@ -83,11 +83,13 @@ async def test_an_answer_that_cannot_be_changes_no_log(
     await until(lambda: reason in caplog.text)
     await asyncio.sleep(10)
     assert len(told) < 100
-    assert copy._partitions.channels["t", 0].log is log
+    assert copy.parts.partitions.channels["t", 0].log is log
     assert (log.start_offset, log.end_offset) == before
     lies.clear()
     await client.put("t", 0, [message(b"x")])
-    await until(lambda: log.synced_offset == master._partitions.channels["t", 0].log.end_offset)
+    await until(
+        lambda: log.synced_offset == master.parts.partitions.channels["t", 0].log.end_offset
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -140,4 +142,4 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
         await asyncio.sleep(rng.random())
     assert len(calls) < 2000
     assert not [each for each in caplog.records if each.exc_info]
-    assert not copy._tasks._closed
+    assert not copy.parts.tasks._closed

@@ -36,7 +36,7 @@ class Pair:
     client: Client
 
     def channel(self, node: BrokerNode, topic: str = "safe") -> Channel:
-        return node._partitions.channels[topic, 0]
+        return node.parts.partitions.channels[topic, 0]
 
     async def put(self, topic: str = "safe", text: bytes = b"x", **fields: Any) -> Any:
         return await self.client.put(topic, 0, [message(text)], **fields)
@@ -53,7 +53,7 @@ class Pair:
         self.cluster.ensemble.stop()
         await asyncio.sleep(SESSION_S)
         assert self.cluster.coordinators["b1"].state is SessionState.SUSPENDED
-        assert not self.master._lease.holds()
+        assert not self.master.parts.lease.holds()
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     master = await cluster.start()
     await cluster.create_topic("safe")
     await cluster.create_topic("fast", replication="async")
-    await until(lambda: len(master._partitions.channels) == 2)
+    await until(lambda: len(master.parts.partitions.channels) == 2)
     copy = await cluster.start(node="n2")
     pair = Pair(cluster, master, copy, await Client.connect(cluster.network, master.address))
     await pair.put("safe")
     await pair.put("fast")
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     yield pair
     pair.release()
     pair.client.close()
@@ -87,7 +87,7 @@ async def test_what_the_copies_confirm_is_acknowledged_however_long_zookeeper_is
     assert (await pair.client.status()).master
     assert (await pair.client.offsets("safe", 0)).latest == found.high_watermark
     pair.cluster.ensemble.start()
-    await until(lambda: pair.master._lease.holds())
+    await until(lambda: pair.master.parts.lease.holds())
     await pair.put()
 
 
@@ -97,7 +97,7 @@ async def test_what_the_master_acknowledges_alone_needs_its_lease(pair):
     with pytest.raises(NotMaster, match=r"not answered group b1 .* replication = sync"):
         await pair.put("fast")
     pair.cluster.ensemble.start()
-    await until(lambda: pair.master._lease.holds())
+    await until(lambda: pair.master.parts.lease.holds())
     await pair.put("fast")
 
 
@@ -115,7 +115,7 @@ async def test_without_a_node_in_sync_nothing_is_taken_and_nothing_waits(pair):
         await pair.put(text=b"z")
     assert not (await pair.client.status()).master
     pair.release()
-    await until(lambda: not pair.master._lease.silent)
+    await until(lambda: not pair.master.parts.lease.silent)
     assert (await pair.put(text=b"y", producer_id=7)).duplicate
     await pair.put(text=b"z")
 
@@ -123,7 +123,7 @@ async def test_without_a_node_in_sync_nothing_is_taken_and_nothing_waits(pair):
 async def test_a_copy_connects_to_its_master_again(pair):
     """Neither of both needs ZooKeeper for it."""
     await pair.lose_zookeeper()
-    (session,) = [each for each in pair.master._server.sessions if each.member is not None]
+    (session,) = [each for each in pair.master.parts.server.sessions if each.member is not None]
     session.end(ConnectionCut("a network has a moment's trouble"))
     assert not pair.channel(pair.master).copies.positions
     await asyncio.sleep(LAG_MAX_S)
@@ -136,7 +136,7 @@ async def test_nobody_waits_for_a_node_that_cannot_join_now(pair, monkeypatch):
     """It is nearly there when ZooKeeper goes; nobody can name it, so it does not count."""
     monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
     await pair.cluster.start(node="n3")
-    role = pair.master._context.role
+    role = pair.master.parts.context.role
     await until(lambda: "n3" in role.insync)
     pair.cluster.ensemble.stop()
     pair.cluster.flushers["b1-n3"].held = True
@@ -154,19 +154,19 @@ async def test_a_master_that_zookeeper_gave_up_hears_it_from_its_copy(pair):
         await asyncio.sleep(0.05)
     assert copy.log.end_offset > acknowledged.offset
     assert pair.copy.epoch == 2
-    await until(lambda: pair.master._lease.revoked)
+    await until(lambda: pair.master.parts.lease.revoked)
     for topic in ("safe", "fast"):
         with pytest.raises(NotMaster, match="epoch 2, as node n2 says"):
             await pair.put(topic)
     assert not (await pair.client.status()).master
     pair.cluster.ensemble.reconnect(pair.cluster.coordinators["b1"])
-    await until(lambda: pair.master._context.role.follows == "n2")
-    await until(lambda: pair.copy._context.role.named == 2)
+    await until(lambda: pair.master.parts.context.role.follows == "n2")
+    await until(lambda: pair.copy.parts.context.role.named == 2)
 
 
 async def test_a_master_that_does_not_hear_it_acknowledges_nothing_either(pair, monkeypatch):
     """Nobody in sync confirms anything of an epoch that is over."""
-    monkeypatch.setattr(pair.master._dispatcher, "on_newer_epoch", lambda *_: None)
+    monkeypatch.setattr(pair.master.parts.dispatcher, "on_newer_epoch", lambda *_: None)
     pair.cluster.ensemble.disconnect(pair.cluster.coordinators["b1"])
     while not pair.copy.epoch:
         await asyncio.sleep(0.05)
@@ -196,11 +196,11 @@ async def test_a_copy_that_has_registered_anew_confirms(pair):
 
 async def test_a_copy_takes_nothing_of_an_epoch_that_is_over(pair):
     """Its own file says so, whatever somebody tells it."""
-    acting = pair.copy._mastership.acting
+    acting = pair.copy.parts.mastership.acting
     assert isinstance(acting, Following)
     pair.copy._accept_epoch(2)
     old = replace(acting, incarnation=acting.incarnation + 1)
-    pair.copy._mastership.stands(old)
+    pair.copy.parts.mastership.stands(old)
     await asyncio.sleep(3)
-    assert pair.copy._mastership.acting == acting
-    assert "followed or acted in 2" in pair.copy._context.role.problem
+    assert pair.copy.parts.mastership.acting == acting
+    assert "followed or acted in 2" in pair.copy.parts.context.role.problem

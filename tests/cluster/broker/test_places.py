@@ -84,7 +84,7 @@ async def test_an_offset_that_the_log_does_not_have_is_another_place(served, mes
 async def test_damage_says_nothing_about_a_place(served):
     """Neither that it is gone nor that it is another."""
     await _fill(served)
-    log = served.node._partitions.channels["t", 0].log
-    file = log._blocks[0].open()
+    log = served.node.parts.partitions.channels["t", 0].log
+    file = log.reader.block_at(0).open()
     file.pwrite([b"\xff" * 30], SIZE_TAGGED)
     assert await _place(served.client, 2 * SIZE_TAGGED, 11) == (Place.UNKNOWN, "")

@@ -30,17 +30,17 @@ class Trio:
         for name in ("n1", "n2", "n3"):
             self.nodes[name] = await self.cluster.start(node=name)
         await self.cluster.create_topic("t", partitions=1, min_insync=1)
-        await until(lambda: ("t", 0) in self.nodes["n1"]._partitions.channels)
+        await until(lambda: ("t", 0) in self.nodes["n1"].parts.partitions.channels)
         await self.cluster.until_in_sync("n1", "n2", "n3")
         await self.put("n1", b"first", 0)
         await until(lambda: {self.end(name) for name in self.nodes} == {self.end("n1")} != {0})
         return self
 
     def channel(self, name: str) -> Channel:
-        return self.nodes[name]._partitions.channels["t", 0]
+        return self.nodes[name].parts.partitions.channels["t", 0]
 
     def end(self, name: str) -> int:
-        channel = self.nodes[name]._partitions.channels.get(("t", 0))
+        channel = self.nodes[name].parts.partitions.channels.get(("t", 0))
         return channel.log.end_offset if channel is not None and channel.log is not None else 0
 
     @staticmethod
@@ -133,8 +133,8 @@ async def test_a_request_of_an_earlier_epoch_tells_nothing_in_a_later_one(cluste
     """It waits for the next message when this node begins to lead anew, and is refused then."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
-    channel = node._partitions.channels["t", 0]
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
+    channel = node.parts.partitions.channels["t", 0]
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"first")])
     copy = await cluster.prove(await Client.connect(cluster.network, node.address), "b1", "n2")

@@ -76,7 +76,7 @@ async def test_a_partition_never_written_reads_as_empty(served):
     """No log is opened for it, and it answers like an empty one."""
     header, body = await served.client.get("t", 1, 0)
     assert (body, header.next_offset, header.high_watermark) == (b"", 0, 0)
-    assert served.node._partitions.channels["t", 1].log is None
+    assert served.node.parts.partitions.channels["t", 1].log is None
 
 
 async def test_validate_tells_where_the_next_record_starts(served):
@@ -94,7 +94,7 @@ async def test_a_waiting_get_is_answered_by_the_next_message(served):
     """A reader at the end gets new data without asking again."""
     latest = await _fill(served)
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=60_000)
-    await until(lambda: served.node._partitions.channels["t", 0].parked)
+    await until(lambda: served.node.parts.partitions.channels["t", 0].parked)
     await served.client.put("t", 0, [message(b"new")])
     frame = await asyncio.wait_for(waiting, WAIT_S)
     assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]
@@ -117,7 +117,7 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     exactly = 2 * (latest - before)
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=exactly)
     more = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=10_000)
-    await until(lambda: len(served.node._partitions.channels["t", 0].parked) == 2)
+    await until(lambda: len(served.node.parts.partitions.channels["t", 0].parked) == 2)
     await served.client.put("t", 0, [message(b"one")])
     assert not waiting.done()
     await served.client.put("t", 0, [message(b"two")])
@@ -148,11 +148,11 @@ async def test_a_closed_connection_leaves_nothing_parked(served):
     other = await served.connect()
     for partition in (0, 1):
         other.send_get("t", partition, 0, max_wait_ms=20_000)
-    channels = served.node._partitions.channels
+    channels = served.node.parts.partitions.channels
     await until(lambda: channels["t", 0].parked and channels["t", 1].parked)
     other.close()
     await until(lambda: not channels["t", 0].parked and not channels["t", 1].parked)
-    assert served.node._server.reads_waiting == 0
+    assert served.node.parts.server.reads_waiting == 0
 
 
 async def test_min_bytes_counts_where_max_bytes_is_left_out(served):
@@ -191,7 +191,7 @@ async def test_a_filtered_get_waits_past_records_that_do_not_match(served, monke
 
     monkeypatch.setattr(reading, "scan", scan)
     waiting = served.client.send_get("t", 0, 0, tags=["red"], max_wait_ms=60_000)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.parked)
     await served.client.put("t", 0, [message(b"no", 1, "blue")])
     await until(lambda: len(looked_from) == 2)
@@ -304,7 +304,7 @@ async def test_a_log_that_could_not_be_read_at_the_start_has_no_range(served):
     await served.node.stop()
     served.disk.fail("read_bytes", name="checkpoint")
     node = await served.cluster.start()
-    await until(lambda: node._partitions.channels.get(("t", 0)))
+    await until(lambda: node.parts.partitions.channels.get(("t", 0)))
     client = await Client.connect(served.cluster.network, node.address)
     for call in (
         client.get("t", 0, 0),
@@ -323,7 +323,7 @@ async def test_a_log_that_could_not_be_read_at_the_start_has_no_range(served):
 async def test_a_reader_does_not_wait_at_damage(served, tags):
     """What lies there comes by no waiting; below it reading goes on."""
     latest = await _fill(served)
-    channel = served.node._partitions.channels[("t", 0)]
+    channel = served.node.parts.partitions.channels[("t", 0)]
     channel.log.status.stop(LogState.QUARANTINED, "a damaged batch")
     async with asyncio.timeout(WAIT_S):
         with pytest.raises(PartitionQuarantined, match="a damaged batch"):
@@ -335,9 +335,9 @@ async def test_a_reader_does_not_wait_at_damage(served, tags):
 async def test_a_filter_does_not_pass_a_damaged_record(served, at, byte):
     """Not even one whose tag, as it is now, nobody asks for; what lies before it is told first."""
     await served.client.put("t", 0, [message(b"m", n, "a") for n in (1, 2)])
-    log = served.node._partitions.channels[("t", 0)].log
+    log = served.node.parts.partitions.channels[("t", 0)].log
     where = log.end_offset - len(message(b"m", 2, "a"))
-    file = log._disk.open(log._blocks[0].path)
+    file = served.disk.open(log.reader.block_at(0).path)
     file.pwrite([byte], where + at)  # its tag, or its flag
     file.close()
     header, body = await served.client.get("t", 0, 0, tags=["a"])
@@ -385,7 +385,7 @@ async def test_a_waiting_get_waits_for_the_limit_of_readers(served, monkeypatch)
     limit = latest
     monkeypatch.setattr(Channel, "read_limit", property(lambda self: limit))
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=60_000)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: channel.parked)
     await served.client.put("t", 0, [message(b"new")])
     await served.client.status()  # comes behind an answer to the GET, if there is one
@@ -433,7 +433,7 @@ async def test_a_reader_that_was_ahead_of_a_truncation_is_told(served, beyond, l
 async def test_a_get_that_waits_reads_the_range_that_was_put_aside(served, tags):
     """The partition came back to this group meanwhile: its next range is another log."""
     await served.client.put("t", 0, [message(b"first", tag="red")])
-    channel: Channel = served.node._partitions.channels["t", 0]
+    channel: Channel = served.node.parts.partitions.channels["t", 0]
     end = channel.high_watermark
     channel.high_watermark = 0  # as a node shows it that has just begun to lead
     waiting = served.client.send_get("t", 0, 0, max_wait_ms=200, tags=tags)

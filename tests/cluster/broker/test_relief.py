@@ -34,17 +34,17 @@ class Disk:
 
     @property
     def used(self) -> int:
-        channels = self._node._partitions.channels.values()
+        channels = self._node.parts.partitions.channels.values()
         return self.others + sum(c.log.size_bytes for c in channels if c.log is not None)
 
     def fill(self, share: float) -> None:
         """Have a stranger take so much that this share is in use now."""
         self.others += round(share * self.total) - self.used
-        self._node._disks.main.look_now()
+        self._node.parts.disks.main.look_now()
 
 
 def channel_of(node, topic: str = "t", partition: int = 0) -> Channel:
-    return node._partitions.channels[topic, partition]
+    return node.parts.partitions.channels[topic, partition]
 
 
 async def blocks(served, topic: str, count: int, partition: int = 0) -> list[int]:
@@ -61,7 +61,7 @@ async def blocks(served, topic: str, count: int, partition: int = 0) -> list[int
 
 async def alter(served, topic: str, **settings: object) -> None:
     async with served.cluster.admin() as coordinator:
-        before = served.node._partitions.view.topics[topic].settings
+        before = served.node.parts.partitions.view.topics[topic].settings
         wanted = TopicSettings(**{"partitions": before.partitions, **settings})
         await change_settings(coordinator, topic, wanted)
     await until(lambda: channel_of(served.node, topic).settings == wanted)
@@ -69,7 +69,7 @@ async def alter(served, topic: str, **settings: object) -> None:
 
 async def topic(served, name: str, **settings: object) -> None:
     await served.cluster.create_topic(name, partitions=1, **settings)
-    await until(lambda: (name, 0) in served.node._partitions.channels)
+    await until(lambda: (name, 0) in served.node.parts.partitions.channels)
 
 
 def starts(served, *topics: str) -> list[int]:
@@ -93,13 +93,13 @@ async def test_the_oldest_messages_of_all_topics_go_early_and_no_more_than_neede
     assert starts(served, "t", "u", "v") == [0, 0, 0]
     await later(served.node, 2.1).look()  # only t has messages that are old enough
     assert starts(served, "t", "u", "v") == [early["t"][2], 0, 0]
-    assert served.node._disks.main.watch.used_share < 0.87
-    served.node._disks.main.look_now()
-    assert served.node._disks.main.watch.level is DiskLevel.WARN
+    assert served.node.parts.disks.main.watch.used_share < 0.87
+    served.node.parts.disks.main.look_now()
+    assert served.node.parts.disks.main.watch.level is DiskLevel.WARN
     disk.fill(0.86)
     await later(served.node, 3.1).look()
     assert starts(served, "t", "u", "v") == [early["t"][2], early["u"][2], 0]
-    counters = served.node._context.counters
+    counters = served.node.parts.context.counters
     assert counters.deleted_early_bytes == counters.deleted_bytes > 0
 
 
@@ -123,7 +123,7 @@ async def test_what_a_group_has_not_read_is_kept_on_a_full_disk_too(served, capl
     told = [each.getMessage() for each in caplog.records if "stays too full" in each.message]
     assert len(told) == 1
     assert "beyond what may go early; kept of topic t for no consumer group" in told[0]
-    assert served.node._monitor._watched.retainer.held == {}
+    assert served.node.parts.upkeep.retainer.held == {}
     await alter(served, "t", retention_early_hours=1)
     await later(served.node, 10).look()
     assert starts(served, "t") == [ends[-1]]
@@ -199,7 +199,7 @@ async def archived(served, count: int, to: str | None) -> list[int]:
     ends = await blocks(served, "t", count)
     channel = channel_of(served.node)
     for block in list(channel.log.closed_blocks):
-        await served.node._partitions.logs.archive(channel, block, to)
+        await served.node.parts.partitions.logs.archive(channel, block, to)
     return ends
 
 
@@ -276,7 +276,7 @@ async def test_every_step_is_told_once_in_log_status_and_metrics(served, caplog)
 
 async def test_a_status_names_the_file_system_of_a_data_directory_that_is_there(served):
     """So that a reader counts the space of two brokers on one disk once."""
-    watch = served.node._disks.main
+    watch = served.node.parts.disks.main
     served.disk.file_system_id = lambda path: "boot 8:1"
     watch.look_now()
     assert (await served.client.status()).disks[0].file_system == "boot 8:1"
@@ -292,7 +292,7 @@ async def test_a_file_system_without_files_fills_in_the_same_steps(served):
     """A broker that can make no file can write no checkpoint, and so delete nothing."""
     files = [50]
     served.disk.free_files = lambda path: (files[0], 100)
-    watch = served.node._disks.main
+    watch = served.node.parts.disks.main
     for left, level in ((50, "ok"), (20, "warn"), (14, "relieve"), (10, "refuse"), (13, "relieve")):
         files[0] = left
         watch.look_now()
@@ -325,7 +325,7 @@ async def test_one_block_at_a_time_goes_early_for_files(served):
 @pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)
-    watch = served.node._disks.main
+    watch = served.node.parts.disks.main
     before = watch._clock.monotonic()
     ticks = {"now": before}
     watch._clock = type("Ticks", (), {"monotonic": lambda self: ticks["now"]})()
@@ -408,7 +408,7 @@ async def test_small_archives_of_the_master_are_no_reason_to_delete_more_for_a_c
     await allow_early(pair)
     channel = pair.channel("n1")
     for block in list(channel.log.closed_blocks):
-        await pair.nodes["n1"]._partitions.logs.archive(channel, block)
+        await pair.nodes["n1"].parts.partitions.logs.archive(channel, block)
     async with pair.cluster.admin() as coordinator:
         load = BrokerLoad(disk_excess_bytes=ends[1] - 100).encode()
         await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)
@@ -433,7 +433,9 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
     disk = Disk(pair.nodes["n2"], pair.disk("n2"))
     disk.fill(0.95)
     node = pair.nodes["n2"]
-    load = node._measure(LoadMeter(node._context.counters, node._flushes, node._clock))
+    load = node._measure(
+        LoadMeter(node.parts.context.counters, node._flushes, node.parts.context.clock)
+    )
     assert load.disk_excess_bytes == round(0.12 * disk.total)
 
 
@@ -446,7 +448,7 @@ async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_ma
     disk = Disk(pair.nodes["n2"], pair.disk("n2"))
     disk.fill(0.98)
     await pair.put(5)
-    await until(lambda: pair.nodes["n1"]._context.role.named == 1)
+    await until(lambda: pair.nodes["n1"].parts.context.role.named == 1)
     assert pair.log("n2").end_offset == ends[-1]
     told = (await status(pair, "n2")).problems
     assert any("nothing is copied from 97%" in each for each in told), told
@@ -454,7 +456,7 @@ async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_ma
     await until(lambda: pair.log("n2").start_offset == ends[1])
     assert pair.log("n2").end_offset == ends[-1]
     disk.others = 0
-    pair.nodes["n2"]._disks.main.look_now()
+    pair.nodes["n2"].parts.disks.main.look_now()
     await until(pair.same)
     await pair.in_sync()
 
@@ -465,9 +467,9 @@ async def test_a_copy_goes_on_between_refusing_messages_and_the_last_mark(node_p
     disk = Disk(pair.nodes["n2"], pair.disk("n2"))
     disk.fill(0.93)
     node = pair.nodes["n2"]
-    assert isinstance(node._disks.main.place.refusal, DiskFull)
+    assert isinstance(node.parts.disks.main.place.refusal, DiskFull)
     end = pair.log("n2").end_offset
     await pair.put(5)
     await until(pair.same)
     assert pair.log("n2").end_offset > end
-    assert pair.nodes["n1"]._context.role.named == 2
+    assert pair.nodes["n1"].parts.context.role.named == 2

@@ -30,13 +30,13 @@ pytestmark = pytest.mark.virtual_time
 
 
 def repairer(node: BrokerNode) -> Repairer:
-    found = node._dispatcher.repairs
+    found = node.parts.repairer
     assert isinstance(found, Repairer)
     return found
 
 
 def channel(node: BrokerNode) -> Channel:
-    return node._partitions.channels["t", 0]
+    return node.parts.partitions.channels["t", 0]
 
 
 async def put(cluster: MemoryCluster, node: BrokerNode, count: int = 5) -> list[int]:
@@ -83,8 +83,10 @@ async def two_ranges(cluster: MemoryCluster) -> tuple[BrokerNode, list[int]]:
     """A node that holds two ranges of ``t``; also where the batches of the first one begin."""
     first, second = await cluster.start(), await cluster.start("b2")
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: len(first._partitions.channels) + len(second._partitions.channels) == 1)
-    if not first._partitions.channels:
+    await until(
+        lambda: len(first.parts.partitions.channels) + len(second.parts.partitions.channels) == 1
+    )
+    if not first.parts.partitions.channels:
         first, second = second, first
     starts = await put(cluster, first)
     await move_to(cluster, first, second)
@@ -114,7 +116,7 @@ async def test_a_damaged_earlier_range_does_not_keep_the_last_one_from_being_cop
     damage(cluster, group, "0.from-0", starts[3] + 100)
     node = await cluster.start(group)
     copy = await cluster.start(group, "n2")
-    await until(lambda: node._context.role.named == 2)
+    await until(lambda: node.parts.context.role.named == 2)
     assert channel(copy).log.end_offset == channel(node).log.end_offset
     [older] = channel(copy).older
     assert older.log.end_offset == starts[3]
@@ -133,7 +135,7 @@ async def test_a_new_copy_takes_the_earlier_ranges_too(cluster):
     """Also the one that begins at 0."""
     node, _ = await two_ranges(cluster)
     copy = await cluster.start(node.config.group, "n2")
-    await until(lambda: node._context.role.named == 2)
+    await until(lambda: node.parts.context.role.named == 2)
     ours, theirs = channel(node).older, channel(copy).older
     assert [each.log.end_offset for each in theirs] == [each.log.end_offset for each in ours]
     assert theirs[0].log.size_bytes
@@ -144,9 +146,9 @@ async def copy_without_its_first_range(cluster: MemoryCluster) -> tuple[BrokerNo
     master, _ = await two_ranges(cluster)
     group = master.config.group
     copy = await cluster.start(group, "n2")
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     await copy.stop()
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     cluster.disks[f"{group}-n2"].rmtree(DATA / "t" / "0.from-0")
     return master, cluster.node(group, "n2")
 
@@ -239,7 +241,7 @@ async def test_a_copy_without_an_earlier_range_is_copied_anew(cluster):
     master, copy = await copy_without_its_first_range(cluster)
     await copy.start()
     await until(lambda: len(channel(copy).older) == 1 and not repairer(copy).damaged())
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     [ours], [theirs] = channel(master).older, channel(copy).older
     assert theirs.log.end_offset == ours.log.end_offset
     assert same(master, copy)
@@ -249,7 +251,7 @@ async def test_a_copy_that_is_repaired_after_all_is_copied_again(cluster, monkey
     """It was to be given up, and stood still for that."""
     master, copy, _ = await pair_with(cluster)
     await copy.stop()
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     damage(cluster, "b1-n2", "0", 130)
     replace, fails = Repairer._replace, [True]
 
@@ -267,10 +269,10 @@ async def test_a_copy_that_is_repaired_after_all_is_copied_again(cluster, monkey
     monkeypatch.setattr(Repairer, "_replace", fail)
     monkeypatch.setattr(repairing, "read_state", named)
     copy = await cluster.start(node="n2")
-    await until(lambda: copy._dispatcher.repairs._retries)
+    await until(lambda: copy.parts.repairer._retries)
     fails.clear()
     await until(lambda: not repairer(copy).damaged())
-    await until(lambda: master._context.role.named == 2 and same(master, copy))
+    await until(lambda: master.parts.context.role.named == 2 and same(master, copy))
 
 
 # Damage that is found while the logs are open -----------------------------------------------------
@@ -278,10 +280,10 @@ async def pair_with(cluster: MemoryCluster, count: int = 9) -> tuple[BrokerNode,
     """A master and a copy in sync, topic ``t``, and where its batches begin."""
     master = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in master._partitions.channels)
+    await until(lambda: ("t", 0) in master.parts.partitions.channels)
     copy = await cluster.start(node="n2")
     starts = await put(cluster, master, count)
-    await until(lambda: master._context.role.named == 2 and same(master, copy))
+    await until(lambda: master.parts.context.role.named == 2 and same(master, copy))
     return master, copy, starts
 
 
@@ -291,7 +293,7 @@ def same(*nodes: BrokerNode) -> bool:
 
 
 def whole(node: BrokerNode) -> bytes:
-    found = node._partitions.channels.get(("t", 0))
+    found = node.parts.partitions.channels.get(("t", 0))
     log = None if found is None else found.log
     if log is None:
         return b""
@@ -306,7 +308,7 @@ def scratch(node: BrokerNode, offset: int, data: bytes = b"#") -> None:
     """Change stored bytes behind the back of a running node."""
     log = channel(node).log
     piece = next(p for p in log.reader.pieces(0, log.end_offset) if p.start <= offset < p.end)
-    file = node._disk.open(piece.path)
+    file = node.parts.disk.open(piece.path)
     file.pwrite([data], offset - piece.block_start)
     file.close()
 
@@ -314,7 +316,11 @@ def scratch(node: BrokerNode, offset: int, data: bytes = b"#") -> None:
 def kept(node: BrokerNode, directory: str = "0") -> list[bytes]:
     """The files of damaged bytes."""
     path = DATA / "t" / directory
-    return [node._disk.read_bytes(path / n) for n in node._disk.listdir(path) if ".damaged" in n]
+    return [
+        node.parts.disk.read_bytes(path / n)
+        for n in node.parts.disk.listdir(path)
+        if ".damaged" in n
+    ]
 
 
 async def test_a_verification_tells_what_was_repaired_since(cluster):
@@ -350,7 +356,7 @@ async def test_damage_is_repaired_from_another_node(cluster, where, batch):
     good = whole(damaged)
     scratch(damaged, starts[batch] + 120, b"damage")
     assert whole(damaged) != good
-    damaged._context.suspect(channel(damaged), starts[batch] + 100)
+    damaged.parts.context.suspect(channel(damaged), starts[batch] + 100)
     await until(lambda: repairer(damaged).count == 1)
     await until(lambda: not repairer(damaged).damaged())
     assert whole(damaged) == good
@@ -369,8 +375,8 @@ async def test_damage_that_hinders_the_comparison_with_the_master_is_repaired(
     """The epochs of a log are looked up in its batches; nobody else may read there for days."""
     master, copy, starts = await pair_with(cluster)
     for node in (copy, master):  # so each log has batches of three epochs
-        await cluster.nodes["b1-n2" if node is master else "b1"]._hand_over.run()
-        await until(lambda n=node: n.epoch > 0 and n._context.role.named == 2)
+        await cluster.nodes["b1-n2" if node is master else "b1"].parts.hand_over.run()
+        await until(lambda n=node: n.epoch > 0 and n.parts.context.role.named == 2)
         await put(cluster, node)
     await until(lambda: same(master, copy))
     good, last = whole(copy), following.common_end
@@ -391,7 +397,7 @@ async def test_batches_side_by_side_are_repaired_together(cluster):
     _, copy, starts = await pair_with(cluster)
     good = whole(copy)
     scratch(copy, starts[2] + 5, bytes(starts[5] - starts[2]))
-    copy._context.suspect(channel(copy), starts[2])
+    copy.parts.context.suspect(channel(copy), starts[2])
     await until(lambda: repairer(copy).count > 0 and not repairer(copy).damaged())
     assert whole(copy) == good
 
@@ -405,25 +411,25 @@ async def test_what_retention_drops_during_its_repair_stays_away(cluster, lost, 
     await put(cluster, master)
     await until(lambda: same(master, copy))
     directory = DATA / "t" / "0"
-    first = next(name for name in master._disk.listdir(directory) if name.endswith(".block"))
+    first = next(name for name in master.parts.disk.listdir(directory) if name.endswith(".block"))
     real = Repairer._ask
 
     async def ask(repairer: Repairer, *about: object) -> tuple[bytes, bytes]:
         found = await real(repairer, *about)
-        await master._partitions.logs.drop_before(channel(master), log.end_offset)
-        await until(lambda: not master._disk.exists(directory / first))
+        await master.parts.partitions.logs.drop_before(channel(master), log.end_offset)
+        await until(lambda: not master.parts.disk.exists(directory / first))
         return found
 
     monkeypatch.setattr(Repairer, "_ask", ask)
     if lost == "bytes":
         scratch(master, starts[1] + 120, b"damage")
     else:
-        master._disk.unlink(directory / first)
-    master._context.suspect(channel(master), starts[1] + 100)
+        master.parts.disk.unlink(directory / first)
+    master.parts.context.suspect(channel(master), starts[1] + 100)
     await until(lambda: log.start_offset > starts[-1])
     await until(lambda: not repairer(master).damaged())
     await asyncio.sleep(30)
-    assert [n for n in master._disk.listdir(directory) if n.startswith(first[:16])] == []
+    assert [n for n in master.parts.disk.listdir(directory) if n.startswith(first[:16])] == []
     await put(cluster, master)
 
 
@@ -432,7 +438,7 @@ async def test_bytes_that_are_damaged_at_both_nodes_are_left_alone(cluster):
     master, copy, starts = await pair_with(cluster)
     for node in (master, copy):
         scratch(node, starts[4] + 120, b"damage")
-        node._context.suspect(channel(node), starts[4] + 100)
+        node.parts.context.suspect(channel(node), starts[4] + 100)
     was = whole(copy)
     await asyncio.sleep(5)
     assert whole(copy) == was
@@ -476,28 +482,28 @@ async def test_a_copy_that_starts_damaged_gets_what_it_lacks(cluster, how):
     await until(lambda: same(master, copy))
     await until(lambda: not repairer(copy).damaged())
     await put(cluster, master)
-    await until(lambda: same(master, copy) and master._context.role.named == 2)
+    await until(lambda: same(master, copy) and master.parts.context.role.named == 2)
 
 
 async def test_a_damaged_earlier_range_of_the_master_is_repaired_from_a_copy(cluster):
     node, starts = await two_ranges(cluster)
     group = node.config.group
     copy = await cluster.start(group, "n2")
-    await until(lambda: node._context.role.named == 2)
+    await until(lambda: node.parts.context.role.named == 2)
     [older] = channel(node).older
     path = next(iter(older.log.reader.pieces(0, older.log.end_offset))).path
-    file = node._disk.open(path)
+    file = node.parts.disk.open(path)
     file.pwrite([b"damage"], starts[2] + 120)
     file.close()
-    node._context.suspect(channel(node), starts[2] + 100)
+    node.parts.context.suspect(channel(node), starts[2] + 100)
     await until(lambda: repairer(node).count == 1 and not repairer(node).damaged())
-    assert node._disk.read_bytes(path) == copy._disk.read_bytes(path)
+    assert node.parts.disk.read_bytes(path) == copy.parts.disk.read_bytes(path)
 
 
 async def kill(cluster: MemoryCluster, *names: str) -> None:
     """End nodes at once; what they wrote stays."""
     for name in names:
-        await cluster.nodes[name]._tasks.close()
+        await cluster.nodes[name].parts.tasks.close()
         cluster.ensemble.crash(cluster.coordinators[name])
         cluster.network.kill(name)
         cluster.disks[name] = cluster.disks[name].crash(keep_all)
@@ -509,7 +515,7 @@ async def until_named(cluster: MemoryCluster, node: BrokerNode) -> None:
         async with asyncio.timeout(WAIT_S):
             while True:
                 state = await read_state(coordinator, node.config.group)
-                acting = node._mastership.acting
+                acting = node.parts.mastership.acting
                 assert state is not None
                 if acting and state.incarnations.get(node.config.node) == acting.incarnation:
                     return
@@ -561,7 +567,7 @@ async def test_a_node_that_learnt_of_a_loss_knows_it_after_the_next_start(
     master = await cluster.start()
     await asyncio.sleep(5)
     assert not master.epoch
-    assert "it waits for n2" in master._mastership.waits
+    assert "it waits for n2" in master.parts.mastership.waits
     copy = await cluster.start(node="n2")
     await until(lambda: channel(master).log and channel(master).log.end_offset == end)
     await until_named(cluster, master)
@@ -598,7 +604,7 @@ async def test_a_node_in_sync_alone_gets_what_its_clean_stop_promised(cluster, h
         await until(lambda: same(master, copy))
     good = whole(master)
     await copy.stop()
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     await master.stop()
     cut(cluster.disks["b1"], how, starts)
     master = await cluster.start()
@@ -607,7 +613,7 @@ async def test_a_node_in_sync_alone_gets_what_its_clean_stop_promised(cluster, h
     copy = await cluster.start(node="n2")
     await until(lambda: same(master, copy) and not repairer(master).damaged())
     assert whole(master) == good
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     await put(cluster, master)
     await until(lambda: same(master, copy))
 
@@ -616,7 +622,7 @@ async def test_a_damaged_node_that_is_in_sync_alone_leads(cluster):
     """Nobody has more than it has: what is whole is served."""
     master, copy, starts = await pair_with(cluster)
     await copy.stop()
-    await until(lambda: master._context.role.named == 1)
+    await until(lambda: master.parts.context.role.named == 1)
     await kill(cluster, "b1")
     cut(cluster.disks["b1"], "middle", starts)
     master = await cluster.start()
@@ -639,11 +645,11 @@ async def test_of_nodes_that_are_all_damaged_one_leads(cluster):
 async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluster, min_insync):
     master = await cluster.start(scrub_interval_s=30.0)
     await cluster.create_topic("t", partitions=1, min_insync=min_insync)
-    await until(lambda: ("t", 0) in master._partitions.channels)
+    await until(lambda: ("t", 0) in master.parts.partitions.channels)
     copy = await cluster.start(node="n2", scrub_interval_s=30.0)
-    await until(lambda: master._context.role.named == 2)
+    await until(lambda: master.parts.context.role.named == 2)
     starts = await put(cluster, master, 9)
-    await until(lambda: master._context.role.named == 2 and same(master, copy))
+    await until(lambda: master.parts.context.role.named == 2 and same(master, copy))
     good = whole(copy)
     for node, batch in ((master, 2), (copy, 5)):
         scratch(node, starts[batch] + 120, b"damage")
@@ -660,7 +666,7 @@ async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluste
 async def test_a_scrub_goes_on_after_a_restart_where_it_was(cluster):
     node = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     await put(cluster, node, 9)
     await node.stop()
     position = Position(begun_ms=1_000, read_bytes=77, topic="t", partition=0, offset=400)

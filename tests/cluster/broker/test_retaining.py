@@ -27,7 +27,7 @@ from vq.store.log.log import Log
 
 
 def channel_of(node: BrokerNode, partition: int = 0) -> Channel:
-    return node._partitions.channels["t", partition]
+    return node.parts.partitions.channels["t", partition]
 
 
 def log_of(node: BrokerNode, partition: int = 0) -> Log:
@@ -92,7 +92,7 @@ async def test_a_block_that_takes_appends_ends_when_its_first_message_is_too_old
     log = log_of(served.node)
     await later(served.node, 50).look()
     assert log.open_block is not None
-    log._wall_ms = LateClock(served.node._clock, 50).wall_ms
+    log._wall_ms = LateClock(served.node.parts.context.clock, 50).wall_ms
     await put(served.client, 1)
     await later(served.node, 73).look()
     assert (log.open_block, log.start_offset) == (None, 0)
@@ -171,7 +171,7 @@ async def test_many_blocks_go_a_few_at_a_time(served, monkeypatch):
 async def test_a_pass_comes_by_itself(cluster):
     node = await cluster.start(retention_interval_s=0.05)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     await put(client)
     later(node, 72.1)
@@ -189,7 +189,7 @@ async def test_one_line_is_logged_for_a_topic(served, caplog):
     assert len(lines) == 1
     assert "topic=t" in lines[0]
     assert "blocks=6" in lines[0]
-    counters = served.node._context.counters
+    counters = served.node.parts.context.counters
     deleted = sum(log_of(served.node, each).start_offset for each in (0, 1))
     assert (counters.deleted_blocks, counters.deleted_bytes) == (6, deleted)
 
@@ -245,15 +245,17 @@ async def test_a_group_that_comes_during_a_long_pass_keeps_what_is_left(served, 
     await commit(served, "fast", starts[-1])
     monkeypatch.setattr(retaining, "BLOCKS_AT_A_TIME", 1)
     retainer = later(served.node, 72.1)
-    drop_before = retainer._logs.drop_before
+    drop_before = served.node.parts.partitions.logs.drop_before
 
     async def drop(channel, offset, still):
         freed = await drop_before(channel, offset, still)
         await commit(served, "late", starts[1])
-        retainer._clock.monotonic = lambda: served.node._clock.monotonic() + retaining.NEEDS_S + 1
+        retainer._clock.monotonic = lambda: (
+            served.node.parts.context.clock.monotonic() + retaining.NEEDS_S + 1
+        )
         return freed
 
-    monkeypatch.setattr(retainer._logs, "drop_before", drop)
+    monkeypatch.setattr(served.node.parts.partitions.logs, "drop_before", drop)
     await retainer.look()
     assert log_of(served.node).start_offset == starts[1]
     assert retainer.held[channel_of(served.node)].by == "group late"
@@ -314,7 +316,7 @@ async def test_a_verification_leaves_out_what_is_deleted_meanwhile(cluster):
     """It finds no damage, and says that it read all."""
     node = await cluster.start(verify_bytes_per_s=2_000)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     channel, log = channel_of(node), None
     for _ in range(4):
@@ -346,7 +348,7 @@ async def test_a_scrub_goes_past_what_is_deleted(served):
     """Its place in the partition may be gone."""
     starts = await blocks(served, 4)
     node, read = served.node, []
-    verifier = node._dispatcher.repairs._verifier
+    verifier = node.parts.verifier
 
     async def scrub() -> None:
         await verifier.scrub(
@@ -372,7 +374,7 @@ async def test_copies_follow_and_do_not_decide(node_pair):
     assert node_pair.log("n2").start_offset == 0
     await later(node_pair.nodes["n1"], 100).look()
     await until(lambda: node_pair.log("n2").start_offset == end)
-    assert node_pair.nodes["n2"]._context.counters.deleted_bytes == end
+    assert node_pair.nodes["n2"].parts.context.counters.deleted_bytes == end
     await node_pair.put(3)
     await until(node_pair.same)
 
@@ -395,7 +397,9 @@ async def test_earlier_ranges_of_a_moved_partition_are_deleted(served):
     one = log_of(served.node).end_offset
     await move(served.cluster, "b2")
     other = served.cluster.nodes["b2"]
-    await until(lambda: ("t", 0) in other._partitions.channels and channel_of(other).takes_puts)
+    await until(
+        lambda: ("t", 0) in other.parts.partitions.channels and channel_of(other).takes_puts
+    )
     client = await Client.connect(served.cluster.network, other.address)
     await put(client)
     two = log_of(other).end_offset
@@ -406,7 +410,7 @@ async def test_earlier_ranges_of_a_moved_partition_are_deleted(served):
     channel = channel_of(served.node)
     assert [each.start_offset for each in (*channel.older, channel)] == [0, two]
 
-    log_of(served.node)._wall_ms = LateClock(served.node._clock, 10).wall_ms
+    log_of(served.node)._wall_ms = LateClock(served.node.parts.context.clock, 10).wall_ms
     await put(served.client)
     await later(served.node, 72.1).look()
     assert await earliest_of(served.cluster) == {one}
@@ -441,7 +445,7 @@ async def test_who_does_not_lead_any_more_deletes_nothing(served):
     """What was decided waits for the log, which may be another one afterwards."""
     await blocks(served, 3)
     channel, retainer = channel_of(served.node), later(served.node, 72.1)
-    async with served.node._partitions.logs.lock(channel.partition):
+    async with served.node.parts.partitions.logs.lock(channel.partition):
         task = asyncio.create_task(retainer.look())
         await asyncio.sleep(0.05)
         channel.role.epoch += 1
@@ -453,7 +457,7 @@ async def test_settings_that_change_meanwhile_count(served):
     """Somebody is about to lose messages, and has them kept for ever in the last moment."""
     await blocks(served, 3)
     channel, retainer = channel_of(served.node), later(served.node, 72.1)
-    async with served.node._partitions.logs.lock(channel.partition):
+    async with served.node.parts.partitions.logs.lock(channel.partition):
         task = asyncio.create_task(retainer.look())
         await asyncio.sleep(0.05)
         await alter(served, retention_hours=None)
@@ -483,7 +487,7 @@ async def test_the_loop_runs_other_things_during_a_pass(cluster):
     node = await cluster.start()
     for number in range(200):
         await cluster.create_topic(f"t{number}", partitions=1)
-    await until(lambda: len(node._partitions.channels) == 200)
+    await until(lambda: len(node.parts.partitions.channels) == 200)
     client = await Client.connect(cluster.network, node.address)
     for number in range(200):
         await client.put(f"t{number}", 0, [message(b"x")])

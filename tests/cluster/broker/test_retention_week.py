@@ -54,7 +54,7 @@ async def test_a_week(week: Week) -> None:
         elif hour == 80:
             await week.in_sync()
             await week.stop("n2")
-            await until(lambda: week.nodes["n1"]._context.role.named == 1, timeout_s=9_000)
+            await until(lambda: week.nodes["n1"].parts.context.role.named == 1, timeout_s=9_000)
         elif hour == 115:  # all that n2 has was deleted meanwhile, or is about to be
             await week.start("n2")
             await week.in_sync()
@@ -71,5 +71,5 @@ async def test_a_week(week: Week) -> None:
     await until(week.same, timeout_s=9_000)
     check(week, slack_hours=slack_hours + KEPT_HOURS)
     assert min(week.log(name).start_offset for name in week.nodes) > 0
-    deleted = sum(node._context.counters.deleted_bytes for node in week.nodes.values())
+    deleted = sum(node.parts.context.counters.deleted_bytes for node in week.nodes.values())
     assert deleted > 0

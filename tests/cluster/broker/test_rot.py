@@ -27,8 +27,7 @@ LIMIT_S = 240.0  # of virtual time; a scrub begins every 20 s
 
 
 async def start(cluster: MemoryCluster, node: str) -> BrokerNode:
-    made = cluster.node(node=node, scrub_interval_s=20.0)
-    made._log_config = SMALL
+    made = cluster.node(node=node, scrub_interval_s=20.0, log_config=SMALL)
     await made.start()
     return made
 
@@ -39,7 +38,7 @@ def key(node: str) -> str:
 
 def whole(node: BrokerNode) -> bytes | None:
     """The bytes of the log as a reader gets them; None: it has none, or they cannot be read."""
-    found = node._partitions.channels.get(("t", 0))
+    found = node.parts.partitions.channels.get(("t", 0))
     log = None if found is None else found.log
     if log is None:
         return None
@@ -98,7 +97,7 @@ def damage(cluster: MemoryCluster, name: str, rng: random.Random) -> str:
 
 
 def is_damaged(node: BrokerNode) -> bool:
-    repairs = node._dispatcher.repairs
+    repairs = node.parts.repairer
     assert isinstance(repairs, Repairer)
     return repairs.damaged()
 
@@ -113,14 +112,14 @@ async def run(seed: int) -> str:
         stored = await put(cluster, rng, BATCHES)
         nodes = cluster.nodes
         await until(lambda: whole(nodes["b1"]) == whole(nodes["b1-n2"]))
-        await until(lambda: nodes["b1"]._context.role.named == 2)
+        await until(lambda: nodes["b1"].parts.context.role.named == 2)
         victim = rng.choice(["n1", "n2"])
         state = rng.choice(["running", "stopped", "killed"])
         name = key(victim)
         if state == "stopped":
             await nodes[name].stop()
         elif state == "killed":
-            await nodes[name]._tasks.close()
+            await nodes[name].parts.tasks.close()
             cluster.ensemble.crash(cluster.coordinators[name])
             cluster.network.kill(name)
             cluster.disks[name] = cluster.disks[name].crash(keep_all)
@@ -152,7 +151,7 @@ async def run(seed: int) -> str:
 
 def _scrubbed(node: BrokerNode) -> int:
     """When the last pass over everything that has ended began."""
-    report: Any = node._dispatcher._status
+    report: Any = node.parts.status.report
     position = report.__self__.scrub()
     return int(position.begun_ms) if position.ended_ms else 0
 

@@ -19,9 +19,9 @@ INTERVAL_S, BYTES_PER_S = 1_000.0, 100
 async def start(
     cluster: MemoryCluster, *, bytes_per_s: int = BYTES_PER_S
 ) -> tuple[BrokerNode, Client]:
-    node = cluster.node(scrub_interval_s=INTERVAL_S, scrub_bytes_per_s=bytes_per_s)
-    node._log_config = SMALL
-    await node.start()
+    node = await cluster.start(
+        scrub_interval_s=INTERVAL_S, scrub_bytes_per_s=bytes_per_s, log_config=SMALL
+    )
     return node, await Client.connect(cluster.network, node.address)
 
 
@@ -48,7 +48,7 @@ async def test_a_pass_goes_on_where_it_was_within_a_partition(
     """Not at its first byte: one partition may take days. A kill costs what was not saved."""
     node, client = await start(cluster)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     for number in range(60):
         await client.put("t", 0, [message(b"%04d" % number * 50)])
     stored = (await client.status(with_partitions=True)).partitions[0].size_bytes
@@ -58,7 +58,7 @@ async def test_a_pass_goes_on_where_it_was_within_a_partition(
     if end == "stop":
         await node.stop()
     else:
-        await node._tasks.close()
+        await node.parts.tasks.close()
         cluster.ensemble.crash(cluster.coordinators["b1"])
         cluster.network.kill("b1")
         cluster.disks["b1"] = cluster.disks["b1"].crash(keep_all)

@@ -77,7 +77,7 @@ async def test_a_move_that_fails_gives_the_partition_back_at_once(pair):
     await pair.put(pair.old)
     async with started(pair.cluster) as client:
         (planned,) = await placements.plan_moves(client, "t", [0], pair.new)
-        pair.cluster.nodes[pair.new]._dispatcher.put_refusal = DiskFull("no space")
+        pair.cluster.nodes[pair.new].parts.dispatcher.put_refusal = DiskFull("no space")
         begun = asyncio.get_running_loop().time()
         with pytest.raises(DiskFull):
             await placements.carry_out(client, planned)
@@ -109,7 +109,7 @@ async def test_a_seal_that_meets_an_io_error_ends_the_partition(pair, after):
     pair.cluster.disks[pair.old].fail("rename", name="checkpoint.tmp", after=after)
     with pytest.raises((PartitionFailed, StorageFailed)):
         await pair.seal()
-    assert node._partitions.channels["t", 0].state is State.FAILED
+    assert node.parts.partitions.channels["t", 0].state is State.FAILED
     with pytest.raises(PartitionFailed):
         await pair.put(pair.old)
 

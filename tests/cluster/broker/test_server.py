@@ -98,7 +98,7 @@ async def test_a_cut_off_frame_leaves_no_trace(served):
     """Half a PUT and then the end of the connection stores nothing and keeps no memory."""
     raw = await _raw(served)
     raw.transport.write(HELLO + _frame(Command.PUT, b"", b"x" * 5_000)[:3_000])
-    server = served.node._server
+    server = served.node.parts.server
     await until(lambda: server.gathered_bytes == 3_000)
     raw.transport.close()
     await until(lambda: len(server.sessions) == 1)
@@ -119,7 +119,7 @@ async def test_a_request_delivered_byte_by_byte_is_answered(served):
 async def _strict(cluster, **limits) -> tuple[Any, Any]:
     """Start a node with given bounds; return it and its server."""
     node = await cluster.start(connections=ConnectionLimits(sweep_interval_s=0.01, **limits))
-    return node, node._server
+    return node, node.parts.server
 
 
 async def test_who_says_nothing_is_disconnected(cluster):
@@ -298,7 +298,7 @@ async def test_reads_of_greedy_connections_leave_room_for_the_others(cluster):
     """Some that wait with many; one that reads a little is answered, also from the same address."""
     node, _ = await _strict(cluster, reads_waiting_max=40)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
     waiting = [each.send_get("t", 0, 0, max_wait_ms=60_000) for each in greedy for _ in range(20)]
     await until(lambda: sum(each.done() for each in waiting) == 48)
@@ -316,10 +316,10 @@ async def test_what_fetch_sessions_keep_is_shared_by_addresses(cluster):
     """The connections of one address get half of it."""
     node, _ = await _strict(cluster, fetch_state_bytes_total_max=8 * 1024)
     await cluster.create_topic("t")
-    fetches = node._dispatcher._fetches
+    fetches = node.parts.fetches
     client = await Client.connect(cluster.network, node.address)
     await client.offsets("t", 0)
-    (session,) = node._server.sessions
+    (session,) = node.parts.server.sessions
     size = 1_024
     assert [fetches.count_bytes(session, size) for _ in range(5)] == [True] * 4 + [False]
     other = Mock(address="another")
@@ -341,7 +341,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
     for n in range(40):
         waiting.append(client.send_put("t", 0, [message(b"x" * 1_000, n)]))
         await asyncio.sleep(0)
-    (session,) = node._server.sessions
+    (session,) = node.parts.server.sessions
     await until(lambda: session._paused)
     assert session.put_bytes < 12_000
     cluster.flushers["b1"].release()
@@ -379,9 +379,9 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
     """PUTs whose partition is being opened are counted; then all are stored, in their order."""
     node, server = await _strict(cluster, put_bytes_in_flight_max=10_000)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
-    async with node._partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.lock(("t", 0)):
         waiting = await _send_bodies(client, "t", 40)
         (session,) = server.sessions
         await until(lambda: session._paused)
@@ -414,7 +414,7 @@ async def test_large_bodies_of_many_connections_leave_room_for_those_that_send_l
     """A quarter of the bytes is kept for who uses little of it: one large PUT is not little."""
     node, server = await _strict(cluster, put_bytes_waiting_max=8 * MIB)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     friend = await Client.connect(cluster.network, node.address)
     await friend.put("t", 0, [message(b"before")])
     greedy = [await Client.connect(cluster.network, node.address) for _ in range(12)]
@@ -434,7 +434,7 @@ async def test_requests_that_come_together_do_not_fill_what_is_kept(cluster):
     """Each piece of what a peer has sent holds many: the bound is looked at before each of them."""
     node, server = await _strict(cluster, requests_waiting_max=64)
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     friend = await Client.connect(cluster.network, node.address)
     await friend.put("t", 1, [message(b"before")])
     greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
@@ -456,7 +456,7 @@ async def test_members_of_the_cluster_need_no_room(cluster):
     """Nodes and operators' commands prove themselves and are served, whatever waits."""
     node, server = await _strict(cluster, requests_waiting_max=16)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     clients = [await Client.connect(cluster.network, node.address) for _ in range(16)]
     await clients[0].put("t", 0, [message(b"before")])
     cluster.flushers["b1"].held = True
@@ -503,8 +503,8 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
     """Who sends, hangs up and comes again leaves nothing behind, and nothing of it is stored."""
     node, server = await _strict(cluster)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
-    async with node._partitions.logs.lock(("t", 0)):
+    await until(lambda: node.parts.partitions.channels)
+    async with node.parts.partitions.logs.lock(("t", 0)):
         for topic in ("t", "nowhere"):
             client = await Client.connect(cluster.network, node.address)
             if topic == "nowhere":  # its look-up is to last
@@ -518,7 +518,7 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
                 assert isinstance(future.exception(), ConnectionError)
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
     other = await Client.connect(cluster.network, node.address)
-    await until(lambda: node._partitions.channels["t", 0].log is not None)
+    await until(lambda: node.parts.partitions.channels["t", 0].log is not None)
     assert (await other.offsets("t", 0)).log_end_offset == 0
 
 
@@ -526,7 +526,7 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
     """Those that waited for the same log are handled all the same."""
     node, _ = await _strict(cluster)
     await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(node._partitions.channels) == 2)
+    await until(lambda: len(node.parts.partitions.channels) == 2)
     client = await Client.connect(cluster.network, node.address)
     put = Channel.put
 
@@ -536,10 +536,10 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
         put(channel, session, request_id, header, body)
 
     monkeypatch.setattr(Channel, "put", broken)
-    async with node._partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.lock(("t", 0)):
         bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
         good = client.send_put("t", 0, [message(b"y")])
-        await until(lambda: node._server.put_bytes)
+        await until(lambda: node.parts.server.put_bytes)
     frame = await asyncio.wait_for(bad, WAIT_S)
     assert isinstance(decode_error(frame.status, frame.header, frame.flags), InternalError)
     assert decode_reply(await asyncio.wait_for(good, WAIT_S)).offset > 0
@@ -582,7 +582,7 @@ async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluste
         )
         await asyncio.sleep(0.001)
     await until(lambda: session.congested)
-    assert node._context.counters.bytes_out < 1_100_000
+    assert node.parts.context.counters.bytes_out < 1_100_000
     await until(lambda: session not in server.sessions)
     await client.put("t", 0, [message(b"x")])
 
@@ -598,12 +598,12 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
     client.transport.pause_reading()
-    before = node._context.counters.bytes_out
+    before = node.parts.context.counters.bytes_out
     waiting = [client.send_get("t", 0, 0, max_wait_ms=max_wait_ms) for _ in range(50)]
     (session,) = server.sessions
     await until(lambda: session.reads + len(session._outgoing._buffers) >= 49)
     await until(lambda: session.congested)
-    assert node._context.counters.bytes_out - before < 1_600_000
+    assert node.parts.context.counters.bytes_out - before < 1_600_000
     client.transport.resume_reading()
     frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert {len(frame.body) for frame in frames} == {len(frames[0].body)}
@@ -640,7 +640,7 @@ class SlowTransport(asyncio.Transport):
 
 async def test_a_slow_but_steady_peer_is_not_cut_off(served):
     """The deadline is for a peer that takes nothing, not for one that takes little."""
-    server = served.node._server
+    server = served.node.parts.server
     session, transport = server.new_session(), SlowTransport()
     session.connection_made(transport)
     session.pause_writing()
@@ -659,7 +659,7 @@ async def test_a_slow_but_steady_peer_is_not_cut_off(served):
 
 async def test_a_peer_that_has_taken_enough_is_read_again_at_once(served):
     """Its next request does not wait for the next look at all connections."""
-    session, transport = served.node._server.new_session(), SlowTransport()
+    session, transport = served.node.parts.server.new_session(), SlowTransport()
     session.connection_made(transport)
     session.pause_writing()
     assert not transport.reads
@@ -689,7 +689,7 @@ async def test_a_bug_in_a_handler_is_answered_and_does_not_end_the_connection(se
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setitem(served.node._dispatcher.handlers, int(Command.PING), broken)
+    monkeypatch.setitem(served.node.parts.dispatcher.handlers, int(Command.PING), broken)
     frame = await served.client.send(Command.PING, wire.PingRequest())
     error = decode_error(frame.status, frame.header, frame.flags)
     assert type(error).__name__ == "InternalError"
@@ -704,7 +704,7 @@ async def test_ping_tells_the_time(served):
 
 async def test_a_node_without_descriptors_says_so_in_its_status(served):
     """To those that are connected; others wait until there is room."""
-    listener = served.node._listener
+    listener = served.cluster.network.listener(served.node.address)
     listener.set_full(True)
     (problem,) = (await served.client.status()).problems
     assert "no file descriptor" in problem

@@ -25,9 +25,7 @@ MESSAGES = 60
 
 
 async def start(cluster: MemoryCluster) -> tuple[BrokerNode, Client]:
-    node = cluster.node()
-    node._log_config = SMALL
-    await node.start()
+    node = await cluster.start(log_config=SMALL)
     return node, await Client.connect(cluster.network, node.address)
 
 
@@ -72,7 +70,7 @@ async def store(cluster: MemoryCluster) -> Stored:
         (await client.put("t", 0, [message(b"x" * (50 + number))])).offset
         for number in range(MESSAGES)
     ]
-    log: Any = node._partitions.channels["t", 0].log
+    log: Any = node.parts.partitions.channels["t", 0].log
     end = log.end_offset
     await node.stop()
     stored = Stored(cluster)

@@ -48,7 +48,7 @@ class Pair:
             while True:
                 state = await read_state(coordinator, "b1")
                 assert state is not None
-                role = self.nodes[state.master]._context.role
+                role = self.nodes[state.master].parts.context.role
                 if set(state.insync) == set(names) and role.named == len(names):
                     return
                 await asyncio.sleep(0.02)
@@ -71,7 +71,7 @@ class Pair:
         return self.cluster.flushers["b1" if node == "n1" else f"b1-{node}"]
 
     def channel(self, node: str) -> Channel:
-        return self.nodes[node]._partitions.channels["t", 0]
+        return self.nodes[node].parts.partitions.channels["t", 0]
 
     def end(self, node: str) -> int:
         log = self.channel(node).log
@@ -99,7 +99,7 @@ async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
     made = Pair(cluster)
     await made.start("n1")
     await cluster.create_topic("t", partitions=1, flush=FlushMode.ASYNC, min_insync=2)
-    await until(lambda: len(made.nodes["n1"]._partitions.channels) == 1)
+    await until(lambda: len(made.nodes["n1"].parts.partitions.channels) == 1)
     await made.start("n2")
     await made.in_sync("n1", "n2")
     made.client = await made.connect("n1")
@@ -145,7 +145,7 @@ async def test_a_node_leaves_after_the_flush(pair: Pair, monkeypatch: pytest.Mon
     acknowledged = await pair.put(10)
     pair.flusher("n1").held = True
     put_out(monkeypatch)
-    await until(lambda: pair.nodes["n1"]._context.role.leaving == 1)
+    await until(lambda: pair.nodes["n1"].parts.context.role.leaving == 1)
     await asyncio.sleep(2)
     assert await pair.named() == {"n1", "n2"}
     pair.flusher("n1").release()
@@ -223,7 +223,7 @@ async def test_a_removal_of_unknown_outcome_is_carried_out(
     await sent
     goes_on.set()
     await pair.in_sync("n1", "n2")
-    assert pair.nodes["n1"]._context.role.leaving == 0
+    assert pair.nodes["n1"].parts.context.role.leaving == 0
     await pair.put(1)
 
 
@@ -253,7 +253,7 @@ async def test_a_node_that_comes_back_while_a_flush_hangs_stays(pair: Pair) -> N
     await pair.put(10)
     pair.flusher("n1").held = True
     await pair.nodes["n2"].stop()
-    role = pair.nodes["n1"]._context.role
+    role = pair.nodes["n1"].parts.context.role
     await until(lambda: role.leaving)
     waiting = pair.client.send_put("t", 0, [message(b"waits")])
     await asyncio.sleep(3 * FLUSH_WAIT_S)
@@ -274,7 +274,7 @@ async def test_a_node_leaves_when_a_flush_that_hung_has_ended(
     acknowledged = await pair.put(10)
     pair.flusher("n1").held = True
     await pair.nodes["n2"].stop()
-    await until(lambda: pair.nodes["n1"]._context.role.leaving)
+    await until(lambda: pair.nodes["n1"].parts.context.role.leaving)
     await asyncio.sleep(5 * FLUSH_WAIT_S)
     pair.flusher("n1").release()
     await pair.in_sync("n1")
@@ -289,7 +289,7 @@ async def test_a_topic_that_asks_for_one_node_has_no_flush(
     pair = Pair(cluster)
     await pair.start("n1")
     await cluster.create_topic("t", partitions=1, flush=FlushMode.ASYNC)
-    await until(lambda: len(pair.nodes["n1"]._partitions.channels) == 1)
+    await until(lambda: len(pair.nodes["n1"].parts.partitions.channels) == 1)
     await pair.start("n2")
     await pair.in_sync("n1", "n2")
     pair.client = await pair.connect("n1")
@@ -309,7 +309,7 @@ async def test_a_log_that_was_prepared_too_far_keeps_nobody_in_sync(cluster: Mem
     """A move that came to nothing began it; the one that counts begins at an earlier offset."""
     old = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in old._partitions.channels)
+    await until(lambda: ("t", 0) in old.parts.partitions.channels)
     new, copy = await cluster.start("b2"), await cluster.start("b2", "n2")
     clients = [await Client.connect(cluster.network, each.address) for each in (old, new)]
     for client in clients:
@@ -334,13 +334,13 @@ async def test_a_log_that_was_prepared_too_far_keeps_nobody_in_sync(cluster: Mem
             await asyncio.sleep(2 * TICK_S)
         placement = move(view.partitions[0], sealed.end_offset, "b2")
         await change_placement(coordinator, view, placement)
-        channels = new._partitions.channels
+        channels = new.parts.partitions.channels
         await until(lambda: ("t", 0) in channels and channels["t", 0].takes_puts)
         await clients[1].put("t", 0, [message(b"goes on")])
-        await until(lambda: new._context.role.named == 2)
+        await until(lambda: new.parts.context.role.named == 2)
         await change_settings(coordinator, "t", replace(view.settings, min_insync=2))
     await until(lambda: channels["t", 0].settings.min_insync == 2)
     await copy.stop()
-    await until(lambda: new._context.role.named == 1)
+    await until(lambda: new.parts.context.role.named == 1)
     for client in clients:
         client.close()

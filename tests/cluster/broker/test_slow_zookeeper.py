@@ -31,9 +31,9 @@ async def three(cluster: MemoryCluster, request: pytest.FixtureRequest) -> NodeP
         await three.start(name)
         if name == "n1":
             await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in three.nodes["n1"]._partitions.channels)
+    await until(lambda: ("t", 0) in three.nodes["n1"].parts.partitions.channels)
     await three.put(3)
-    await until(lambda: three.nodes["n1"]._context.role.named == 3)
+    await until(lambda: three.nodes["n1"].parts.context.role.named == 3)
     cluster.ensemble.delay = lambda: request.param / 2
     await asyncio.sleep(3.0)  # heartbeats measure it
     return three
@@ -50,7 +50,7 @@ async def test_a_copy_takes_over_from_a_killed_master(
     monkeypatch.setattr(MemoryEnsemble, "age", lambda *_: None)
     cluster, loop = three.cluster, asyncio.get_running_loop()
     begin = loop.time()
-    await three.nodes.pop("n1")._tasks.close()
+    await three.nodes.pop("n1").parts.tasks.close()
     cluster.ensemble.crash(cluster.coordinators["b1"])
     cluster.network.kill("b1")
     await until(lambda: any(each.epoch == 2 for each in three.nodes.values()), timeout_s=10.0)
@@ -67,7 +67,7 @@ async def test_a_switch_succeeds_and_sends_are_held_for_less_than_their_deadline
     await cluster.prove(asker)
     client = await Client.connect(cluster.network, three.nodes["n1"].address)
     handing = asyncio.ensure_future(asker.call(Command.HAND_OVER, wire.HandOverRequest(node="n2")))
-    await until(lambda: three.nodes["n1"]._hand_over.holds)
+    await until(lambda: three.nodes["n1"].parts.hand_over.holds)
     begin = loop.time()
     with pytest.raises(NotMaster) as caught:
         await client.put("t", 0, [message(b"held")])

@@ -41,7 +41,7 @@ async def filled(cluster: MemoryCluster, **settings: object) -> BrokerNode:
     """Start a node with a message in each of many partitions."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=PARTITIONS, **settings)
-    await until(lambda: len(node._partitions.channels) == PARTITIONS)
+    await until(lambda: len(node.parts.partitions.channels) == PARTITIONS)
     client = await Client.connect(cluster.network, node.address)
     for number in range(PARTITIONS):
         await client.put("t", number, [message(b"x" * 100)])
@@ -50,7 +50,7 @@ async def filled(cluster: MemoryCluster, **settings: object) -> BrokerNode:
 
 
 def open_blocks(node: BrokerNode) -> int:
-    return sum(each.log.open_block is not None for each in node._partitions.channels.values())
+    return sum(each.log.open_block is not None for each in node.parts.partitions.channels.values())
 
 
 async def test_a_run_of_the_archive_ends_blocks_one_after_the_other(cluster) -> None:
@@ -64,11 +64,11 @@ async def test_a_run_of_the_archive_ends_blocks_one_after_the_other(cluster) -> 
 
 async def test_early_archives_end_blocks_one_after_the_other(cluster) -> None:
     node = await filled(cluster, retention_policy="archive")
-    clock = LateClock(node._clock, 2.0)
-    early: EarlyArchiver = node._upkeep._early_archiver
+    clock = LateClock(node.parts.context.clock, 2.0)
+    early: EarlyArchiver = node.parts.upkeep.early_archiver
     early._clock = clock
     widths = Widths(cluster)
-    main: DataDisk = node._disks.main
+    main: DataDisk = node.parts.disks.main
     cluster.disks["b1"].free_space = lambda path: (1, 100)
     main.look_now()
     await early.look()
@@ -78,8 +78,8 @@ async def test_early_archives_end_blocks_one_after_the_other(cluster) -> None:
 
 async def test_retention_ends_blocks_one_after_the_other(cluster) -> None:
     node = await filled(cluster, retention_hours=10, retention_policy="delete")
-    retainer = node._monitor._watched.retainer
-    retainer._clock = LateClock(node._clock, 11.0)
+    retainer = node.parts.upkeep.retainer
+    retainer._clock = LateClock(node.parts.context.clock, 11.0)
     widths = Widths(cluster)
     await retainer.look()
     assert open_blocks(node) == 0
@@ -98,7 +98,7 @@ async def test_a_stop_flushes_all_partitions_together(cluster) -> None:
 async def test_a_stop_without_time_for_checkpoints_loses_nothing(cluster) -> None:
     """The next start verifies what they would have said."""
     node = await filled(cluster, flush="async")
-    ends = {key: each.log.end_offset for key, each in node._partitions.channels.items()}
+    ends = {key: each.log.end_offset for key, each in node.parts.partitions.channels.items()}
     disk = cluster.disks["b1"]
     written: list[str] = []
     write = disk.write_atomic
@@ -108,12 +108,12 @@ async def test_a_stop_without_time_for_checkpoints_loses_nothing(cluster) -> Non
         write(path, data)
 
     disk.write_atomic = note
-    await node._partitions.close_all(ShuttingDown("the node stops"), saves_s=0.0)
+    await node.parts.partitions.close_all(ShuttingDown("the node stops"), saves_s=0.0)
     assert "checkpoint" not in written
-    assert node._partitions.all_flushed
+    assert node.parts.partitions.all_flushed
     await node.stop()
     node = await cluster.start()
-    await until(lambda: len(node._partitions.channels) == PARTITIONS)
+    await until(lambda: len(node.parts.partitions.channels) == PARTITIONS)
     client = await Client.connect(cluster.network, node.address)
     for topic, partition in ends:
         answer = await client.offsets(topic, partition)

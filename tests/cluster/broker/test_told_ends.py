@@ -58,7 +58,7 @@ class Pair:
     async def switch(self) -> None:
         """Have n2 lead, as an operator does; n1 tells it nothing before ``heal``."""
         self.cluster.network.cut("b1", "b1-n2")
-        await self.master._hand_over.run("n2")
+        await self.master.parts.hand_over.run("n2")
         assert self.copy.epoch > 0
 
     def heal(self) -> None:
@@ -66,7 +66,7 @@ class Pair:
 
 
 def channel(node: BrokerNode) -> Channel:
-    return node._partitions.channels["t", 0]
+    return node.parts.partitions.channels["t", 0]
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ async def test_the_log_of_a_master_that_is_opened_again_shows_what_it_did(pair):
     """After a repair: what the others told in this epoch counts for it."""
     here = channel(pair.master)
     end = here.high_watermark
-    await pair.master._partitions.logs.open_again(here, here)
+    await pair.master.parts.partitions.logs.open_again(here, here)
     assert here.high_watermark == end
     assert here.knows_end
 
@@ -231,7 +231,7 @@ async def test_the_log_of_a_master_that_is_opened_again_shows_what_it_did(pair):
 async def test_a_node_alone_in_sync_knows_where_its_logs_end(cluster):
     node = await cluster.start()
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"first")])
     end = (await client.offsets("t", 0)).latest

@@ -37,7 +37,7 @@ async def test_settings_change_live(served):
     await served.client.put("t", 0, [message(b"x")])
     async with served.cluster.admin() as admin:
         await _settings(admin, writable=False, max_message_bytes=10)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     await until(lambda: not channel.takes_puts)
     assert channel.settings.max_message_bytes == 10
     with pytest.raises(PermissionRefused):
@@ -49,7 +49,7 @@ async def test_a_change_to_async_and_back_never_takes_bytes_back(served):
     await served.client.put("t", 0, [message(b"x")])
     async with served.cluster.admin() as admin:
         await _settings(admin, flush=FlushMode.ASYNC)
-        channel = served.node._partitions.channels["t", 0]
+        channel = served.node.parts.partitions.channels["t", 0]
         await until(lambda: not channel.sync)
         served.flusher.held = True
         await served.client.put("t", 0, [message(b"y")])
@@ -64,7 +64,7 @@ async def test_data_of_a_deleted_topic_never_meet_its_namesake(served):
     await served.client.put("t", 0, [message(b"old")])
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "t")
-    await until(lambda: not served.node._partitions.channels)
+    await until(lambda: not served.node.parts.partitions.channels)
     with pytest.raises(UnknownTopic):
         await served.client.put("t", 0, [message(b"x")])
     await served.cluster.create_topic("t")
@@ -82,13 +82,13 @@ async def test_a_topic_made_again_begins_with_partitions_that_were_elsewhere(clu
     await cluster.start("b2")
     await cluster.create_topic("other", partitions=1)
     await cluster.create_topic("t", partitions=2)
-    channels = node._partitions.channels
+    channels = node.parts.partitions.channels
     await until(lambda: ("t", 1) in channels)
     assert ("t", 0) not in channels
     old = channels["t", 1].topic_id
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 1, [message(b"old")])
-    view, disk = node._partitions.view, cluster.disks["b1"]
+    view, disk = node.parts.partitions.view, cluster.disks["b1"]
     async with cluster.admin() as admin, view._lock:  # the broker looks when both are done
         await delete_topic(admin, "other")
         await delete_topic(admin, "t")
@@ -111,7 +111,7 @@ async def test_a_move_never_puts_open_logs_aside(cluster):
     """A mover that still sees the deleted topic is refused; the new one's data stay."""
     node = await cluster.start("b1")
     await cluster.create_topic("t", partitions=2)
-    partitions = node._partitions
+    partitions = node.parts.partitions
     await until(lambda: len(partitions.channels) == 2)
     channel = partitions.channels.pop(("t", 0))
     before = partitions.view.topics["t"]
@@ -123,7 +123,7 @@ async def test_a_move_never_puts_open_logs_aside(cluster):
 
 async def test_a_request_for_a_topic_never_reaches_its_namesake(served):
     """Whoever names the topic's id is refused by another one: broker or client is behind."""
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     known = {"topic_id": channel.topic_id}
     await served.client.put("t", 0, [message(b"x")], **known)
     assert (await served.client.get("t", 0, 0, **known))[1]
@@ -146,7 +146,7 @@ async def test_who_waits_on_a_deleted_topic_is_told(served, stored):
         await served.client.put("t", 0, [message(b"x")])
     end = (await served.client.offsets("t", 0)).latest
     waiting = served.client.send_get("t", 0, end, max_wait_ms=20_000)
-    channels = served.node._partitions.channels
+    channels = served.node.parts.partitions.channels
     await until(lambda: channels["t", 0].parked)
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "t")
@@ -156,7 +156,7 @@ async def test_who_waits_on_a_deleted_topic_is_told(served, stored):
 
 async def test_a_log_that_is_opened_while_its_topic_goes_is_closed(served):
     """Nothing is left open in a directory that is moved out of the way."""
-    partitions, runner = served.node._partitions, served.cluster.runners["b1"]
+    partitions, runner = served.node.parts.partitions, served.cluster.runners["b1"]
     await until(lambda: ("t", 0) in partitions.channels)
     channel = partitions.channels["t", 0]
     with runner.held():
@@ -177,8 +177,8 @@ async def test_an_emptied_zookeeper_does_not_delete_data(served):
     async with served.cluster.admin() as admin:
         await admin.delete(GroupState.path("b1"))
         await delete_topic(admin, "t")
-    served.node._partitions.view.hint()
-    view = served.node._partitions.view
+    served.node.parts.partitions.view.hint()
+    view = served.node.parts.partitions.view
     await until(lambda: "t" in view.problems)
     assert "emptied" in str(view.problems["t"])
     _, body = await served.client.get("t", 0, 0)
@@ -203,7 +203,7 @@ async def test_a_tree_older_than_a_topic_does_not_delete_its_data(served):
     """ZooKeeper came back from a backup that has the group but not the topic: its data stay."""
     await served.client.put("t", 0, [message(b"kept")])
     await _restored_without(served, "t")
-    view = served.node._partitions.view
+    view = served.node.parts.partitions.view
     view.hint()
     await until(lambda: "t" in view.problems)
     assert "backup that is older" in str(view.problems["t"])
@@ -258,7 +258,7 @@ async def test_one_damaged_byte_beside_a_topics_data_deletes_nothing(served, cap
     served.disk.write_atomic(file, bytes(damaged))
     node = await served.cluster.start(trash_keep_s=0.01)
     assert str(file) in caplog.text
-    assert "Nothing was changed" in str(node._partitions.view.problems["t"])
+    assert "Nothing was changed" in str(node.parts.partitions.view.problems["t"])
     client = await Client.connect(served.cluster.network, node.address)
     (told,) = (await client.status()).problems
     assert told.startswith("topic t cannot be followed")
@@ -268,7 +268,7 @@ async def test_one_damaged_byte_beside_a_topics_data_deletes_nothing(served, cap
     assert logged.exc_info is None, "one line: this is a refusal, not a bug"
     assert _names(served.disk, "@trash") == []
     served.disk.write_atomic(file, text)
-    node._partitions.view.hint()
-    await until(lambda: ("t", 0) in node._partitions.channels)
+    node.parts.partitions.view.hint()
+    await until(lambda: ("t", 0) in node.parts.partitions.channels)
     client = await Client.connect(served.cluster.network, node.address)
     assert [r.payload for r in decode_records((await client.get("t", 0, 0))[1], 0)] == [b"kept"]

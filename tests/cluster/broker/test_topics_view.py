@@ -23,7 +23,7 @@ from vq.store.disk.memory_disk import MemoryDisk
 
 async def test_one_damaged_topic_does_not_hide_the_others(served):
     """It is named and left alone; topics made later are found, and it is found when repaired."""
-    view = served.node._partitions.view
+    view = served.node.parts.partitions.view
     async with served.cluster.admin() as admin:
         good = (await admin.get(Topic.path("t"))).data
         await admin.set(Topic.path("t"), b"{damaged")
@@ -44,7 +44,7 @@ async def test_a_broker_starts_beside_a_damaged_topic(cluster):
         await node.stop()
         await admin.set(Topic.path("t"), b"")
     node = await cluster.start()
-    assert [topic for topic, _ in node._partitions.channels] == ["u"]
+    assert [topic for topic, _ in node.parts.partitions.channels] == ["u"]
 
 
 def fill(disk: MemoryDisk, name: str, kind: str = "mkdir") -> None:
@@ -61,12 +61,12 @@ async def test_a_topic_that_cannot_be_made_does_not_hold_up_the_others(cluster, 
     monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
     node = await cluster.start(refresh_interval_s=60.0)
     client = await Client.connect(cluster.network, node.address)
-    channels = node._partitions.channels
+    channels = node.parts.partitions.channels
     await cluster.create_topic("t")
     await until(lambda: ("t", 0) in channels)
     fill(cluster.disks["b1"], "/m")
     await cluster.create_topic("m")
-    await until(lambda: "m" in node._partitions.view.problems)
+    await until(lambda: "m" in node.parts.partitions.view.problems)
     await cluster.create_topic("z")
     await until(lambda: ("z", 0) in channels)
     async with cluster.admin() as admin:
@@ -82,7 +82,7 @@ async def test_a_topic_that_cannot_be_made_does_not_hold_up_the_others(cluster, 
 
 async def test_one_partition_that_cannot_be_followed_does_not_hold_up_the_others(served):
     """A topic's partitions are taken one by one."""
-    partitions = served.node._partitions
+    partitions = served.node.parts.partitions
     add = partitions._add
 
     async def add_not_the_first(prepared):
@@ -103,7 +103,7 @@ async def test_a_start_on_a_full_disk_serves_what_it_can(cluster):
     """A topic that cannot be made is no reason not to start."""
     node = await cluster.start()
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     fill(cluster.disks["b1"], "/a")
     await cluster.create_topic("a")
     await node.stop()
@@ -128,30 +128,30 @@ async def test_a_log_that_a_full_disk_keeps_from_opening_is_opened_later(served,
     with pytest.raises(DiskFull, match="no space to open"):
         await client.put("t", 0, [message(b"x")])
     await client.put("t", 1, [message(b"x")])
-    assert ("t", 0) not in served.node._partitions.channels
+    assert ("t", 0) not in served.node.parts.partitions.channels
     served.disk.forget_faults()
-    await until(lambda: ("t", 0) in served.node._partitions.channels)
+    await until(lambda: ("t", 0) in served.node.parts.partitions.channels)
     assert (await client.get("t", 0, 0))[1]
     await client.put("t", 0, [message(b"x")])
 
 
 async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
     """Deleting is how an operator gets space; the reserve pays for what that takes."""
-    reserve = served.node._disks.main.reserve
+    reserve = served.node.parts.disks.main.reserve
     await until(lambda: reserve.held)
     monkeypatch.setattr(reserve, "hold", lambda: None)  # it is not made again meanwhile
     served.disk.fail("mkdir", error=errno.ENOSPC, name="@trash")
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "t")
-    await until(lambda: ("t", 0) not in served.node._partitions.channels)
+    await until(lambda: ("t", 0) not in served.node.parts.partitions.channels)
     await until(lambda: not served.disk.exists(DATA / "t"))
-    assert not served.node._partitions.view.problems
+    assert not served.node.parts.partitions.view.problems
     assert not reserve.held
 
 
 async def test_an_error_nobody_expected_stays_with_its_topic(served):
     """A bug in the handling of one topic does not keep the broker from the others."""
-    view = served.node._partitions.view
+    view = served.node.parts.partitions.view
     on_topic = view._on_topic
 
     async def stumble(topic):
@@ -162,13 +162,13 @@ async def test_an_error_nobody_expected_stays_with_its_topic(served):
     view._on_topic = stumble
     await served.cluster.create_topic("bad")
     await served.cluster.create_topic("later")
-    await until(lambda: ("later", 0) in served.node._partitions.channels)
+    await until(lambda: ("later", 0) in served.node.parts.partitions.channels)
     assert "ZeroDivisionError" in str(view.problems["bad"])
 
 
 async def test_what_status_tells_of_topics_is_bounded(served):
     """However many there are, and however long their reasons."""
-    view = served.node._partitions.view
+    view = served.node.parts.partitions.view
     view.problems.update({f"t{n:03}": Busy("x" * 5_000) for n in range(100)})
     told = list((await served.client.status()).problems)
     assert len(told) == topics_view.PROBLEMS_TOLD_MAX + 1
@@ -181,7 +181,7 @@ async def test_a_lost_watch_is_made_up_for_by_the_timer(served):
     coordinator = served.cluster.coordinators["b1"]
     served.cluster.ensemble.hold_events(coordinator)
     await served.cluster.create_topic("later")
-    await until(lambda: ("later", 0) in served.node._partitions.channels)
+    await until(lambda: ("later", 0) in served.node.parts.partitions.channels)
     served.cluster.ensemble.release_events(coordinator, drop=True)
 
 
@@ -194,19 +194,19 @@ async def test_a_request_for_a_topic_just_made_waits_for_it(cluster):
     client = await Client.connect(cluster.network, node.address)
     cluster.ensemble.hold_events(cluster.coordinators["b1"])
     await cluster.create_topic("quick")
-    assert not node._partitions.channels
+    assert not node.parts.partitions.channels
     await client.put("quick", 0, [message(b"x")])
     cluster.ensemble.release_events(cluster.coordinators["b1"])
 
 
 def as_if_followed(served):
     """Have each name read by itself that is looked up, like that of a topic."""
-    served.node._partitions.view._is_followed = lambda name: True
+    served.node.parts.partitions.view._is_followed = lambda name: True
 
 
 async def test_lookups_that_wait_are_bounded(served):
     """While ZooKeeper does not answer, one look-up too many is refused at once."""
-    view, answers = served.node._partitions.view, []
+    view, answers = served.node.parts.partitions.view, []
     view._lookups = Lookups(waiting_max=2, kept=0)
     served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
     for number in range(3):
@@ -218,7 +218,7 @@ async def test_lookups_that_wait_are_bounded(served):
 
 async def test_the_lookups_of_one_connection_leave_room_for_the_others(served):
     """They are counted until they are answered, also while they are read."""
-    view, answers, other = served.node._partitions.view, [], []
+    view, answers, other = served.node.parts.partitions.view, [], []
     view._lookups = Lookups(per_asker_max=2)
     async with view._lock:  # no read begins
         for number in range(2):
@@ -237,7 +237,7 @@ async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(s
     as_if_followed(served)
     monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 32)
     monkeypatch.setattr(topics_view, "ASKED_INTERVAL_S", 0)
-    view, answered = served.node._partitions.view, []
+    view, answered = served.node.parts.partitions.view, []
     reads = []
     read_one = view._read_one
 
@@ -259,7 +259,7 @@ async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(s
 
 async def test_one_read_of_the_list_answers_for_all_invented_topics(served, monkeypatch):
     """None of them is read; the first answer to another connection is not behind all of them."""
-    view, answered, lists = served.node._partitions.view, [], []
+    view, answered, lists = served.node.parts.partitions.view, [], []
     monkeypatch.setattr(view, "_read_one", None)
     children = topics_view.children_or_none
 
@@ -282,7 +282,7 @@ async def test_all_that_wait_are_told_when_zookeeper_cannot_be_read(served, monk
     """Not one step of them after the other, each a pause later."""
     as_if_followed(served)
     monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 2)
-    view, answers = served.node._partitions.view, []
+    view, answers = served.node.parts.partitions.view, []
 
     async def fail(_name):
         raise ConnectionLost("no answer")
@@ -297,7 +297,7 @@ async def test_all_that_wait_are_told_when_zookeeper_cannot_be_read(served, monk
 
 async def test_an_invented_topic_never_ends_the_following_of_topics(served):
     """PUTs in line behind its look-up, and no room for another one: each is refused."""
-    view = served.node._partitions.view
+    view = served.node.parts.partitions.view
     ids = [f"id-{number}" for number in range(sys.getrecursionlimit() // 2)]
     async with view._lock:
         puts = [served.client.send_put("invented", 0, [message(b"x")], topic_id=i) for i in ids]
@@ -309,12 +309,12 @@ async def test_an_invented_topic_never_ends_the_following_of_topics(served):
         with pytest.raises(Busy, match="try again"):
             decode_reply(await asyncio.wait_for(put, WAIT_S))
     await served.cluster.create_topic("later")
-    await until(lambda: ("later", 0) in served.node._partitions.channels)
+    await until(lambda: ("later", 0) in served.node.parts.partitions.channels)
 
 
 async def test_one_who_asked_and_fails_does_not_end_the_following_of_topics(served):
     """The others that waited for the same read are answered."""
-    view, answers = served.node._partitions.view, []
+    view, answers = served.node.parts.partitions.view, []
 
     def stumble(_error):
         raise ZeroDivisionError
@@ -330,7 +330,7 @@ async def test_one_who_asked_and_fails_does_not_end_the_following_of_topics(serv
 async def test_a_refresh_of_somebody_else_leaves_no_question_unanswered(cluster):
     """A mover reads the topics between a question and the answer to it."""
     node = await cluster.start(refresh_interval_s=30.0)
-    view, answers = node._partitions.view, []
+    view, answers = node.parts.partitions.view, []
     view.ask("nowhere", answers.append, "peer")
     await until(lambda: answers)  # the next read is a pause away
     view.ask("nowhere", answers.append, "peer")
@@ -344,7 +344,7 @@ async def test_a_read_that_failed_is_done_again_soon(cluster, monkeypatch):
     """Not at the next audit: nobody else may have a reason to look."""
     monkeypatch.setattr(topics_view, "RETRY_S", 0.01)
     node = await cluster.start(refresh_interval_s=30.0)
-    view, failed = node._partitions.view, []
+    view, failed = node.parts.partitions.view, []
     view._is_followed = lambda name: True
     read_one = view._read_one
 
@@ -375,11 +375,13 @@ async def test_a_topic_that_was_followed_in_part_can_be_deleted(served, monkeypa
 
     monkeypatch.setattr(Logs, "open", open_but_the_first)
     node = await served.cluster.start()
-    assert list(node._partitions.channels) == [("t", 1)]
-    assert "t" in node._partitions.view.problems
+    assert list(node.parts.partitions.channels) == [("t", 1)]
+    assert "t" in node.parts.partitions.view.problems
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "t")
-    await until(lambda: not node._partitions.channels and not node._partitions.view.problems)
+    await until(
+        lambda: not node.parts.partitions.channels and not node.parts.partitions.view.problems
+    )
     assert not served.disk.exists(DATA / "t")
 
 
@@ -391,9 +393,9 @@ async def test_a_topic_that_could_never_be_read_can_be_deleted(served):
         good = (await admin.get(Topic.path("t"))).data
         await admin.set(Topic.path("t"), b"{damaged")
         node = await served.cluster.start()
-        view = node._partitions.view
+        view = node.parts.partitions.view
         assert "t" in view.problems
-        assert not node._partitions.channels
+        assert not node.parts.partitions.channels
         async with view._lock:
             await admin.set(Topic.path("t"), good)
             await delete_topic(admin, "t")

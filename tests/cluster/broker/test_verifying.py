@@ -34,7 +34,7 @@ async def _fill(client: Client, batches: int = 10) -> list[int]:
 
 def _overwrite(served, offset: int, data: bytes) -> str:
     """Change stored bytes behind the broker's back; return the file's name."""
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     piece = next(p for p in log.reader.pieces(0, log.end_offset) if p.start <= offset < p.end)
     file = served.cluster.disks["b1"].open(piece.path)
     file.pwrite([data], offset - piece.block_start)
@@ -50,7 +50,7 @@ async def _verify(client: Client, **fields) -> wire.VerifyResponse:
 async def _pass(served, client: Client | None = None) -> wire.VerifyResponse:
     """Have everything verified and wait for the end."""
     client = client or served.client
-    topic_id = served.node._partitions.channels["t", 0].topic_id
+    topic_id = served.node.parts.partitions.channels["t", 0].topic_id
     await _verify(client, whole=True, begin=True, topic_id=topic_id)
     while (response := await _verify(client, whole=True)).running:
         await asyncio.sleep(0.001)
@@ -117,7 +117,7 @@ async def test_reports_of_one_place_share_one_look(served, monkeypatch):
     starts = await _fill(served.client)
     _overwrite(served, starts[4] + 30, b"damage")
     monkeypatch.setattr(verifying, "REPORTS_BURST", 1)
-    served.node._dispatcher._verifies._tokens = 1.0
+    served.node.parts.verifier._tokens = 1.0
     answers = await asyncio.gather(*(_verify(served.client, offset=starts[4]) for _ in range(20)))
     assert all(len(answer.damage) == 1 for answer in answers)
 
@@ -154,7 +154,7 @@ async def test_what_was_verified_lately_is_not_read_again(served):
 async def test_a_block_that_is_gone_or_short_is_found_whatever_was_verified_lately(served):
     """Every pass looks whether the files are there with their size."""
     starts = await _fill(served.client)
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     (piece,) = log.reader.pieces(0, log.end_offset)
     assert not (await _pass(served)).damage
     file = served.disk.open(piece.path)
@@ -172,7 +172,7 @@ async def test_a_pass_reads_everything_again_when_asked(served):
     first = await _pass(served)
     _overwrite(served, starts[4] + 30, b"damage")
     assert not (await _pass(served)).damage
-    topic_id = served.node._partitions.channels["t", 0].topic_id
+    topic_id = served.node.parts.partitions.channels["t", 0].topic_id
     await _verify(served.client, whole=True, begin=True, topic_id=topic_id)
     await _verify(served.client, whole=True, begin=True, again=True, topic_id=topic_id)
     while (again := await _verify(served.client, whole=True)).running:
@@ -185,7 +185,7 @@ async def test_a_pass_reads_everything_again_when_asked(served):
 async def test_what_lies_behind_the_damage_of_a_quarantined_log_is_told_as_unverified(served):
     """Nobody can look there."""
     await _fill(served.client)
-    channel = served.node._partitions.channels["t", 0]
+    channel = served.node.parts.partitions.channels["t", 0]
     status = channel.log.status
     status.state, status.reason = LogState.QUARANTINED, "a block is gone"
     channel.apply(channel.settings, channel.placement, channel.placement_version)
@@ -209,7 +209,7 @@ async def test_a_pass_that_fails_says_so(served, monkeypatch):
 async def test_a_pass_forgets_damage_that_is_put_right(served):
     """Damaged blocks are read again in every pass."""
     starts = await _fill(served.client)
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     good = bytes(log.reader.read(starts[4] + 30, 6, starts[4] + 36))
     _overwrite(served, starts[4] + 30, b"damage")
     assert len((await _pass(served)).damage) == 1
@@ -243,10 +243,10 @@ async def test_a_pass_is_slow(cluster: MemoryCluster, monkeypatch):
     """As the setting says; reports do not wait for it."""
     node = await cluster.start(verify_bytes_per_s=20_000)
     await cluster.create_topic("t")
-    await until(lambda: node._partitions.channels)
+    await until(lambda: node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
     starts = await _fill(client, 20)
-    topic_id = node._partitions.channels["t", 0].topic_id
+    topic_id = node.parts.partitions.channels["t", 0].topic_id
     pauses = Pauses(monkeypatch)
     await _verify(client, whole=True, begin=True, topic_id=topic_id)
     await until(lambda: pauses.seconds)
@@ -265,16 +265,16 @@ async def _has_ended(client: Client) -> bool:
 async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
     """Files that went away with it are no damage."""
     await _fill(served.client)
-    topic_id = served.node._partitions.channels["t", 0].topic_id
+    topic_id = served.node.parts.partitions.channels["t", 0].topic_id
     pauses = Pauses(monkeypatch)
     await _verify(served.client, whole=True, begin=True, topic_id=topic_id)
     await until(lambda: pauses.seconds)
     async with served.cluster.admin() as coordinator:
         await delete_topic(coordinator, "t")
-    await until(lambda: ("t", 0) not in served.node._partitions.channels)
-    assert served.node._dispatcher._verifies._passing
+    await until(lambda: ("t", 0) not in served.node.parts.partitions.channels)
+    assert served.node.parts.verifier._passing
     pauses.over.set()
-    await until(lambda: not served.node._dispatcher._verifies._passing)
+    await until(lambda: not served.node.parts.verifier._passing)
     assert "damage" not in caplog.text
     with pytest.raises(VqError):
         await _verify(served.client, whole=True)
@@ -282,7 +282,7 @@ async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
 
 async def test_what_was_verified_is_forgotten_with_its_topic(served):
     """Topics may come and go for ever."""
-    channels, verifier = served.node._partitions.channels, served.node._dispatcher._verifies
+    channels, verifier = served.node.parts.partitions.channels, served.node.parts.verifier
     for _ in range(3):
         starts = await _fill(served.client)
         _overwrite(served, starts[4] + 30, b"damage")
@@ -299,18 +299,18 @@ async def test_what_was_verified_is_forgotten_with_its_topic(served):
 async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tags):
     """The error names range and file; STATUS has it; the log names the partition, once a block."""
     starts = await _fill(served.client, 1)
-    log = served.node._partitions.channels["t", 0].log
+    log = served.node.parts.partitions.channels["t", 0].log
     log.roll()
     await _fill(served.client)
     first, *rest = log.reader.pieces(0, log.end_offset)
     assert rest
-    log._blocks.at(0).close()
+    log.reader.block_at(0).close()
     served.disk.unlink(first.path)
     for _ in range(3):
         with pytest.raises(PartitionFailed, match=rf"cannot be read.*\[0, {first.end}\)") as caught:
             await served.client.get("t", 0, starts[0], tags=tags)
     assert str(first.path) in str(caught.value)
-    await until(lambda: not served.node._dispatcher._verifies._reporting)
+    await until(lambda: not served.node.parts.verifier._reporting)
     (found,) = await _status_damage(served.client)
     assert (found.start, found.end, found.file) == (0, first.end, str(first.path))
     assert caplog.text.count("read failed partition=t-0") == 1
@@ -324,7 +324,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
     _overwrite(served, starts[4] + 16, b"\xff" * 4)  # the flag of a record
     with pytest.raises(VqError):
         await served.client.get("t", 0, starts[4], tags=["x"])
-    await until(lambda: not served.node._dispatcher._verifies._reporting)
+    await until(lambda: not served.node.parts.verifier._reporting)
     (found,) = await _status_damage(served.client)
     assert found.start == starts[4] - CONTROL_BYTES
 
@@ -360,10 +360,10 @@ class DamagedEverywhere:
 @pytest.mark.parametrize("name", ["n", "n" * limits.NAME_CHARS_MAX])
 async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, damaged, name):
     """In several answers that each fit; of damage the first ranges and how many there are."""
-    report = served.node._dispatcher._status.__self__
+    report = served.node.parts.status.report.__self__
     if damaged:
         monkeypatch.setattr(report, "_known", DamagedEverywhere())
-    template = served.node._partitions.channels["t", 0]
+    template = served.node.parts.partitions.channels["t", 0]
     channels = {}
     for number in range(limits.PARTITIONS_PER_TOPIC_MAX):
         channel = channels[name, number] = copy.copy(template)

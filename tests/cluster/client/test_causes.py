@@ -103,7 +103,7 @@ async def test_a_batch_that_waits_for_other_nodes_is_said_to_do_so(
         await cluster.start()
         await cluster.create_topic("t", partitions=1, min_insync=2)
         await cluster.start(node="n2")
-        await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
+        await until(lambda: cluster.nodes["b1"].parts.context.role.named == 2)
         async with (
             factory_of(cluster) as factory,
             await factory.create_producer(ProducerConfig()) as producer,

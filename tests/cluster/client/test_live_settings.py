@@ -39,7 +39,7 @@ class Running:
 
     @property
     def channel(self) -> Channel:
-        return self.node._partitions.channels["t", 0]
+        return self.node.parts.partitions.channels["t", 0]
 
     async def alter(self, **changes: Any) -> None:
         """Change settings, and wait until the broker and the producer follow."""
@@ -179,14 +179,15 @@ async def _retains(running: Running, **changes: Any) -> None:
     await running.send(b"younger")
     log.roll()
     await running.send(b"youngest")
-    retainer = running.node._monitor._watched.retainer
+    retainer = running.node.parts.upkeep.retainer
     await retainer.look()
     assert log.start_offset == 0
     await running.alter(**changes)
-    wall_ms = running.node._clock.wall_ms
+    wall_ms = running.node.parts.context.clock.wall_ms
     hours = 2 if {"retention_hours", "retention_early_hours"} & set(changes) else 0
     late = SimpleNamespace(
-        wall_ms=lambda: wall_ms() + hours * 3_600_000, monotonic=running.node._clock.monotonic
+        wall_ms=lambda: wall_ms() + hours * 3_600_000,
+        monotonic=running.node.parts.context.clock.monotonic,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retainer, "_clock", late)
@@ -212,7 +213,7 @@ async def retention_early_hours(running: Running) -> None:
     """While the disk of the broker is too full."""
     total = 1 << 40
     running.cluster.disks["b1"].free_space = lambda _: (total // 8, total)  # type: ignore[method-assign]
-    await until(lambda: running.node._disks.pressure_bytes > 0)
+    await until(lambda: running.node.parts.disks.pressure_bytes > 0)
     await _retains(running, retention_early_hours=1)
 
 
@@ -257,7 +258,7 @@ async def pool(running: Running) -> None:
 async def replication(running: Running) -> None:
     """A send that waits for the copy is acknowledged when the topic needs no copy any more."""
     await running.cluster.start(node="n2")
-    await until(lambda: running.node._context.role.named == 2)
+    await until(lambda: running.node.parts.context.role.named == 2)
     running.cluster.flushers["b1-n2"].held = True
     sending = asyncio.create_task(running.send(b"x"))
     await asyncio.sleep(0.1)

@@ -53,7 +53,7 @@ def _place(nemesis: Nemesis) -> str | None:
 
 
 async def _go_over(nemesis: Nemesis, node: BrokerNode) -> None:
-    for channel in list(node._partitions.channels.values()):
+    for channel in list(node.parts.partitions.channels.values()):
         for part in [*channel.older, channel]:
             try:
                 await _archive_some(nemesis, node, channel, part)
@@ -70,7 +70,7 @@ async def _archive_some(
     Raises:
         VqError, OSError: Something came in between.
     """
-    rng, logs, log = nemesis.rng, node._partitions.logs, part.log
+    rng, logs, log = nemesis.rng, node.parts.partitions.logs, part.log
     if log is None:
         return
     if part is channel and log.open_block is not None and rng.random() < 0.5:

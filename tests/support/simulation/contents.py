@@ -17,10 +17,10 @@ def different(master: BrokerHost, copy: BrokerHost) -> list[str]:
     """Return the partitions of which a copy has other bytes than its master."""
     assert master.node is not None
     assert copy.node is not None
-    theirs = copy.node._partitions.channels
+    theirs = copy.node.parts.partitions.channels
     return [
         f"{channel} has {span(theirs.get(key))}, not {span(channel)}"
-        for key, channel in master.node._partitions.channels.items()
+        for key, channel in master.node.parts.partitions.channels.items()
         if channel.span is not None and all_contents(channel) != all_contents(theirs.get(key))
     ]
 

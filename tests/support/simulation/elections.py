@@ -30,12 +30,12 @@ async def cut_hand_over(nemesis: Nemesis) -> None:
         record = world.record(group)
         assert record is not None
         if name == "held":
-            return node._hand_over.holds
+            return node.parts.hand_over.holds
         return bool(record.successor) if name == "offered" else record.epoch > epoch
 
     async def run() -> str:
         try:
-            return await node._hand_over.run()
+            return await node.parts.hand_over.run()
         except VqError as error:
             return type(error).__name__
 

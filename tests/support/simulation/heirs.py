@@ -59,7 +59,7 @@ async def _end(nemesis: Nemesis, master: BrokerHost, way: str) -> None:
 
         async def run() -> None:
             try:
-                await node._hand_over.run()
+                await node.parts.hand_over.run()
             except VqError as error:
                 nemesis.world.history.add("note", master.name, f"hand-over: {error}")
 

@@ -35,7 +35,7 @@ def kept_messages(world: World) -> dict[Place, list[Kept]]:
 def untold(machine: BrokerHost, places: list[Place]) -> list[Place]:
     """Return those of the messages, which a node keeps, that its STATUS does not tell."""
     assert machine.node is not None
-    channels = machine.node._partitions.channels
+    channels = machine.node.parts.partitions.channels
     told = [
         (str(channel.partition), file.start_offset, file.end_offset)
         for channel in channels.values()

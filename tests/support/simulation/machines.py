@@ -70,7 +70,7 @@ async def hand_over(nemesis: Nemesis) -> None:
 
     async def run() -> str:
         try:
-            return await node._hand_over.run()
+            return await node.parts.hand_over.run()
         except VqError as error:
             return type(error).__name__
 

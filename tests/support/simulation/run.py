@@ -294,7 +294,7 @@ class Simulation:
         for machine in self.world.machines:
             if machine.node is None or not machine.serves or not machine.node.epoch:
                 continue
-            for channel in machine.node._partitions.channels.values():
+            for channel in machine.node.parts.partitions.channels.values():
                 for start, data in all_contents(channel):
                     found -= set(places(str(channel.partition), start, data))
         return found
@@ -323,7 +323,7 @@ class Simulation:
             (channel, channel.log)
             for node in nodes
             if node is not None
-            for channel in node._partitions.channels.values()
+            for channel in node.parts.partitions.channels.values()
             if channel.span is not None
         ]
 

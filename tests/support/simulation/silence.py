@@ -96,7 +96,7 @@ async def _until(world: World, holds: Callable[[], bool], timeout_s: float) -> N
 
 def _stored(host: BrokerHost) -> int:
     """Return how much is in the logs of a node, as it is written."""
-    channels = host.node._partitions.channels.values() if host.node is not None else ()
+    channels = host.node.parts.partitions.channels.values() if host.node is not None else ()
     return sum(each.log.end_offset for each in channels if each.log is not None)
 
 

@@ -165,7 +165,7 @@ class Monitor:
             connected=self._coordinator.state is SessionState.CONNECTED,
             sessions_ended=self._sessions_ended,
             registered=watched.registered(),
-            ready=not self._reasons(),
+            ready=not self.not_ready(),
         )
         return chain(watched.metrics.families(facts), self._process_metrics())
 
@@ -175,10 +175,11 @@ class Monitor:
 
     async def readiness(self) -> Page:
         """Return whether the node does its work, and if not, why."""
-        reasons = self._reasons()
+        reasons = self.not_ready()
         return text_page(503, "\n".join(reasons)) if reasons else text_page(200, "ready")
 
-    def _reasons(self) -> list[str]:
+    def not_ready(self) -> list[str]:
+        """Return why the node does not do its work."""
         watched = self._watched
         if watched is None or not self.has_started:
             reasons = ["the node is starting"]

@@ -39,10 +39,10 @@ class Group:
 
     def read_from(self, node: str) -> int:
         """Return how many bytes readers got from a node."""
-        return self.cluster.nodes[node]._context.counters.bytes_out
+        return self.cluster.nodes[node].parts.context.counters.bytes_out
 
     def log(self, node: str, partition: int) -> Log:
-        log = self.cluster.nodes[node]._partitions.channels["many", partition].log
+        log = self.cluster.nodes[node].parts.partitions.channels["many", partition].log
         assert log is not None
         return log
 
@@ -98,7 +98,7 @@ async def group(
     group.producer = await producer_of(factory)
     await group.producer.publish("many")
     await group.send()
-    await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
+    await until(lambda: cluster.nodes["b1"].parts.context.role.named == 2)
     yield group
     if group.consumer is not None:
         await asyncio.wait_for(group.consumer.close(), WAIT_S)
@@ -157,7 +157,7 @@ async def test_a_copy_that_falls_behind_is_left(
     await group.receive()
     group.check()
     group.cluster.flushers["b1-n2"].release()
-    await until(lambda: group.cluster.nodes["b1"]._context.role.named == 2)
+    await until(lambda: group.cluster.nodes["b1"].parts.context.role.named == 2)
     before = group.read_from("b1-n2")
     while group.read_from("b1-n2") == before:
         await group.send(4)
@@ -197,7 +197,7 @@ async def test_a_copy_that_the_consumer_cannot_reach_is_left(
     group.cluster.network.cut_one_way("b1-n2", HOST)
     await group.send()
     await group.receive()
-    assert group.cluster.nodes["b1"]._context.role.named == 2
+    assert group.cluster.nodes["b1"].parts.context.role.named == 2
     group.cluster.network.heal()
     before = group.read_from("b1-n2")
     while group.read_from("b1-n2") == before:
@@ -252,7 +252,7 @@ async def test_bytes_that_are_damaged_on_a_copy_are_read_from_the_master(group: 
     await group.receive()
     group.check()
     assert group.consumer.bad_reads > 0
-    repairer = group.cluster.nodes["b1-n2"]._dispatcher.repairs
+    repairer = group.cluster.nodes["b1-n2"].parts.repairer
     assert isinstance(repairer, Repairer)
     await until(repairer.damaged)
 
@@ -291,7 +291,7 @@ async def test_archives_of_copies_are_read_directly_like_those_of_the_master(gro
     """Each node has zips of its own, and tells where they are."""
     await until(group.copied_all)
     Failing.reset()
-    both = [group.cluster.nodes[name]._partitions for name in ("b1", "b1-n2")]
+    both = [group.cluster.nodes[name].parts.partitions for name in ("b1", "b1-n2")]
     channels = [(each, each.channels["many", n]) for each in both for n in range(COUNT)]
     for node, channel in channels:
         await node.logs.roll(channel, channel.log.open_block)

@@ -115,7 +115,7 @@ async def test_get_reports_every_flipped_bit(
 
 def change_on_disk(cluster: MemoryCluster, node: str, content: bytes) -> int:
     """Change a stored message of ``t-0`` behind the back of a node; return the byte's offset."""
-    log = cluster.nodes[node]._partitions.channels["t", 0].log
+    log = cluster.nodes[node].parts.partitions.channels["t", 0].log
     assert log is not None
     (piece,) = log.reader.pieces(0, log.end_offset)
     at = bytes(log.reader.read(0, 1 << 20, log.end_offset)).index(content)
@@ -192,7 +192,7 @@ async def test_every_reader_reads_what_another_node_has(
 
     monkeypatch.setattr(Repairer, "_try", no_repair)
     await cluster.start(node="n2")
-    await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
+    await until(lambda: cluster.nodes["b1"].parts.context.role.named == 2)
     _, result = await send(factory, Message("t", b"first"), Message("t", b"second"))
     change_on_disk(cluster, "b1", b"second")
     await reader(factory, client, result.offset)

@@ -38,7 +38,7 @@ async def test_reads_that_a_broker_refuses_are_told_with_what_to_do(
         await cluster.create_topic("idle")
         clients = [await Client.connect(cluster.network, node.address) for _ in range(3)]
         waiting = [asyncio.create_task(hold(each)) for each in clients]
-        await until(lambda: node._server.reads_waiting == 3)
+        await until(lambda: node.parts.server.reads_waiting == 3)
         async with factory_of(cluster) as factory:
             await send(factory, *texts(1))
             consumer = await consumer_of(factory)

@@ -16,9 +16,9 @@ T0 = TopicPartition("t", 0)
 async def delete_all(cluster: MemoryCluster) -> int:
     """Delete what partition 0 holds, on its only node; return where it begins then."""
     node = cluster.nodes["b1"]
-    channel = node._partitions.channels["t", 0]
+    channel = node.parts.partitions.channels["t", 0]
     assert channel.log is not None
-    await node._partitions.logs.drop_before(channel, channel.log.end_offset)
+    await node.parts.partitions.logs.drop_before(channel, channel.log.end_offset)
     return channel.start_offset
 
 

@@ -51,9 +51,9 @@ async def test_a_member_of_two_thousand_partitions_works(monkeypatch: pytest.Mon
 
             receiving = asyncio.create_task(receive())
             await until(lambda: len(consumer.assignment()) == PARTITIONS)
-            channels = node._partitions.channels.values()
+            channels = node.parts.partitions.channels.values()
             await until(lambda: sum(bool(each.parked) for each in channels) == PARTITIONS)
-            assert node._server.reads_waiting == 1
+            assert node.parts.server.reads_waiting == 1
 
             requests.clear()
             looks.clear()

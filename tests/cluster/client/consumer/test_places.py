@@ -87,7 +87,7 @@ async def crash(cluster: MemoryCluster, *, keep: int) -> None:
     cluster.ensemble.crash(coordinator)
     cluster.network.kill("b1")
     disk = cluster.disks["b1"]
-    disk._locks.clear()
+    disk.release_locks()
     file = disk.open(BLOCK)
     file.truncate(keep * SIZE)
     file.datasync()
@@ -123,7 +123,7 @@ async def test_a_commit_says_what_identifies_its_place(cluster: MemoryCluster) -
     """The message before it, its epoch and the topic's id; with them a group goes on as before."""
     assert await consume(cluster, 3) == ["m0", "m1", "m2"]
     value = await committed(cluster)
-    channel = cluster.nodes["b1"]._partitions.channels[WHERE]
+    channel = cluster.nodes["b1"].parts.partitions.channels[WHERE]
     assert value.topic_id == channel.topic_id
     assert value.message_id
     assert value.epoch == cluster.nodes["b1"].epoch
@@ -285,7 +285,7 @@ async def test_a_commit_of_a_topic_that_was_made_again_is_no_place(
     value = await committed(cluster)
     async with started(cluster, host="operator") as client:
         await topics.delete_topic(client.coordinator, "t")
-        await until(lambda: WHERE not in cluster.nodes["b1"]._partitions.channels)
+        await until(lambda: WHERE not in cluster.nodes["b1"].parts.partitions.channels)
         await cluster.create_topic("t", partitions=1)
         await send(cluster, "m", 4)
         await commits.reset_offset(client.coordinator, "g", WHERE, value)

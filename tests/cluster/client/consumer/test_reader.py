@@ -120,7 +120,7 @@ async def test_get_waits_for_a_first_message(
 ) -> None:
     consumer = await factory.create_consumer()
     waiting = asyncio.create_task(consumer.get("t", 0, 0, 1_000, 5.0))
-    server: Any = cluster.nodes["b1"]._server
+    server: Any = cluster.nodes["b1"].parts.server
     await until(lambda: any(session.waiting for session in server.sessions))
     assert not waiting.done()
     await send(factory, *texts(1))
@@ -204,7 +204,7 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         await send(factory, *texts(1))
         reader = await factory.create_consumer()
         assert len(await reader.get("t", 0, 0, 1_000)) == 1
-        role = cluster.nodes["b1"]._context.role
+        role = cluster.nodes["b1"].parts.context.role
         role.epoch -= 1  # an earlier master that has not heard of the next one
         member = await consumer_of(factory)
         waiting = [

@@ -90,7 +90,7 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
         await asyncio.sleep(60.0)
         assert "is not on the disk" not in caplog.text
         assert caplog.text.count("a record cannot be read") == 1
-        repairer = cluster.nodes["b1"]._dispatcher.repairs
+        repairer = cluster.nodes["b1"].parts.repairer
         assert isinstance(repairer, Repairer)
         assert not repairer.damaged(), "all nodes have the same"
 

@@ -29,7 +29,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
     async with memory_cluster() as made:
         node = await made.start(data=(D1, D2), disk_interval_s=0.5)
         await made.create_topic("t", partitions=4)
-        await until(lambda: len(node._partitions.channels) == 4)
+        await until(lambda: len(node.parts.partitions.channels) == 4)
         client = await Client.connect(made.network, node.address)
         for number in range(4):
             await client.put("t", number, [message(b"x")])

@@ -79,7 +79,7 @@ def group_of(client: ClusterClient, partition: int) -> str:
 
 def pretend(cluster: MemoryCluster, group: str, **fields: Any) -> None:
     """Have a broker publish these fields from now on, instead of what it measures."""
-    publisher = cluster.nodes[group]._presence.registration
+    publisher = cluster.nodes[group].parts.presence.registration
     publish = type(publisher).publish_load
     load = BrokerLoad(
         **{

@@ -46,7 +46,7 @@ async def producer(
 
 
 def channel(cluster: MemoryCluster, node: str) -> Channel:
-    return cluster.nodes[node]._partitions.channels["fast", 0]
+    return cluster.nodes[node].parts.partitions.channels["fast", 0]
 
 
 async def send(producer: aio.MessageProducer, content: bytes) -> None:
@@ -57,7 +57,7 @@ async def lead(cluster: MemoryCluster) -> None:
     """Have the other node lead, without what it has not copied."""
     cluster.network.kill("b1")
     cluster.ensemble.expire(cluster.coordinators["b1"])
-    await until(lambda: cluster.nodes["b1-n2"]._context.role.epoch)
+    await until(lambda: cluster.nodes["b1-n2"].parts.context.role.epoch)
     cluster.flushers["b1-n2"].release()
 
 

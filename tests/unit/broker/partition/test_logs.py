@@ -43,7 +43,7 @@ def disk() -> MemoryDisk:
 
 
 def logs_of(disk: MemoryDisk, leads_others: Callable[[], bool] = lambda: False) -> Logs:
-    disk._locks.clear()
+    disk.release_locks()
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
     reserve = Reserve(HOME, disk)
     return Logs(
