@@ -3,7 +3,7 @@
 #   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for;
 #                            REPLICAS=2: with copies, and a kill -9 half-way
 #   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
-#   make test-long           the long forms of the fault runs
+#   make test-long           the long forms of all tests that have one; takes hours
 #   make chaos [ROWS=...]    kill, pause and cut real clusters with copies: TRIALS=n, SEED=n
 #   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
@@ -58,7 +58,7 @@ test:
 
 test-long:
 	$(call bootstrap,test)
-	PYTHONDONTWRITEBYTECODE= VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= VQ_LONG=1 $(RUN) -m pytest -m long --timeout 7200 $(ARGS)
 
 chaos:
 	$(call bootstrap,test)

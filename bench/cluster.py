@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import vq
-from vq.admin.connect import cluster_client
-from vq.cli.worker import Worker
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.worker import Worker
+from vq.cli.bench.workload import WorkFailed
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.brokers import GroupState
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import FlushMode
+from vq.operations.base.connect import cluster_client
 from vq.remoting.ports import free_port
 
 CLUSTER = "bench"

@@ -11,8 +11,8 @@ from bench.context import Context
 from bench.figures import Figure, Row, shown
 from bench.peers import PEERS, Missing, Peer
 from bench.peers.peer import FSYNC, PAGE_CACHE
-from vq.cli.worker import Worker
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.worker import Worker
+from vq.cli.bench.workload import WorkFailed
 
 SIZE: Final = 128
 _SEPARATOR: Final = " | "  # in the names of figures: class, system, way

@@ -1,4 +1,4 @@
-"""Client works that only the benchmark needs; the others are ``vq.cli.workload``'s.
+"""Client works that only the benchmark needs; the others are ``vq.cli.bench.workload``'s.
 
 Same form: plain values in, plain values out, ``ready`` called when set up.
 """
@@ -17,8 +17,7 @@ import uvloop
 
 import vq
 from bench.contents import orders
-from vq.admin.connect import cluster_client
-from vq.cli.workload import (
+from vq.cli.bench.workload import (
     Audit,
     Outcomes,
     Ready,
@@ -31,6 +30,7 @@ from vq.cli.workload import (
 from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
+from vq.operations.base.connect import cluster_client
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import (
     LENGTH_BYTES,
@@ -204,7 +204,7 @@ class ByNumber:
     """A partitioner whose keys are partition numbers."""
 
     def choose(self, message: vq.Message, partitions: vq.TopicPartitions) -> int:
-        """See ``vq.client.producer.partitioner.Partitioner``."""
+        """See ``vq.client.producer.spread.partitioner.Partitioner``."""
         return int(message.key or 0)
 
 

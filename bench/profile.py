@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from bench.cluster import Cluster
 from bench.context import Context
-from vq.cli.worker import on_schedule
+from vq.cli.bench.worker import on_schedule
 
 _SHOWN: Final = 14
 _LEAST_SHARE: Final = 0.01

@@ -21,8 +21,8 @@ from bench.peers import CLUSTER_PEERS, Missing
 from bench.peers.cluster import BULK, NODES, ONE, STRUCK, ClusterPeer
 from bench.peers.peer import FSYNC, PAGE_CACHE
 from bench.replication import gap_around
-from vq.cli.worker import Worker
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.worker import Worker
+from vq.cli.bench.workload import WorkFailed
 
 SIZE: Final = 128
 #: How long clients go on after a kill: more than any session or election here takes.

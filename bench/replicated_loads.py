@@ -5,7 +5,7 @@ from typing import Any, Final
 import vq
 from bench.peers.accounts import account
 from bench.peers.steady import Done, Progress, send_steadily
-from vq.cli.workload import Ready
+from vq.cli.bench.workload import Ready
 
 _SEND_S: Final = 60.0
 _READ_BYTES: Final = 4 << 20

@@ -18,7 +18,7 @@ from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure, Target
 from bench.processor import processor_s
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.workload import WorkFailed
 from vq.devtools.processes import BrokerChild, ask_status
 
 SIZE: Final = 128

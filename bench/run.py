@@ -31,7 +31,7 @@ from bench import baseline, compare, profile, replicated  # noqa: E402
 from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
-from vq.client.producer import appender  # noqa: E402
+from vq.client.producer.intake import appender  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"

@@ -22,8 +22,8 @@ from bench.processor import processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
-from vq.cli.worker import on_schedule
-from vq.client.producer import appender
+from vq.cli.bench.worker import on_schedule
+from vq.client.producer.intake import appender
 
 GB: Final = 1_000_000_000
 

@@ -16,7 +16,7 @@ from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure
 from vq import aio
-from vq.cli.workload import Outcomes, Ready, WorkFailed, contents
+from vq.cli.bench.workload import Outcomes, Ready, WorkFailed, contents
 
 SIZE: Final = 128
 #: Messages of one ``send_batch``, and sends of ``vq.aio`` that wait at once.

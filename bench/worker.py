@@ -6,7 +6,7 @@ from typing import Any
 
 from bench import loads, replicated_loads, sends
 from bench.peers import WORKS as PEER_WORKS
-from vq.cli import worker, workload
+from vq.cli.bench import worker, workload
 
 WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **workload.WORKS,

@@ -34,6 +34,6 @@ def told_ahead(batch: pa.RecordBatch, now_s: float, clock_ahead_s: float) -> str
     if ahead_s <= clock_ahead_s:
         return ""
     return (
-        f"a message has a time that comes in {ahead_s:.1f} s only, so the clock of its producer is "
-        f"more than clockAhead = {clock_ahead_s:g} s ahead (or this machine's is behind)"
+        f"a message has a time {ahead_s:.1f} s in the future: the clock of its producer is more "
+        f"than clockAhead = {clock_ahead_s:g} s ahead, or the clock of this machine is behind"
     )

@@ -63,7 +63,7 @@ class Given:
             return None
         number = int(value) if re.fullmatch(r"-?[0-9]{1,18}", value) else None
         if number is None or not least <= number <= most:
-            raise InvalidArgument(f"{name} = {value!r} is no whole number in [{least}, {most}]")
+            raise InvalidArgument(f"{name} = {value!r} is not a whole number in [{least}, {most}]")
         return number
 
     def size(self, name: str, least: int, most: int) -> int | None:
@@ -75,7 +75,7 @@ class Given:
         number = int(found[1]) * _UNITS[found[2].lower()] if found else -1
         if not least <= number <= most:
             raise InvalidArgument(
-                f"{name} = {value!r} is no number of bytes in [{least}, {most}]; write it like "
+                f"{name} = {value!r} is not a number of bytes in [{least}, {most}]; write it like "
                 "500000, 64m or 1g"
             )
         return number
@@ -90,7 +90,7 @@ class Given:
         except ValueError:
             number = -1.0
         if not 0 < number <= most:
-            raise InvalidArgument(f"{name} = {value!r} is no number of seconds in (0, {most:g}]")
+            raise InvalidArgument(f"{name} = {value!r} is not a number of seconds in (0, {most:g}]")
         return number
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -109,7 +109,7 @@ class Given:
             return ()
         parts = _json(name, value) if value.startswith("[") else value.split(",")
         if not isinstance(parts, list) or not all(isinstance(each, str) for each in parts):
-            raise InvalidArgument(f'{name} = {value!r} is no list like a,b or ["a", "b"]')
+            raise InvalidArgument(f'{name} = {value!r} is not a list like a,b or ["a", "b"]')
         found = tuple(dict.fromkeys(each.strip() for each in parts))
         if not all(found):
             raise InvalidArgument(f"{name} = {value!r} has an empty name")
@@ -217,7 +217,7 @@ class Places:
             for number, place in partitions.items():
                 if number != "*" and not re.fullmatch(r"[0-9]{1,9}", number):
                     raise InvalidArgument(
-                        f"{name}: {number!r} of topic {topic!r} is no number of a partition"
+                        f"{name}: {number!r} of topic {topic!r} is not the number of a partition"
                     )
                 named[topic, -1 if number == "*" else int(number)] = _place(name, place)
         return cls(default, named)
@@ -244,8 +244,9 @@ def _place(name: str, value: Any) -> Place:
         time_ms = -1
     if time_ms < 0:
         raise InvalidArgument(
-            f"{name} = {value!r} is no place: give earliest, latest, a time of 1970 to 9999 like "
-            '2026-11-22T09:30:00+01:00, or JSON like {"orders": {"0": 1234, "1": "latest"}}'
+            f"{name} = {value!r} is not a place: give earliest, latest, "
+            "a time of 1970 to 9999 like 2026-11-22T09:30:00+01:00, or JSON like "
+            '{"orders": {"0": 1234, "1": "latest"}}'
         )
     return Place(time_ms=time_ms)
 
@@ -254,7 +255,7 @@ def _json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidArgument(f"{name} = {value!r} is no JSON: {error}") from error
+        raise InvalidArgument(f"{name} = {value!r} is not JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +370,7 @@ def _pattern(text: str | None) -> str | None:
             re.compile(text)
         except re.error as error:
             raise InvalidArgument(
-                f"topicPattern = {text!r} is no regular expression: {error}"
+                f"topicPattern = {text!r} is not a regular expression: {error}"
             ) from error
     return text
 
@@ -400,5 +401,5 @@ def _tags(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     if not all(each.strip() for each in text.split(TAG_SEPARATOR)):
-        raise InvalidArgument(f"tag = {text!r} is no list of 1 to {TAGS_MAX} tags like a || b")
+        raise InvalidArgument(f"tag = {text!r} is not a list of 1 to {TAGS_MAX} tags like a || b")
     return tuple(dict.fromkeys(tags_of(text, "tag")))

@@ -171,7 +171,7 @@ def _typed(key: bytes | None, kind: str | None) -> Any:
                 raise ValueError("not as the source writes it")
             return int(key)
     except ValueError as error:
-        raise InvalidArgument(f"key {key!r:.60} is none of key_type {kind!r}") from error
+        raise InvalidArgument(f"key {key!r:.60} does not fit key_type {kind!r}") from error
     raise InvalidArgument(f"key_type {kind!r:.60} is none of text, bytes and int")
 
 

@@ -29,7 +29,16 @@ for number, default in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, default)
 LONG = os.environ.get("VQ_LONG") == "1"
+TESTS = Path(__file__).parent
+#: What does more, everywhere, with ``VQ_LONG=1``.
+HAVE_LONG_FORMS = {"faults", "property"}
 hypothesis.settings.load_profile("long" if LONG else "short")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores: a third of the time a test waits."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else 3
 
 
 def pytest_asyncio_loop_factories(
@@ -41,11 +50,19 @@ def pytest_asyncio_loop_factories(
     return {"real": asyncio.new_event_loop}
 
 
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the long form of fault runs to its own command."""
+    """Leave long forms to their own command, and let what takes longest begin first.
+
+    The tests of Spark share a session, which takes a Java to itself: so they stay together in one
+    process, where others take the rest from it.
+    """
     for item in items:
-        if not LONG and item.get_closest_marker("long") is not None:
+        if LONG and item.path.relative_to(TESTS).parts[0] in HAVE_LONG_FORMS:
+            item.add_marker(pytest.mark.long)
+        elif not LONG and item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.skip(reason="long form: make test-long"))
+    items.sort(key=lambda item: not item.path.is_relative_to(TESTS / "spark"))
 
 
 @pytest.fixture(scope="session")

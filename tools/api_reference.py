@@ -1,9 +1,9 @@
-"""Write docs/reference/api.md and docs/reference/errors.md from the code.
+"""Write docs/reference/api.md, errors.md and operations.md from the code.
 
-    python tools/api_reference.py      write both files
+    python tools/api_reference.py      write the files
 
-A test compares the committed files with ``api()`` and ``errors()``, so that they stay fresh. The
-text of a name is its docstring; the prefaces here have what no docstring can say.
+A test compares the committed files with ``PAGES``, so that they stay fresh. The text of a name is
+its docstring; the prefaces here have what no docstring can say.
 """
 
 import dataclasses
@@ -18,13 +18,18 @@ from typing import Any
 import vq
 from vq import admin, aio, columns, opentelemetry, serializers
 from vq import errors as vq_errors
-from vq.admin import archive_runs, changes, connect, draining, settings
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
 from vq.coordination.leases import slots
 from vq.coordination.topics import topics
 from vq.coordination.tree import coordinator
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
+from vq.operations.archives import archive_runs
+from vq.operations.base import changes, connect
+from vq.operations.brokers import draining
+from vq.operations.cluster import settings
+from vq.operations.operation import Awaited, rows_of
+from vq.operations.table import Operations
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -72,6 +77,20 @@ only when the time is up.
 read again before the next try.
 
 The classes that have no name in `vq` itself are in `vq.errors`.
+"""
+
+OPERATIONS_PREFACE = """\
+# Operations
+
+This page is written by `make docs` from `vq/operations/table.py`; a test keeps it so.
+
+What an administrator asks and changes, with [`vq.Admin` and `vq.aio.Admin`](api.md) or with
+[a command](cli.md). An operation that *plans* says what another one would do, and changes nothing.
+*Needs* is the right that the operation needs, and on what: on the topics or groups that the
+argument in brackets names; without one, on all. Nothing checks rights yet.
+
+| operation | does | needs | command |
+| --- | --- | --- | --- |
 """
 
 PUBLIC = (
@@ -214,7 +233,8 @@ def methods_of(cls: type) -> Iterator[str]:
             yield f"#### `{cls.__name__}.{shown}`\n\n{text_of(member.__func__)}"
         elif inspect.isfunction(member):
             word = "await " if inspect.iscoroutinefunction(member) else ""
-            yield f"#### `{word}{signature_of(name, member)}`\n\n{text_of(member)}"
+            text = f"See `vq.Admin.{name}`." if issubclass(cls, Awaited) else text_of(member)
+            yield f"#### `{word}{signature_of(name, member)}`\n\n{text}"
 
 
 def section_of(module: str, name: str, subject: Any) -> str:
@@ -344,7 +364,21 @@ def _meaning(cls: type[VqError]) -> str:
     return re.sub(r"``([^`]+)``", r"`\1`", own).replace("|", "\\|")
 
 
+# Operations ---------------------------------------------------------------------------------------
+def operations() -> str:
+    """Return docs/reference/operations.md."""
+    rows = [
+        f"| `{each.name}` | {each.effect} | {each.right} {each.resource}"
+        f"{f' (`{each.concerned}`)' if each.concerned else ''} "
+        f"| {f'`vq {each.command}`' if each.command else ''} |"
+        for each in rows_of(Operations)
+    ]
+    return OPERATIONS_PREFACE + "\n".join(rows) + "\n"
+
+
+PAGES = {"api.md": api, "errors.md": errors, "operations.md": operations}
+
 if __name__ == "__main__":
     REFERENCE.mkdir(parents=True, exist_ok=True)
-    (REFERENCE / "api.md").write_text(api())
-    (REFERENCE / "errors.md").write_text(errors())
+    for name, write in PAGES.items():
+        (REFERENCE / name).write_text(write())

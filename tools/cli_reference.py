@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from vq.cli.main import cli
+from vq.cli.main import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "cli.md"
@@ -108,20 +108,6 @@ plan ends with 0; in JSON it has `"done": false`.
 """
 
 
-def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command that does something, by its full name."""
-    if not isinstance(command, click.Group):
-        yield name, command
-        return
-    if command.invoke_without_command:
-        yield name, command
-    context = click.Context(command)
-    for sub_name in command.list_commands(context):
-        sub = command.get_command(context, sub_name)
-        assert sub is not None
-        yield from _commands(f"{name} {sub_name}", sub)
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
@@ -145,7 +131,7 @@ def _section(name: str, command: click.Command) -> str:
 
 def render() -> str:
     """Return the whole page."""
-    sections = [_section(name, command) for name, command in _commands("vq", cli)]
+    sections = [_section(f"vq {name}", command) for name, command in commands()]
     return "\n".join([PREFACE, *sections])
 
 

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vq
-from vq.cli import signals
+from vq.cli.base import signals
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.brokers import GroupState

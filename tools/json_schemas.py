@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from vq.cli.schemas import SCHEMAS
+from vq.cli.schemas import schemas
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "json"
@@ -19,7 +19,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 def render() -> Mapping[str, str]:
     """Return the files by their names."""
     files = {}
-    for name, schema in SCHEMAS.items():
+    for name, schema in schemas().items():
         title = name if name in {"error", "remark"} else f"vq {name} --json"
         document = {"$schema": DIALECT, "title": title, **schema}
         files[f"{name.replace(' --', '-').replace(' ', '-')}.json"] = (

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vq import columns as columns
     from vq import errors as errors
     from vq import serializers as serializers
-    from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
+    from vq.blocking.admin import Admin
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     )
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
-    from vq.client.producer.partition_load import PartitionLoad
-    from vq.client.producer.partitioner import (
+    from vq.client.producer.spread.partitioner import (
         Partitioner,
+        PartitionLoad,
         TopicPartitions,
     )
     from vq.client.reading.positions import (
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "vq.admin.blocking": ("Admin",),
+    "vq.blocking.admin": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",
@@ -105,8 +105,8 @@ _HOMES = {
     ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
-    "vq.client.producer.partition_load": ("PartitionLoad",),
-    "vq.client.producer.partitioner": (
+    "vq.client.producer.spread.partitioner": (
+        "PartitionLoad",
         "Partitioner",
         "TopicPartitions",
     ),

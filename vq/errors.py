@@ -238,7 +238,7 @@ class BatchTooLarge(Refused):
 
 class MemberRequired(Refused):
     status = 12
-    hint = "only who proves to know the cluster's secret may ask this; see docs/protocol.md, PROVE"
+    hint = "prove first that you know the cluster's secret; see docs/protocol.md, PROVE"
 
 
 class UnknownTopic(Refused):
@@ -432,9 +432,7 @@ class SequenceStale(OutcomeUnknown):
     """An unknown outcome that a resend cannot resolve: the broker has forgotten the batch."""
 
     status = 41
-    hint = (
-        "the batch is older than the ones remembered; whether it was stored can no longer be told"
-    )
+    hint = "the broker remembers only newer batches, so it cannot tell whether this one was stored"
 
 
 class TimedOut(OutcomeUnknown):

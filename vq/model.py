@@ -118,7 +118,7 @@ class Address(NamedTuple):
         """
         given: object = text
         if not isinstance(given, str):
-            raise InvalidArgument(f"address {shown(given)} is no text; give host:port")
+            raise InvalidArgument(f"address {shown(given)} is not text; give host:port")
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -318,7 +318,7 @@ class TopicSettings:
         for name in ("readable", "writable"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgument(
-                    f"{name} = {shown(getattr(self, name))} is no bool; give True or False"
+                    f"{name} = {shown(getattr(self, name))} is not a bool; give True or False"
                 )
         object.__setattr__(self, "pool", check_pool(self.pool))
 
@@ -375,15 +375,15 @@ class TopicOrigin:
 
 
 def _check_archive_to(url: object) -> None:
-    """Refuse what is no URL, and one that shows a password to whoever describes the topic."""
+    """Reject non-URLs, and URLs with a password: ``describe`` would show it."""
     if not isinstance(url, str) or not 1 <= len(url) <= ARCHIVE_TO_CHARS_MAX:
         raise InvalidArgument(
-            f"archive_to = {shown(url)} is no URL of 1 to {ARCHIVE_TO_CHARS_MAX} characters"
+            f"archive_to = {shown(url)} is not a URL of 1 to {ARCHIVE_TO_CHARS_MAX} characters"
         )
     scheme, found, rest = url.partition("://")
     if not (found and scheme and rest and url.isprintable() and " " not in url):
         raise InvalidArgument(
-            f"archive_to = {shown(url)} is no URL of a directory, such as file:///mnt/archive"
+            f"archive_to = {shown(url)} is not the URL of a directory, such as file:///mnt/archive"
         )
     kinds = set(scheme.lower().split("::"))
     if "memory" in kinds:
@@ -413,7 +413,7 @@ def check_archive_places(places: object) -> tuple[str, ...]:
     for each in found:
         if not isinstance(each, str) or not _is_bare_url(each):
             raise InvalidArgument(
-                f"archive_places: {shown(each)} is no URL such as s3://bucket/vq, "
+                f"archive_places: {shown(each)} is not a URL such as s3://bucket/vq, "
                 "file:///mnt/archive, or s3:// for all of a kind"
             )
     return found
@@ -478,7 +478,7 @@ def check_pool(pool: str | None) -> str | None:
     given: object = pool
     if not isinstance(given, str | None) or given == "":
         raise InvalidArgument(
-            f"pool = {shown(given)} is no name of a pool; give a text, or {COMMON_POOL!r}: the "
+            f"pool = {shown(given)} is not the name of a pool; give text, or {COMMON_POOL!r}: the "
             "broker groups without a pool"
         )
     return None if given == COMMON_POOL else given
@@ -750,7 +750,7 @@ def _tag_of(text: str, what: str) -> str:
     try:
         size = len(tag.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag {shown(tag)} of {what} is no text: {error}") from error
+        raise InvalidArgument(f"tag {shown(tag)} of {what} is not text: {error}") from error
     if size > limits.TAG_BYTES_MAX:
         raise InvalidArgument(
             f"tag {shown(tag)} of {what} has {size} bytes; no tag has more than "
@@ -769,6 +769,8 @@ def check_timeout(timeout: float) -> float:
     Raises:
         InvalidArgument: It is not a number; ``bool`` is none.
     """
+    if type(timeout) is float and 0.0 <= timeout <= limits.TIMEOUT_S_MAX:
+        return timeout  # as most are: a send checks its own
     given: object = timeout
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     seconds = _seconds_of(timeout) if is_number else math.nan

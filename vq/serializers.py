@@ -94,7 +94,7 @@ class Json:
                 content.decode(), parse_constant=_no_constant, parse_float=_finite_float
             )
         except (ValueError, RecursionError) as error:
-            raise CorruptData(f"content of {len(content)} bytes is no JSON: {error}") from error
+            raise CorruptData(f"content of {len(content)} bytes is not JSON: {error}") from error
 
 
 class Protobuf(Generic[M]):
@@ -106,14 +106,14 @@ class Protobuf(Generic[M]):
         message_class: A generated class.
 
     Raises:
-        InvalidArgument: It is no class of protobuf messages.
+        InvalidArgument: It is not a class of protobuf messages.
     """
 
     name: Final = "protobuf"
 
     def __init__(self, message_class: type[M]) -> None:
         if not isinstance(message_class, type) or not issubclass(message_class, ProtobufMessage):
-            raise InvalidArgument(f"{message_class!r} is no class of protobuf messages")
+            raise InvalidArgument(f"{message_class!r} is not a class of protobuf messages")
         self._class = message_class
 
     def dumps(self, value: M) -> bytes:
@@ -141,7 +141,7 @@ class Protobuf(Generic[M]):
             return self._class.FromString(content)
         except DecodeError as error:
             raise CorruptData(
-                f"content of {len(content)} bytes is no {self._class.__name__}: {error}"
+                f"content of {len(content)} bytes is not a {self._class.__name__}: {error}"
             ) from error
 
 
@@ -248,4 +248,4 @@ def _finite_float(text: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

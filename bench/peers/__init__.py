@@ -7,7 +7,7 @@ compared only with vq in the same durability class:
 ``fsync``       acknowledged after the bytes are on the disk
 ``page cache``  acknowledged after the write; a power cut may lose acknowledged messages
 
-Works have the form of ``vq.cli.workload``; a client library is imported by the work itself.
+Works have the form of ``vq.cli.bench.workload``; a client library is imported by the work itself.
 """
 
 from bench.peers import (

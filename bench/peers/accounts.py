@@ -1,13 +1,13 @@
 """What became of numbered messages: which acknowledged ones are there, once and in order.
 
-Pure functions; nothing is sent or received here. Contents are those of ``vq.cli.workload``.
+Pure functions; nothing is sent or received here. Contents are those of ``vq.cli.bench.workload``.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from vq.cli.workload import content
+from vq.cli.bench.workload import content
 
 _STREAM_SHIFT = 40
 

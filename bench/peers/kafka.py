@@ -29,7 +29,7 @@ from bench.peers.peer import (
     find_program,
     need_client,
 )
-from vq.cli.workload import Outcomes, Ready, contents
+from vq.cli.bench.workload import Outcomes, Ready, contents
 from vq.remoting.ports import free_port
 
 _COUNT: Final = 500_000  # fewer are over before the measure has begun

@@ -20,7 +20,7 @@ from bench.peers.accounts import account
 from bench.peers.cluster import NODES, STRUCK, ClusterPeer, Nodes
 from bench.peers.peer import FSYNC, PAGE_CACHE, Missing, Server
 from bench.peers.steady import Done, Progress, send_steadily
-from vq.cli.workload import Ready
+from vq.cli.bench.workload import Ready
 from vq.remoting.ports import free_port
 
 _TAKE: Final = 10_000

@@ -24,7 +24,7 @@ from bench.peers.peer import (
     need_client,
     program_of,
 )
-from vq.cli.workload import Ready, contents
+from vq.cli.bench.workload import Ready, contents
 from vq.remoting.ports import free_port
 
 _IN_FLIGHT: Final = 500

@@ -18,7 +18,7 @@ from bench.peers.accounts import account
 from bench.peers.cluster import NODES, STRUCK, ClusterPeer, Nodes
 from bench.peers.peer import FSYNC, PAGE_CACHE, Missing, Server
 from bench.peers.steady import Progress, publish_steadily
-from vq.cli.workload import Ready, WorkFailed
+from vq.cli.bench.workload import Ready, WorkFailed
 from vq.remoting.ports import free_port
 
 _WAIT_S: Final = 60.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from vq.cli.workload import WorkFailed, contents
+from vq.cli.bench.workload import WorkFailed, contents
 
 FSYNC: Final = "fsync"
 PAGE_CACHE: Final = "page cache"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.peer import FSYNC, PROGRESS_EVERY, Peer, Server, Values, find_program, need_client
-from vq.cli.workload import Ready, WorkFailed, contents
+from vq.cli.bench.workload import Ready, WorkFailed, contents
 from vq.remoting.ports import free_port
 
 _SERVER_PLACES: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)

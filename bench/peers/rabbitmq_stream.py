@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bench.peers import rabbitmq
 from bench.peers.peer import PAGE_CACHE, PROGRESS_EVERY, Peer, Values, check_received, need_client
-from vq.cli.workload import Ready, WorkFailed, contents
+from vq.cli.bench.workload import Ready, WorkFailed, contents
 from vq.remoting.ports import free_port
 
 _BATCH: Final = 1_000

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from vq.cli.workload import Ready, WorkFailed, content
+from vq.cli.bench.workload import Ready, WorkFailed, content
 
 _DRAIN_S: Final = 60.0
 _PAUSE_S: Final = 0.002

@@ -25,8 +25,8 @@ from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import GroupContract, GroupView, LagThresholds, TopicState
-from vq.admin.groups import NOT_READABLE, NOT_SUBSCRIBED
-from vq.admin.lag_rules import VERDICTS
+from vq.operations.groups.groups import NOT_READABLE, NOT_SUBSCRIBED
+from vq.operations.groups.lag_rules import VERDICTS
 
 #: Below the directory of reports: the rows, and what they are rolled up to.
 ROWS_NAME: Final = "lag"

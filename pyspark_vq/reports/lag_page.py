@@ -14,7 +14,7 @@ from pyspark_vq.reports.figures import (
 )
 from pyspark_vq.reports.lag import LagReport
 from pyspark_vq.reports.page import Page, Section, Tile, advice, card, pair, table, tag, then
-from vq.admin.lag_rules import VERDICTS
+from vq.operations.groups.lag_rules import VERDICTS
 
 _RESET: Final = (
     "Look at the plan of `vq group reset {group} --topic {topic} --to-committed`, or of another "

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from vq.admin import LagFacts, LagThresholds, judge_lag
-from vq.admin.lag_rules import VERDICTS
+from vq.operations.groups.lag_rules import VERDICTS
 
 #: Why nothing of a row can be told.
 PROBLEMS: Final = (

@@ -36,7 +36,7 @@ DELETE_CALLS_MAX = READ_CALLS + 1 + len(GROUPS) + 1 + 1 + 8
 FOLLOW_CALLS = 2 + READ_CALLS
 
 SIZES = [
-    pytest.param(size, marks=pytest.mark.slow if size >= 1_000 else ()) for size in (10, 100, 1_000)
+    pytest.param(size, marks=pytest.mark.long if size >= 1_000 else ()) for size in (10, 100, 1_000)
 ]
 
 

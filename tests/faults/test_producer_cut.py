@@ -28,8 +28,8 @@ from support.faults import (
 from support.judge import Fault
 
 import vq
-from vq.client.producer.batch import Batch
-from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.queue.batch import Batch
+from vq.client.producer.queue.partition_queue import PartitionQueue
 
 pytestmark = pytest.mark.slow
 

@@ -21,6 +21,7 @@ from support.cluster import ProcessCluster, process_cluster
 from support.faults import client_of, judge_run, read_back, times
 from support.history import History, read_history
 from support.judge import Fault
+from support.producers import core_of
 from support.threads import spawn
 from support.topics import create_topic
 from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
@@ -295,7 +296,9 @@ def test_closing_ends_the_waits_for_space_at_once(
             block_until(lambda: flood.stands, "every thread waits")
             closing = spawn(flood.producer.close)
             block_until(lambda: flood.producer.closed)
-            block_until(lambda: not flood.producer._core._accumulator._waiting, timeout_s=WAIT_S)
+            block_until(
+                lambda: not core_of(flood.producer).accumulator.waiting_threads, timeout_s=WAIT_S
+            )
             assert not closing.done(), "what was accepted has no outcome yet"
         closing.result(WAIT_S)
         flood.wait_ended()

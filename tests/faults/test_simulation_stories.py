@@ -27,7 +27,7 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.brokers import GroupState
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
 
@@ -182,7 +182,7 @@ class TopicVanishesAndReturns(run.Simulation):
         ]
 
     async def _lose_and_restore(self, coordinator: Coordinator) -> None:
-        paths = [Topic.path("orders"), Partition.parent("orders"), Partition.path("orders", 0)]
+        paths = [TopicNode.path("orders"), Partition.parent("orders"), Partition.path("orders", 0)]
         data = [(await coordinator.get(path)).data for path in paths]
         for path in reversed(paths):
             await coordinator.delete(path)

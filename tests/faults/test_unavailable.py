@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster
 from support.faults import broker_settings, client_of, kill
+from support.producers import core_of
 from support.waiting import block_until
 
 import vq
@@ -39,7 +40,7 @@ def test_a_killed_broker_delays_only_what_is_bound_to_it(
         sent: list[bytes] = []
         keys = range(PARTITIONS)
         assert [send(key).result().partition for key in keys] == list(keys)
-        cluster = producer._core._cluster
+        cluster = core_of(producer).cluster
         routes = cluster.routes.topic("t")
         away = [each.partition for each in routes.partitions if each.writer_group == "b2"]
         assert len(away) == PARTITIONS // 3

@@ -24,7 +24,6 @@ from support.faults import wait_leader
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperRoot, expire_session
 
-from vq.admin.doctor import check_cluster
 from vq.client.config import MessageFactoryConfig
 from vq.clock import SystemClock
 from vq.coordination.brokers.registry import read_state
@@ -39,6 +38,7 @@ from vq.devtools import zookeeper as zookeeper_module
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
+from vq.operations.cluster.doctor import check_cluster
 from vq.remoting.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -370,7 +370,7 @@ async def test_a_refused_connection_a_wrong_name_and_a_stranger_are_three_texts(
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as stranger:
         where = f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}"
         text = await start_error(f"{where},{closed}")
-    assert f"what listens at {where} is not ZooKeeper; {closed} refused" in text
+    assert f"the server at {where} is not ZooKeeper; {closed} refused" in text
     with socket.create_server(("127.0.0.1", 0)) as mute:
         where = f"127.0.0.1:{mute.getsockname()[1]}"
         assert f"{where} accepts connections and does not answer" in await start_error(where)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ForkedBroker, ProcessCluster
+from support.faults import broker_settings
 from support.raw_client import RawClient, message
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
@@ -223,6 +224,20 @@ def test_a_paused_broker_leaves_sends_unknown_and_goes_on(processes):
     with _connect(broker) as client:
         client.put("t", 0, [message(b"y")], sequence=1, **STAMP)
         assert _read_all(client) == [b"x", b"y"]
+
+
+def test_the_doctor_says_of_a_broker_that_hangs_that_it_hangs(processes, tmp_path):
+    """Its machine accepts connections, so the network is the wrong place to look."""
+    settings = broker_settings(tmp_path / "broker.toml", session_timeout_s=30.0)
+    broker = processes.add("b1", *settings)
+    os.kill(broker.pid, signal.SIGSTOP)
+    ended = processes.vq("doctor", "--json")
+    os.kill(broker.pid, signal.SIGCONT)
+    assert ended.returncode == 1
+    (found,) = (each for each in json.loads(ended.stdout) if each["check"] == "broker b1/n1")
+    assert "accepts connections and did not answer HELLO" in found["detail"]
+    assert "hangs or is stopped" in found["detail"]
+    assert "kill -CONT" in found["remedy"]
 
 
 def test_a_deleted_topic_takes_its_files_out_of_the_way(processes):

@@ -15,7 +15,7 @@ from support.json_schema import schema_of, wrong
 from support.waiting import block_until
 from support.zookeeper import admin
 
-from vq.cli.schemas import SCHEMAS
+from vq.cli.schemas import schemas
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def test_a_topic_is_read_without_a_group(cluster: ProcessCluster) -> None:
     later = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
     assert lines(cluster, "alone", "--since", later) == []
     messages = [json.loads(line) for line in lines(cluster, "alone", "--json")]
-    assert not [each for message in messages for each in wrong(message, SCHEMAS["consume"])]
+    assert not [each for message in messages for each in wrong(message, schemas()["consume"])]
     third = messages[2]
     place = ("--partition", str(third["partition"]), "--offset", str(third["offset"]))
     assert lines(cluster, "alone", *place)[0] == "2"
@@ -178,7 +178,7 @@ def test_a_broker_group_is_taken_out_of_the_cluster(cluster: ProcessCluster) -> 
         runs = cluster.vq("broker", "remove", "b3", "--json")
         assert runs.returncode == 1
         assert json.loads(runs.stdout)["obstacle"] == "b3/n1 runs: stop it first"
-        assert not list(wrong(json.loads(runs.stdout), SCHEMAS["broker remove"]))
+        assert not list(wrong(json.loads(runs.stdout), schemas()["broker remove"]))
     finally:
         broker.stop()
     block_until(lambda: cluster.vq("broker", "remove", "b3").returncode == 0)
@@ -280,7 +280,7 @@ def test_other_documents_are_what_their_schemas_say(cluster: ProcessCluster) -> 
     (line,) = cluster.vq("message", "get", "looked-at", "0", "0", "--json").stdout.splitlines()
     assert not list(wrong(json.loads(line), schema_of(["message", "get"])))
     failed = cluster.vq("topic", "describe", "nowhere", "--json")
-    assert not list(wrong(json.loads(failed.stderr), SCHEMAS["error"]))
+    assert not list(wrong(json.loads(failed.stderr), schemas()["error"]))
 
 
 def test_a_topic_is_closed_drained_and_opened(cluster: ProcessCluster) -> None:
@@ -307,7 +307,7 @@ def test_a_topic_is_closed_drained_and_opened(cluster: ProcessCluster) -> None:
 
     behind = cluster.vq("topic", "drain", "worn", "--timeout", "0", "--json")
     document = json.loads(behind.stdout)
-    assert not list(wrong(document, SCHEMAS["topic drain"]))
+    assert not list(wrong(document, schemas()["topic drain"]))
     assert (behind.returncode, document["drained"]) == (1, False)
     (group,) = document["groups"]
     assert (group["group"], group["members"], group["done"]) == ("slow", 0, False)

@@ -15,8 +15,8 @@ from support.cluster import ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
-from vq.cli.worker import Worker, on_schedule, run
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.worker import Worker, on_schedule, run
+from vq.cli.bench.workload import WorkFailed
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ def test_a_message_beside_the_measured_ones_fails_the_bench(cluster: ProcessClus
 def test_every_client_begins_with_what_it_made_frozen(cluster: ProcessCluster) -> None:
     """The garbage collector's share is the same for every measured client, vq's or another's."""
     program = (
-        "import gc, sys, vq.cli.worker as w\n"
+        "import gc, sys, vq.cli.bench.worker as w\n"
         "def look(ready):\n"
         "    ready()\n"
         "    return {'frozen': gc.get_freeze_count()}\n"

@@ -8,7 +8,7 @@ Blocks run as a reader runs them, in order, against a cluster that the document 
 import codeop
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,15 @@ from vq.cli.main import COMMANDS
 README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-SPARK = ROOT / "docs" / "spark-tutorial.md"
+SPARK = [
+    ROOT / "docs" / "spark-tutorial.md",
+    ROOT / "docs" / "howto" / "spark.md",
+    ROOT / "docs" / "howto" / "spark-write.md",
+]
 STOP = ROOT / "docs" / "howto" / "stop-a-producer.md"  # it freezes a broker
 BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 BACK_UP = ROOT / "docs" / "howto" / "back-up.md"
-HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP})
+HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP, *SPARK})
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Those that tell what vq is today: not decisions, changes, formats, nor what code writes.
 PAGES = [
@@ -42,25 +46,38 @@ CLUSTER = Block(
 )
 
 
-def run(document: Path, machine: Machine, directory: Path) -> None:
-    """Run every block of a document that is to be run."""
+def run(documents: Sequence[Path], machine: Machine, directory: Path) -> None:
+    """Run every block of documents that is to be run, one document after the other."""
     terminal = machine.terminal(directory)
     (directory / "README.md").write_text(README.read_text())
-    for block in blocks_of(document):
-        if block.runs:
-            terminal.run(block)
+    for document in documents:
+        terminal.begin_page()
+        for block in blocks_of(document):
+            if block.runs:
+                terminal.run(block)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "document", [README, TUTORIAL, SPARK, STOP, BROKERS, BACK_UP], ids=lambda path: path.stem
+    "document", [README, TUTORIAL, STOP, BROKERS, BACK_UP], ids=lambda path: path.stem
 )
 def test_a_document_that_starts_with_nothing_works(
     document: Path, tmp_path: Path, zookeeper: ZooKeeperService
 ) -> None:
     """It starts its own cluster. (``zookeeper``: Java and the jars are there.)"""
     with Machine() as machine:
-        run(document, machine, tmp_path / "reader")
+        run([document], machine, tmp_path / "reader")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_pages_of_spark_work(tmp_path: Path, zookeeper: ZooKeeperService) -> None:
+    """The tutorial starts a cluster and a session of Spark; the how-tos go on with both.
+
+    A session is half a minute of work, and each of them would start one.
+    """
+    with Machine() as machine:
+        run(SPARK, machine, tmp_path / "reader")
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +93,14 @@ def machine(
 @pytest.mark.slow
 @pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
 def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> None:
-    run(document, machine, tmp_path / "reader")
+    run([document], machine, tmp_path / "reader")
 
 
 @pytest.mark.slow
 def test_the_page_of_a_service_works_again(machine: Machine, tmp_path: Path) -> None:
     """What a test of a service leaves behind must not stop its next run."""
     for number in ("first", "second"):
-        run(ROOT / "docs" / "howto" / "fastapi.md", machine, tmp_path / number)
+        run([ROOT / "docs" / "howto" / "fastapi.md"], machine, tmp_path / number)
 
 
 def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
@@ -149,7 +166,7 @@ def test_what_is_said_to_be_missing_is_missing() -> None:
 def test_no_how_to_creates_a_topic_of_another_page() -> None:
     """They run against one cluster, in any order, and after the README or the tutorial."""
     creators: dict[str, set[str]] = {}
-    for document in [README, TUTORIAL, *HOWTOS]:
+    for document in [README, TUTORIAL, *HOWTOS, *SPARK[1:]]:
         for block in filter(lambda block: block.runs, blocks_of(document)):
             for topic in map("".join, _CREATES.findall(block.code)):
                 creators.setdefault(topic, set()).add(document.name)
@@ -180,8 +197,23 @@ def test_every_how_to_is_in_one_of_the_two_lists() -> None:
     of_operators = (ROOT / "docs" / "operations.md").read_text()
     of_applications = (ROOT / "docs" / "howto" / "README.md").read_text()
     for page in {*HOWTOS, STOP, BROKERS, BACK_UP}:
-        lists = [f"(howto/{page.name})" in of_operators, f"({page.name})" in of_applications]
-        assert any(lists), page.name
+        lists = (of_operators, f"(howto/{page.name}"), (of_applications, f"({page.name}")
+        assert any(re.search(rf"{re.escape(link)}[)#]", text) for text, link in lists), page.name
+
+
+def test_the_files_of_the_project_that_a_page_names_are_there() -> None:
+    """Not those of decisions, changes and measurements, which tell of another day."""
+    told_then = {"CHANGELOG", "performance"}
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        if "decisions" not in document.parts and document.stem not in told_then
+        for name in re.findall(
+            r"`((?:vq|pyspark_vq|tests|tools)/[\w/.-]+\.\w+)`", document.read_text()
+        )
+    }
+    assert len(named) > 30
+    assert sorted(each for each in named if not (ROOT / each[1]).is_file()) == []
 
 
 def dead(document: Path, target: str, anchor: str) -> str:
@@ -268,7 +300,7 @@ def test_what_is_not_run_says_why() -> None:
 
     Output in a block without a language would not be compared.
     """
-    for document in [README, TUTORIAL, STOP, BROKERS, *HOWTOS]:
+    for document in [README, TUTORIAL, STOP, BROKERS, *HOWTOS, *SPARK]:
         for block in blocks_of(document):
             assert block.runs or len(block.comment) > 12, block.name
 

@@ -22,7 +22,7 @@ from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.client import broker_loads
-from vq.client.producer import load_follower, load_weights
+from vq.client.producer.spread import following, weights
 from vq.limits import MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -39,9 +39,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     The traffic between two readings, which ``least-stored`` leaves out of account, is less by as
     much: with a whole 30 s of it, a fast machine sends so much that 16 MiB count for nothing.
     """
-    for sense, interval_s in load_follower.INTERVAL_S.items():
-        monkeypatch.setitem(load_follower.INTERVAL_S, sense, interval_s / 10)
-    monkeypatch.setattr(load_weights, "FLOOR_TRAFFIC_S", load_weights.FLOOR_TRAFFIC_S / 10)
+    for sense, interval_s in following.INTERVAL_S.items():
+        monkeypatch.setitem(following.INTERVAL_S, sense, interval_s / 10)
+    monkeypatch.setattr(weights, "FLOOR_TRAFFIC_S", weights.FLOOR_TRAFFIC_S / 10)
     monkeypatch.setattr(broker_loads, "READ_AGAIN_S", 0.2)
 
 

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.faults import times
 
-from vq.client.producer.load_weights import (
+from vq.client.producer.spread.partitioner import NUMBER_MAX, PartitionLoad, Sense
+from vq.client.producer.spread.weights import (
     DISK_FULL,
     STEP_MAX,
     weights,
 )
-from vq.client.producer.partition_load import NUMBER_MAX, PartitionLoad
-from vq.client.producer.partitioner import Sense
 from vq.limits import LOAD_BUSY_MIN
 
 SENSES = st.sampled_from(Sense)

@@ -11,18 +11,15 @@ import random
 from collections import Counter, deque
 
 import pytest
+from support.queues import QueueHost, meter_of
 
 from vq import errors
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import stamps
-from vq.client.producer.batch import Batch, Ended
-from vq.client.producer.metrics import Meter
-from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.partitioner import Keys
-from vq.client.producer.puts import apply_answer
-from vq.client.producer.spread import Ring, Single
-from vq.client.producer.topic_queues import TopicQueues
+from vq.client.producer.queue import batch as stamps
+from vq.client.producer.queue.batch import Batch, Ended
+from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.producer.spread.spread import Ring, Single
 from vq.model import Message, ProducerStamp, TopicPartition, TopicSettings
 from vq.store.records.record import decode_records
 
@@ -103,13 +100,8 @@ class Run:
         self.now = 0.0
         self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01, ordered=ordered)
         self.ended = [0, 0]
-        self.queue = PartitionQueue(
-            WHERE,
-            itertools.count(7).__next__,
-            self.config,
-            self.on_ended,
-            Meter(lambda: 0.0).topic("t"),
-        )
+        host = QueueHost(self.config, on_ended=self.on_ended)
+        self.queue = PartitionQueue(WHERE, host, meter_of())
         self.ids = iter(range(1, 10**9))
         self.futures: list[SendFuture] = []
         # What is under way on the present connection: (batch, attempt, and as sent: stamp, bytes,
@@ -136,8 +128,7 @@ class Run:
         future.leads = True
         self.futures.append(future)
         self.queue.pending.append(future)
-        assert self.queue.claim(future)
-        assert self.queue.take() == [future]
+        assert self.queue.claim(future) == [future]
         # Another connection: what is left on the usual one is settled, and may come later.
         self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body, _ in self.wire]
         self.wire.clear()
@@ -175,7 +166,7 @@ class Run:
         if refusal is None:
             self.queue.on_stored(batch, offset)
         else:
-            apply_answer(self.queue, batch, refusal, self.now)
+            self.queue.apply_answer(batch, refusal, self.now)
 
     def cut(self) -> None:
         """The connection ends; the broker may still get some of what was on the wire, later."""
@@ -368,23 +359,14 @@ class Topic:
         self.brokers = [ModelBroker() for _ in range(3)]
         self.able = {0, 1, 2}
         self.ended = 0
-        config = ProducerConfig(batch_records=3, retry_backoff_s=0.01, ordered=ordered)
-        producer_ids = itertools.count(7)
-        self.queues = TopicQueues(
-            "t",
-            "id",
-            lambda partition: PartitionQueue(
-                partition,
-                producer_ids.__next__,
-                config,
-                self.on_ended,
-                Meter(lambda: self.now).topic("t"),
-            ),
-            keys=Keys.DIRECT,
+        self.queues = QueueHost(
             spread=lambda _: Single(self.rng) if ordered else Ring(first=seed),
+            on_ended=self.on_ended,
+            batch_records=3,
+            retry_backoff_s=0.01,
             on_unavailable=policy,
             ordered=ordered,
-        )
+        ).topic()
         self.wire: list[deque[tuple[Batch, int, ProducerStamp, bytes]]] = [
             deque() for _ in range(3)
         ]
@@ -439,7 +421,7 @@ class Topic:
         if outcome is None:
             self.queues.queues[number].on_stored(batch, offset)
         else:
-            apply_answer(self.queues.queues[number], batch, outcome, self.now)
+            self.queues.queues[number].apply_answer(batch, outcome, self.now)
 
     def fall(self, number: int) -> None:
         """A broker ends; it may have taken some of what was on the wire."""

@@ -8,13 +8,13 @@ from support.batches import batch
 from support.store import DIRECTORY, flush, memory_disk, open_log
 
 from vq.model import Key
-from vq.store.care import key_index, search
+from vq.store.care import key_index, walk
 from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Probe
 from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
 from vq.store.care.search import Search
 from vq.store.care.wanted import Wanted, matches
 from vq.store.log.piece import Piece
-from vq.store.records.batches import intact_batches
+from vq.store.records.batches import verified
 from vq.store.records.format import keys_name
 from vq.store.records.record import Properties, encode_properties, encode_record
 
@@ -63,7 +63,7 @@ def test_an_index_never_rules_out_what_is_there(drawn: list, part_bytes: int) ->
         data = b""
         for some in drawn:
             data += batch([record_of(each) for each in some], len(data))
-        found = intact_batches(data, 0)
+        found = list(verified(data, 0))
         assert len(found) == len(drawn)
         builder = KeyIndexBuilder(0)
         builder.add(data, found, 0)
@@ -71,8 +71,8 @@ def test_an_index_never_rules_out_what_is_there(drawn: list, part_bytes: int) ->
         for wanted in wishes(drawn):
             probe = Probe(wanted)
             for each in found:
-                if any(matches(data, each, wanted)):
-                    assert index.may_have(index.part_at(each.start), probe)
+                if any(matches(data, 0, each, wanted)):
+                    assert index.may_have(index.part_at(each.start_offset), probe)
 
 
 @given(batches_of, st.data())
@@ -81,8 +81,8 @@ def test_a_search_finds_what_a_plain_look_finds(drawn: list, data: st.DataObject
     """With and without indexes, in one go and in pieces, from any place to any other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_index, "PART_BYTES", 200)
-        patch.setattr(search, "STEP_BYTES_MIN", 100)
-        patch.setattr(search, "STEP_BYTES_MAX", 400)
+        patch.setattr(walk, "STEP_BYTES_MIN", 100)
+        patch.setattr(walk, "STEP_BYTES_MAX", 400)
         disk = memory_disk()
         log = open_log(disk)
         stored = []

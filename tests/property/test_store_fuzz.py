@@ -28,7 +28,7 @@ from vq.store.directory.identity import IDENTITY_NAME, Identity
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.records import codec
-from vq.store.records.batches import intact_batches
+from vq.store.records.batches import read_batches, verified
 from vq.store.records.compression import compress, decompress
 from vq.store.records.format import (
     CHECKSUM_CRC32C,
@@ -114,7 +114,7 @@ def _keys() -> bytes:
         header = BatchHeader(88 + len(data), size, len(RECORDS), 1_000 + number)
         data += encode_control(header, google_crc32c.value(body)) + body
     builder = KeyIndexBuilder(88)
-    builder.add(data, intact_batches(data, 88), 88)
+    builder.add(data, list(verified(data, 88)), 88)
     return builder.to_bytes()
 
 
@@ -263,15 +263,16 @@ def read_batch(rng: random.Random, data: bytes) -> None:
     if header is not None:
         batch_crc(data, 0, header.byte_length)
         attempt(lambda: decode_records(data, header.start_offset))
-    batches = intact_batches(data, 0)
+    read = attempt(lambda: read_batches(lambda at, size: data[at:][:size], 0, 0, 256, len(data)))
+    batches = [] if read is None else read[1]
     for batch in batches:
         for wanted in WANTED:
-            attempt(lambda batch=batch, wanted=wanted: list(matches(data, batch, wanted)))
+            attempt(lambda batch=batch, wanted=wanted: list(matches(data, 0, batch, wanted)))
     builder = KeyIndexBuilder(0)
     if batches and attempt(lambda: builder.add(data, batches, 0)) is not None:
         index = KeyIndex(builder.to_bytes())
         for wanted in WANTED:
-            if any(True for batch in batches for _ in matches(data, batch, wanted)):
+            if any(True for batch in batches for _ in matches(data, 0, batch, wanted)):
                 assert any(index.may_have(n, Probe(wanted)) for n in range(len(index)))
 
 

@@ -14,7 +14,7 @@ from pyspark_vq.reports.allocation import (
     plan,
     plan_document,
 )
-from vq.cli.topic import move
+from vq.cli.topics.topic import move
 
 GB = 10**9
 

@@ -20,8 +20,8 @@ from vq.admin import (
     NodeInfo,
     PartitionEnds,
 )
-from vq.admin import contents as admin_contents
 from vq.errors import PermissionRefused
+from vq.operations.messages import contents as admin_contents
 from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
 from vq.store.records.record import encode_record
 

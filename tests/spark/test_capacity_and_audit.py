@@ -29,7 +29,8 @@ import vq
 from pyspark_vq import connection
 from pyspark_vq.reports import loads
 from vq.admin import ArchivedBlock
-from vq.cli import main, report_capacity
+from vq.cli import main
+from vq.cli.reports import report_capacity
 from vq.devtools.processes import BrokerChild
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]

@@ -14,9 +14,9 @@ from pyspark_vq.reports.lag import LagReport, Wanted
 from pyspark_vq.reports.lag_page import CAUSES, lag_page
 from pyspark_vq.reports.lag_rules import PROBLEMS
 from pyspark_vq.reports.page import render
-from vq.admin import lag_rules
-from vq.admin.lag_rules import VERDICTS
 from vq.cli.main import cli
+from vq.operations.groups import lag_rules
+from vq.operations.groups.lag_rules import VERDICTS
 
 GIB = 1 << 30
 

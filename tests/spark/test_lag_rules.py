@@ -11,8 +11,8 @@ from pyspark_vq.reports.lag_rules import SCHEMA
 from pyspark_vq.reports.outputs import snapshot_name
 from pyspark_vq.reports.progress import tasks_of
 from vq.admin import GroupContract, GroupView, LagFacts, LagThresholds, TopicState
-from vq.admin.lag_rules import VERDICTS
 from vq.errors import InvalidArgument
+from vq.operations.groups.lag_rules import VERDICTS
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -55,7 +55,7 @@ def test_facts_are_those_of_the_columns() -> None:
 
 @pytest.mark.slow
 def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
-    """A row for each kind of verdict; the bounds are in ``tests/unit/admin/test_lag_rules.py``."""
+    """A row for each kind of verdict; the bounds are in ``tests/unit/operations``."""
     nothing: tuple[Any, ...] = (None,) * 16
     fine = (
         *(None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000),

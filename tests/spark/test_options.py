@@ -65,20 +65,20 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"endingOffsets": '{"orders": {"0": "+20000-01-01"}}'}, "a time of 1970 to 9999 like"),
         ({"startingOffsets": "yesterday"}, "give earliest, latest, a time"),
         ({"startingOffsets": '{"orders": {"0": -1}}'}, "outside [0, "),
-        ({"startingOffsets": '{"orders": {"x": 1}}'}, "no number of a partition"),
-        ({"startingOffsets": "{"}, "is no JSON"),
-        ({"startingOffsets": '{"orders": {"0": true}}'}, "is no place"),
+        ({"startingOffsets": '{"orders": {"x": 1}}'}, "is not the number of a partition"),
+        ({"startingOffsets": "{"}, "is not JSON"),
+        ({"startingOffsets": '{"orders": {"0": true}}'}, "is not a place"),
         ({"minPartitions": "0"}, "[1, 100000]"),
-        ({"minPartitions": "many"}, "no whole number"),
+        ({"minPartitions": "many"}, "is not a whole number"),
         ({"failOnDataLoss": "yes"}, "neither true nor false"),
         ({"timeout": "0"}, "(0, 3600]"),
         ({"timeout": "nan"}, "(0, 3600]"),
-        ({"tag": "a || "}, "no list of 1 to 64 tags"),
+        ({"tag": "a || "}, "is not a list of 1 to 64 tags"),
         ({"readFrom": "nearest"}, "neither master nor any"),
         ({"archives": "auto"}, "neither broker nor direct"),
-        ({"archivePlaces": "/mnt/archive"}, "is no URL such as s3://bucket/vq"),
+        ({"archivePlaces": "/mnt/archive"}, "is not a URL such as s3://bucket/vq"),
         ({"topics": "a,,b"}, "empty name"),
-        ({"topics": "[1]"}, "no list like a,b"),
+        ({"topics": "[1]"}, "is not a list like a,b"),
         ({"topics": " "}, "is empty"),
         ({"topicPattern": "x.*"}, "one of topics and topicPattern"),
         ({"zookeeper": "a/b"}, "a/b"),
@@ -107,7 +107,7 @@ def test_unusable_options_of_streams_are_refused(options: dict[str, str], said: 
 
 
 def test_a_pattern_must_be_one() -> None:
-    with pytest.raises(InvalidArgument, match="no regular expression"):
+    with pytest.raises(InvalidArgument, match="is not a regular expression"):
         ReadOptions.parsed({"topicPattern": "("}, stream=False)
 
 

@@ -130,7 +130,7 @@ def test_columns_become_messages() -> None:
         ),
         (
             {"value": pa.array(["a"]), "key": pa.array([b"x"]), "key_type": pa.array(["int"])},
-            "key b'x' is none of key_type 'int'",
+            "key b'x' does not fit key_type 'int'",
         ),
         (
             {"value": pa.array(["a"]), "key": pa.array([b"x"]), "key_type": pa.array(["long"])},
@@ -139,7 +139,7 @@ def test_columns_become_messages() -> None:
         *(
             (
                 {"value": pa.array(["a"]), "key": pa.array([key]), "key_type": pa.array(["int"])},
-                f"key {key!r} is none of key_type 'int'",
+                f"key {key!r} does not fit key_type 'int'",
             )
             for key in (b" 1 ", b"1_0", b"+1", b"007", b"-0", b"", b"\xd9\xa3")
         ),
@@ -182,7 +182,7 @@ def test_options_of_a_write() -> None:
         ({"writeId": "w", "stream": True}, "writeId and batchId are for batch writes"),
         ({"batchId": "1"}, "batchId = 1 needs writeId"),
         ({"writeId": "w", "idempotent": "false"}, "exclude one another"),
-        ({"batchId": "-1", "writeId": "w"}, "batchId = '-1' is no whole number in"),
+        ({"batchId": "-1", "writeId": "w"}, "batchId = '-1' is not a whole number in"),
         ({"path": "/x"}, "save() takes no path here"),
         ({"maxBytes": "1"}, "there is no option 'maxBytes' here"),
     ],

@@ -7,7 +7,7 @@ from typing import Any, cast
 from vq.client.cluster import ClusterClient
 from vq.clock import ManualClock
 from vq.coordination.tree.coordinator import Coordinator
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.errors import TimedOut
 from vq.model import Address
 from vq.remoting.format import Command
@@ -60,9 +60,9 @@ class Brokers:
 
 
 async def register(coordinator: Coordinator, group: str, *, pool: str | None = None) -> None:
-    node = BrokerNode(host=ADDRESS[group].host, port=ADDRESS[group].port)
+    node = Registration(host=ADDRESS[group].host, port=ADDRESS[group].port)
     await coordinator.create(BrokerGroup.path(group), BrokerGroup(pool=pool).encode(), parents=True)
-    path = BrokerNode.path(group, "n1")
+    path = Registration.path(group, "n1")
     stat = await coordinator.create(path, node.encode(), ephemeral=True, parents=True)
     state = GroupState(epoch=EPOCH, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await coordinator.create(GroupState.path(group), state.encode())

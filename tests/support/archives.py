@@ -13,7 +13,7 @@ from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.coordination.leases.runs import make_run, read_result
 from vq.coordination.tree.coordinator import Coordinator
-from vq.coordination.tree.values.runs import ArchiveRun, RunResult
+from vq.coordination.tree.values.runs import RunOrder, RunResult
 from vq.store.log.block import Block
 
 HOUR_MS = 3_600_000
@@ -76,12 +76,12 @@ def archiver_of(node: BrokerNode) -> Archiver:
     return node.parts.upkeep.archiver
 
 
-def run_of(node: BrokerNode, hours: float = 0.0, **values: object) -> ArchiveRun:
+def run_of(node: BrokerNode, hours: float = 0.0, **values: object) -> RunOrder:
     """A run as of some hours from now."""
     now_ms = node.parts.context.clock.wall_ms()
     as_of_ms = now_ms + int(hours * HOUR_MS)
     given = {"as_of_ms": as_of_ms, "started_ms": now_ms, "by": "test", **values}
-    return ArchiveRun(**{"nonce": repr(sorted(given.items())), **given})
+    return RunOrder(**{"nonce": repr(sorted(given.items())), **given})
 
 
 async def result_of(coordinator: Coordinator, number: int, node: BrokerNode) -> RunResult:

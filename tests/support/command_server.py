@@ -32,7 +32,7 @@ import vq
 LONG: Final = os.environ.get("VQ_LONG") == "1"
 #: What commands import.
 _PACKAGES: Final = tuple(
-    f"vq.{name}" for name in ("admin", "broker", "cli", "client", "coordination", "devtools")
+    f"vq.{name}" for name in ("broker", "cli", "client", "coordination", "devtools", "operations")
 )
 #: Variables that only a new interpreter obeys, by how their names begin.
 _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from vq.cli import errors
+from vq.cli.base import errors
 
 
 def run_command(

@@ -81,8 +81,7 @@ class InMemory(Ensemble):
         self._ensemble.lose_next_reply(client)
 
     def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
-        assert isinstance(client, MemoryCoordinator)
-        client._reply_pipe._delay = lambda: seconds
+        self._ensemble.delay = lambda: seconds
 
     def expire_unheard(self, client: Coordinator) -> None:
         assert isinstance(client, MemoryCoordinator)
@@ -98,13 +97,14 @@ class InMemory(Ensemble):
 
     async def answer_and_change(self, client: Coordinator, path: str) -> None:
         assert isinstance(client, MemoryCoordinator)
-        while not client._reply_pipe._items:
+        served = self._ensemble.served
+        while self._ensemble.served == served:
             await asyncio.sleep(0)
-        self._ensemble.apply([Set(client._full(path), b"changed")], 0)
+        self._ensemble.apply([Set(client.full_path(path), b"changed")], 0)
 
     async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
         assert isinstance(client, MemoryCoordinator)
-        denied, full = self._ensemble.tree.denied, client._full(path)
+        denied, full = self._ensemble.tree.denied, client.full_path(path)
         (denied.discard if allowed else denied.add)(full)
 
 
@@ -126,81 +126,72 @@ class Real(Ensemble):
         await asyncio.to_thread(expire_session, client)
 
     async def blink(self, client: Coordinator) -> None:
-        assert isinstance(client, ZooKeeperCoordinator)
-        assert client._client is not None
-        client._client._connection._socket.shutdown(2)
+        _kazoo(client)._connection._socket.shutdown(2)
 
     def lose_next_reply(self, client: Coordinator) -> None:
         """Cut the connection when the next answer to a request (not to a ping) is to be read."""
-        assert isinstance(client, ZooKeeperCoordinator)
-        assert client._client is not None
-        connection = client._client._connection
-        read = connection._read_response
+        from kazoo.protocol.connection import ConnectionDropped
 
-        def cut(*_: Any) -> None:
-            connection._read_response = read
-            from kazoo.protocol.connection import ConnectionDropped
-
+        def cut() -> None:
             raise ConnectionDropped("cut by the test")
 
-        connection._read_response = cut
+        _before_next(_kazoo(client)._connection, "_read_response", cut)
 
     def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
-        assert isinstance(client, ZooKeeperCoordinator)
-        assert client._client is not None
-        connection = client._client._connection
-        read = connection._read_response
-
-        def late(*arguments: Any) -> Any:
-            connection._read_response = read
-            time.sleep(seconds)  # of kazoo's thread
-            return read(*arguments)
-
-        connection._read_response = late
+        connection = _kazoo(client)._connection
+        _before_next(connection, "_read_response", lambda: time.sleep(seconds))  # kazoo's thread
 
     def expire_unheard(self, client: Coordinator) -> None:
         assert isinstance(client, ZooKeeperCoordinator)
-        assert client._client is not None
         before = client.session_id
         expire_session(client)  # blocks
         block_until(lambda: _session_of(client) not in {0, before})
 
     def outlive_next(self, client: Coordinator) -> None:
         """End the session between the look at it and the sending, which no check can close."""
-        assert isinstance(client, ZooKeeperCoordinator)
-        kazoo = client._client
-        assert kazoo is not None
-        send = kazoo._call
-
-        def late(*arguments: Any) -> Any:
-            kazoo._call = send
-            self.expire_unheard(client)
-            return send(*arguments)
-
-        kazoo._call = late
+        _before_next(_kazoo(client), "_call", lambda: self.expire_unheard(client))
 
     def lag(self, client: Coordinator) -> None:
         """Nothing to do: the only server of an ensemble is never behind, and need not be."""
 
     async def answer_and_change(self, client: Coordinator, path: str) -> None:
         assert isinstance(client, ZooKeeperCoordinator)
-        assert client._client is not None
-        kazoo = client._client
-        full = client._full(path)
-        block_until(lambda: bool(kazoo._data_watchers.get(full)))  # so the answer was read
-        with admin(client._hosts) as other:
+        kazoo, full = _kazoo(client), client.full_path(path)
+        watchers = kazoo._data_watchers
+        block_until(lambda: bool(watchers.get(full)))  # so the answer was read
+        with admin(self._root.hosts) as other:
             other.set(full, b"changed")
-        block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
+        block_until(lambda: not watchers.get(full))  # and the event was
         kazoo.exists_async("/").get(timeout=WAIT_S)  # what came before it was handed to the loop
 
     async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
         assert isinstance(client, ZooKeeperCoordinator)
-        await asyncio.to_thread(let_read, client._hosts, client._full(path), allowed=allowed)
+        path = client.full_path(path)
+        await asyncio.to_thread(let_read, self._root.hosts, path, allowed=allowed)
+
+
+def _kazoo(client: Coordinator) -> Any:
+    """Return the client of kazoo, which has no door for faults of its connection."""
+    assert isinstance(client, ZooKeeperCoordinator)
+    assert client._client is not None
+    return client._client
 
 
 def _session_of(client: ZooKeeperCoordinator) -> int:
-    identity = client._client.client_id if client._client is not None else None
+    identity = _kazoo(client).client_id
     return identity[0] if identity else 0
+
+
+def _before_next(owner: Any, name: str, strike: Callable[[], None]) -> None:
+    """Do something before the next call of a method."""
+    method = getattr(owner, name)
+
+    def once(*arguments: Any) -> Any:
+        setattr(owner, name, method)
+        strike()
+        return method(*arguments)
+
+    setattr(owner, name, once)
 
 
 class Hints:

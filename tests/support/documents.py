@@ -46,12 +46,24 @@ _OWN_TERMINAL = "a terminal of its own, until:"
 _EXIT_CODE = "exit code:"
 _ANY_LINES = "…"
 
+#: Spark is told by a file what no page is about: to compile little, as its tests have it.
+_SPARK_DEFAULTS = """
+spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+spark.sql.adaptive.enabled false
+"""
+
 #: Reads file names from one descriptor and runs the files in one namespace; writes 0 or 1 for each.
+#: An empty name begins a new namespace.
 _PYTHON = """
 import sys, traceback
 orders, results = open(int(sys.argv[1])), open(int(sys.argv[2]), "w", buffering=1)
 names = {"__name__": "__main__"}
 for path in map(str.strip, orders):
+    if not path:
+        names = {"__name__": "__main__"}
+        continue
     try:
         exec(compile(open(path).read(), path, "exec"), names)
         code = 0
@@ -145,6 +157,11 @@ class Terminal:
         more = unexpected_line(expected, said) if expected and not block.until else None
         assert more is None, f"{block.name} printed {more!r} without a line of the page:\n{said}"
 
+    def begin_page(self) -> None:
+        """Have the Python blocks from here on begin without names of those before."""
+        if self._python is not None:
+            self._python.forget()
+
     def _here(self, text: str) -> str:
         return re.sub(
             rf"\b({'|'.join(self._ports)})\b", lambda match: str(self._ports[match[1]]), text
@@ -158,6 +175,7 @@ class Terminal:
             **kept,
             "PATH": f"{self.directory / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
+            "SPARK_CONF_DIR": str(self.directory / ".bin"),
             "VQ_ZOOKEEPER": f"127.0.0.1:{self._ports['2181']}",
         }
 
@@ -232,6 +250,9 @@ class _Python:
         output.write_bytes(self._output.read_bytes()[begin:])
         return ended
 
+    def forget(self) -> None:
+        self._orders.write("\n")
+
     def close(self) -> None:
         self._orders.close()
         self._results.close()
@@ -265,6 +286,7 @@ class Machine:
                 """)
         )
         shim.chmod(0o755)
+        (shim.parent / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
         self._terminals.append(Terminal(directory, self._ports, self._group))
         return self._terminals[-1]
 

@@ -21,6 +21,7 @@ it learns so, which may be never. While ZooKeeper is away, there are just no ste
 are small: see ``Bounds``.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -286,13 +287,20 @@ def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
     first = model.first()
     for step in begin:
         first = dict(model.steps(first))[step]
+    gc.disable()  # no state has a cycle, and each pass would look at a hundred thousand of them
+    try:
+        return _explored(model, first)
+    finally:
+        gc.enable()
+
+
+def _explored(model: "Model", first: State) -> Outcome:
     came_from: dict[int, tuple[int, str] | None] = {hash(first): None}
-    front = [first]
+    front = [(hash(first), first)]
     deposed = 0
     while front:
-        behind: list[State] = []
-        for state in front:
-            at = hash(state)
+        behind: list[tuple[int, State]] = []
+        for at, state in front:
             for step, following in model.steps(state):
                 key = hash(following)
                 deposed += model.acknowledges_deposed(state, following)
@@ -302,7 +310,7 @@ def explore(rules: Rules, bounds: Bounds, begin: Sequence[str] = ()) -> Outcome:
                 violation = model.violation(following)
                 if violation:
                     return Outcome(len(came_from), violation, _way(came_from, key))
-                behind.append(following)
+                behind.append((key, following))
         front = behind
     return Outcome(len(came_from), deposed=deposed)
 
@@ -322,6 +330,7 @@ class Model:
         self.rules = rules
         self.bounds = bounds
         self._elected = lru_cache(maxsize=None)(_elected)
+        self._settled = lru_cache(maxsize=None)(self._settle_node)
 
     def first(self) -> State:
         """Return the state at the beginning: node 0 leads in epoch 1, the others follow."""
@@ -616,7 +625,14 @@ class Model:
 
     def _settle(self, state: State, number: int, node: Node) -> State:
         """Take a changed node: move its high watermark, and show what is below it."""
-        lead, shown, acked = node.lead, state.shown, state.acked
+        node, shown, acked = self._settled(number, node, state.shown, state.acked)
+        return state._replace(nodes=_put(state.nodes, number, node), shown=shown, acked=acked)
+
+    def _settle_node(
+        self, number: int, node: Node, shown: tuple[Entry, ...], acked: frozenset[tuple[int, Entry]]
+    ) -> tuple[Node, tuple[Entry, ...], frozenset[tuple[int, Entry]]]:
+        """Return the node, what is shown and what is acknowledged then."""
+        lead = node.lead
         if lead is not None:
             positions = _put(lead.positions, number, self._own_position(node, lead))
             lead = lead._replace(positions=positions)
@@ -641,7 +657,7 @@ class Model:
             done = [each for each in node.waiting if each[0] < node.high_watermark]
             acked = acked.union(done)
             node = node._replace(waiting=tuple(w for w in node.waiting if w not in done))
-        return state._replace(nodes=_put(state.nodes, number, node), shown=shown, acked=acked)
+        return node, shown, acked
 
     # Hand-over ----------------------------------------------------------------------------------
     def _hand_over(

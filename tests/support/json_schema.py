@@ -6,7 +6,7 @@ It knows the words of JSON Schema that they use, and refuses others.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vq.cli.schemas import SCHEMAS
+from vq.cli.schemas import schemas
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -26,7 +26,8 @@ def schema_of(arguments: Sequence[str]) -> Mapping[str, Any]:
     for option in ("--delete", "--deleted"):
         if option in arguments:
             both += f" {option}"
-    return SCHEMAS[both if both in SCHEMAS else arguments[0]]
+    known = schemas()
+    return known[both if both in known else arguments[0]]
 
 
 def wrong(value: Any, schema: Mapping[str, Any], where: str = "$") -> Iterator[str]:

@@ -1,15 +1,16 @@
 """A producer's line in one partition, played case by case."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
+
+from support.queues import QueueHost, meter_of
 
 from vq import errors
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch
-from vq.client.producer.metrics import Meter
-from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.puts import apply_answer
+from vq.client.producer.queue.batch import Batch
+from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.model import TopicPartition
 from vq.store.records.record import decode_records
 
@@ -23,15 +24,11 @@ class Line:
         bounds: dict[str, Any] = {"retry_backoff_s": BACKOFF_S, "retry_backoff_max_s": 2}
         config = ProducerConfig(**{"batch_records": 2, **bounds, **settings})
         self.now = 100.0
-        self.ended: list[tuple[int, int]] = []
-        self.meter = Meter(lambda: self.now).topic("t")
-        self.queue = PartitionQueue(
-            TopicPartition("t", 3),
-            itertools.count(7).__next__,
-            config,
-            lambda ended: self.ended.append((ended.count, ended.size)),
-            self.meter,
-        )
+        host = QueueHost(config)
+        self.ended = host.ended
+        clock: Any = SimpleNamespace(monotonic=lambda: self.now)
+        self.meter = meter_of(clock)
+        self.queue = PartitionQueue(TopicPartition("t", 3), host, self.meter)
         self._ids = itertools.count(1)
 
     def submit(self, *contents: bytes, within: float = 30.0) -> list[SendFuture]:
@@ -56,7 +53,7 @@ class Line:
         self.queue.on_refused(batch, error, self.now)
 
     def answer(self, batch: Batch, error: errors.VqError) -> None:
-        apply_answer(self.queue, batch, error, self.now)
+        self.queue.apply_answer(batch, error, self.now)
 
     def cut(self, *batches: Batch) -> None:
         self.queue.on_unanswered(batches, self.now)

@@ -5,7 +5,8 @@ from typing import Any
 from support.broker import MemoryCluster
 from support.waiting import until
 
-from vq import aio
+from vq import MessageProducer, aio
+from vq.client.cluster import ClusterClient
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
@@ -16,6 +17,17 @@ from vq.model import Message
 SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 
 
+def core_of(producer: aio.MessageProducer | MessageProducer) -> ProducerCore:
+    """What a producer is made of, with public names for its parts."""
+    return producer._core
+
+
+def client_of(factory: aio.MessageFactory) -> ClusterClient:
+    """What the producers and consumers of an open factory share."""
+    assert factory._cluster is not None
+    return factory._cluster
+
+
 async def producer_of(factory: aio.MessageFactory, **settings: Any) -> aio.MessageProducer:
     return await factory.create_producer(ProducerConfig(**settings))
 
@@ -23,7 +35,7 @@ async def producer_of(factory: aio.MessageFactory, **settings: Any) -> aio.Messa
 async def published(factory: aio.MessageFactory, **settings: Any) -> ProducerCore:
     producer = await producer_of(factory, **settings)
     await producer.publish("t")
-    return producer._core
+    return core_of(producer)
 
 
 async def ended(future: SendFuture) -> Any:
@@ -61,7 +73,7 @@ def send(core: ProducerCore, message: Message, *args: Any, **options: Any) -> Se
 
 
 def queue_of(core: ProducerCore, partition: int = 0) -> Any:
-    return core._accumulator.topics["t"].queues[partition]
+    return core.accumulator.topics["t"].queues[partition]
 
 
 async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
@@ -71,4 +83,4 @@ async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
 
 def space(core: ProducerCore) -> int:
     """Bytes that are left in the buffer."""
-    return core._accumulator._appender.space
+    return core.accumulator.appender.space

@@ -19,6 +19,15 @@ async def run() -> None:
         print(summaries)
 
 
+async def administer(admin: vq.aio.Admin) -> None:
+    assert_type(await admin.create_topic("orders", if_not_exists=True), vq.admin.Topic)
+    planned = await admin.plan_moves("orders", [0], "b1")
+    assert_type(planned, list[vq.admin.Move])
+    assert_type(await admin.move(planned), list[vq.admin.Moved])
+    async for columns in admin.read_columns("orders", 0, 0, 1_024, columns=["offset"]):
+        assert_type(columns, vq.admin.StoredColumns)
+
+
 async def send(producer: vq.aio.MessageProducer) -> None:
     results = await producer.send_batch(
         [vq.Message("orders", b"one"), vq.Message("orders", b"two")]

@@ -63,6 +63,18 @@ def status(factory: vq.MessageFactory) -> None:
     print([span.group for span in spans], vq.PartitionState.RW)
 
 
+def administer(factory: vq.MessageFactory) -> None:
+    admin: vq.Admin = factory.admin
+    assert_type(admin.create_topic("orders", if_not_exists=True), vq.admin.Topic)
+    assert_type(admin.alter_topic("orders", partitions=4, readable=True), vq.admin.Topic)
+    assert_type(admin.bounds("orders"), dict[int, vq.admin.PartitionEnds | None])
+    planned = admin.plan_reset("shop", vq.admin.Target(goal="earliest"), only_stopped=True)
+    assert_type(planned, list[vq.admin.Reset])
+    admin.reset("shop", planned, fence=True)
+    for columns in admin.read_columns("orders", 0, 0, 1_024, columns=["offset"]):
+        assert_type(columns, vq.admin.StoredColumns)
+
+
 def settings() -> vq.TopicSettings:
     return vq.TopicSettings(flush=vq.FlushMode.ASYNC, compression=vq.Compression.ZSTD)
 

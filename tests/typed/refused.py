@@ -30,5 +30,15 @@ def consumer(given: vq.MessageConsumer) -> None:
     given.subscribe("orders", 1_024, lambda: None)  # refused
 
 
+def administer(admin: vq.Admin, other: vq.aio.Admin) -> int:
+    admin.describe_topic(3)  # refused
+    admin.describe_topic()  # refused
+    admin.delete_topic("orders", True)  # refused
+    admin.create_topic("orders", sure=True)  # refused
+    admin.no_such_operation()  # refused
+    admin.describe_topic("orders").topic.no_such_fact  # refused
+    return other.list_writes()  # refused
+
+
 async def forgotten(given: vq.aio.MessageConsumer) -> int:
     return given.get_many(10, timeout=1.0)  # refused

@@ -53,10 +53,13 @@ class Core:
         """Publish a topic that exists, which takes a moment."""
         time.sleep(0.001)
 
+    publishing = ProducerCore.publishing
+    check = ProducerCore.check  # only a topic that is missing needs it
+
     async def close(self) -> None:
         """Nothing was taken."""
 
-    def append_any(self, message: Message, _callback: object, timeout: float | None) -> SendFuture:
+    def append_any(self, message: Message, callback: object, timeout: float | None) -> SendFuture:
         return self.send_blocking(message, timeout)
 
     def send_blocking(self, _message: Message, timeout: float | None) -> SendFuture:
@@ -98,8 +101,6 @@ def test_a_topic_that_cannot_be_published_refuses_the_message(way: str) -> None:
     """Nothing was sent, so the outcome is certain."""
 
     class Failing(Core):
-        not_published = ProducerCore.not_published
-
         def __init__(self) -> None:
             super().__init__()
             self.oneway = SimpleNamespace(callback_for=lambda _: None)
@@ -257,7 +258,7 @@ def test_an_interrupted_blocking_send_is_unknown_to_interceptors() -> None:
     noting = Noting()
     core.interceptors = Interceptors([noting])
 
-    def interrupted(*_: object) -> SendFuture:
+    def interrupted(*_: object, **__: object) -> SendFuture:
         raise KeyboardInterrupt
 
     core.send_blocking = interrupted  # type: ignore[method-assign]

@@ -24,7 +24,13 @@ from vq.log_lines import LINES_MAX, VALUE_CHARS_MAX, Line, drain, get_logger, ne
 PACKAGE = Path(vq.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 #: They set up how lines are shown, or quieten another library.
-OWN_LOGGERS = {"log_lines.py", "cli/broker.py", "cli/consume.py", "cli/logs.py", "cli/text.py"}
+OWN_LOGGERS = {
+    "log_lines.py",
+    "cli/brokers/broker.py",
+    "cli/messages/consume.py",
+    "cli/base/logs.py",
+    "cli/base/text.py",
+}
 
 
 @pytest.mark.parametrize(

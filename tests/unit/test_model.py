@@ -156,10 +156,10 @@ def test_a_diverted_result_is_a_result_that_says_so() -> None:
     [
         ({"flush": "never"}, "flush = 'never'; give 'sync' or 'async'"),
         ({"flush": None}, "flush = None; give"),
-        ({"readable": "no"}, "readable = 'no' is no bool"),
-        ({"writable": 0}, "writable = 0 is no bool"),
-        ({"pool": 3}, "pool = 3 is no name of a pool; give a text, or 'common'"),
-        ({"pool": ""}, "pool = '' is no name of a pool"),
+        ({"readable": "no"}, "readable = 'no' is not a bool"),
+        ({"writable": 0}, "writable = 0 is not a bool"),
+        ({"pool": 3}, "pool = 3 is not the name of a pool; give text, or 'common'"),
+        ({"pool": ""}, "pool = '' is not the name of a pool"),
         ({"min_insync": 0}, "min_insync = 0"),
         ({"min_insync": 8}, "min_insync = 8"),
         ({"replication": []}, r"replication = \[\]; give 'sync' or 'async'"),
@@ -220,5 +220,5 @@ def test_an_archive_is_opened_at_a_place_or_below(
 
 @pytest.mark.parametrize("places", ["x", ["/mnt"], ["://a"], ["a::s3://b"], ["file:///a/.."], [5]])
 def test_a_place_of_archives_is_a_url(places: object) -> None:
-    with pytest.raises(InvalidArgument, match=r"archive_places: .* is no URL"):
+    with pytest.raises(InvalidArgument, match=r"archive_places: .* is not a URL"):
         check_archive_places(places)

@@ -27,7 +27,7 @@ def test_the_coroutine_api_needs_no_import_of_its_own() -> None:
 
 
 def test_the_values_of_operators_need_no_import_of_their_own() -> None:
-    assert "vq.admin.resets" in imported_by("import vq; vq.admin.Goal")
+    assert "vq.operations.groups.resets" in imported_by("import vq; vq.admin.Goal")
     assert "vq.client" not in imported_by("import vq; vq.admin")
 
 

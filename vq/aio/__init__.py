@@ -14,7 +14,7 @@ to the loop on which the factory was opened: on another one, every coroutine rai
                 print(message.content)
 """
 
-from vq.admin.aio import Admin as Admin
+from vq.aio.admin import Admin as Admin
 from vq.aio.consumer import MessageConsumer as MessageConsumer
 from vq.aio.factory import MessageFactory as MessageFactory
 from vq.aio.producer import MessageProducer as MessageProducer

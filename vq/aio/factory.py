@@ -7,9 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Self, overload
 
-from vq.admin.aio import Admin
-from vq.admin.brokers import all_statuses, broker_status
-from vq.admin.placements import partitions_of
+from vq.aio.admin import Admin
 from vq.aio.consumer import MessageConsumer
 from vq.aio.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
@@ -26,6 +24,8 @@ from vq.client.producer.core import ProducerCore
 from vq.client.shared_calls import shared
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
+from vq.operations.brokers.brokers import all_statuses, broker_status
+from vq.operations.partitions.placements import partitions_of
 from vq.tasks import begin_task
 
 _MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable
+import functools
+from collections.abc import Callable, Coroutine, Iterable
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
@@ -11,11 +12,11 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, WhenFull
 from vq.client.exits import LoopExit
 from vq.client.future import SendCallback, SendFuture, check_callback
-from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
+from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
-from vq.errors import BufferFull, CoordinationError, NotPublished, VqError
-from vq.model import Message, SendResult, check_timeout
+from vq.errors import BufferFull, NotPublished, VqError
+from vq.model import Message, SendResult, TopicSettings, check_timeout
 
 
 class MessageProducer:
@@ -82,7 +83,7 @@ class MessageProducer:
                     core.count_full()
                     raise
                 finally:
-                    core.leave_line(turn)
+                    core.space_line.leave(turn)
                 if result is not None:
                     return result
                 timeout = core.left_of(timeout, began)
@@ -184,9 +185,10 @@ class MessageProducer:
             bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             deadline = loop.time() + bound
             if not core.is_published(message.topic):
-                await self._publish_for(message, bound)
+                takes = functools.partial(core.check, message)
+                await self._publish_for(message.topic, bound, takes)
             if may_wait:
-                await core.wait_for_space(deadline - loop.time())
+                await core.space_line.wait(deadline - loop.time())
             left = deadline - loop.time()
             future = core.append(message, callback, left)
             if future is not None:
@@ -241,7 +243,8 @@ class MessageProducer:
     async def _append_all(self, batch: BatchSend, topic: str) -> None:
         core = self._core
         if not core.is_published(topic):
-            await self._publish_for_batch(batch, topic)
+            takes = functools.partial(batch.check, topic, check=core.check)
+            await self._publish_for(topic, core.time_left(batch), takes)
         while True:
             is_full = True
             with contextlib.suppress(BufferFull), deleted_if_unpublished(topic):
@@ -249,37 +252,22 @@ class MessageProducer:
                     return
                 is_full = False
             if is_full:
-                await core.wait_for_space(core.time_left(batch))
+                await core.space_line.wait(core.time_left(batch))
             await asyncio.sleep(0)  # let the sender send what was appended
 
-    async def _publish_for(self, message: Message, timeout: float) -> None:
-        """Publish as part of a send with this time-out.
+    async def _publish_for(
+        self, topic: str, timeout: float, takes: Callable[[TopicSettings], bool]
+    ) -> None:
+        """Publish a topic as part of a send within ``timeout`` seconds.
 
-        A message that a new topic could not take creates none.
+        A missing topic is created if a new one with its settings ``takes`` what is sent.
         """
-        core, topic = self._core, message.topic
-        async with self._within(topic, timeout):
-            settings = await core.publish_existing(topic)
-            if settings is not None:
-                core.check(message, settings)
-                await core.publish(topic)
-
-    async def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
         core = self._core
-        async with self._within(topic, core.time_left(batch)):
-            settings = await core.publish_existing(topic)
-            if settings is not None and batch.check(topic, settings, core.check):
-                await core.publish(topic)
-
-    @contextlib.asynccontextmanager
-    async def _within(self, topic: str, timeout: float) -> AsyncIterator[None]:
-        try:
+        with core.publishing(topic, timeout):
             async with asyncio.timeout(timeout):
-                yield
-        except TimeoutError:
-            raise self._core.routes_late(topic, timeout) from None
-        except CoordinationError as error:
-            raise self._core.not_published(topic, error) from error
+                settings = await core.publish_existing(topic)
+                if settings is not None and takes(settings):
+                    await core.publish(topic)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message accepted so far has its outcome; see ``vq.MessageProducer``.

@@ -5,9 +5,7 @@ import threading
 from types import TracebackType
 from typing import Self, overload
 
-from vq.admin.blocking import Admin
-from vq.admin.brokers import all_statuses, broker_status
-from vq.admin.placements import partitions_of
+from vq.blocking.admin import Admin
 from vq.blocking.consumer import MessageConsumer
 from vq.blocking.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
@@ -30,6 +28,8 @@ from vq.client.producer.core import ProducerCore
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult, TopicPartition
+from vq.operations.brokers.brokers import all_statuses, broker_status
+from vq.operations.partitions.placements import partitions_of
 
 _STOP_S = 30.0
 

@@ -1,20 +1,19 @@
 """The blocking producer: what waits for the core on the factory's loop."""
 
+import functools
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
-from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, CoordinationError, NotPublished, TimedOut, VqError
-from vq.model import Message, SendResult, check_timeout
+from vq.errors import BufferFull, NotPublished, TimedOut, VqError
+from vq.model import Message, SendResult, TopicSettings, check_timeout
 
-R = TypeVar("R")
 _SEND_SYNC_S = 3.0
 _ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
@@ -81,26 +80,51 @@ class MessageProducer:
         self._runtime.check()
         try:
             if self._interceptors is None:
-                return self._send_and_wait(message, timeout)
+                return self._accept(self._core.send_blocking, message, timeout).result()
             with self._interceptors.begin(message) as sending:
-                result = self._send_and_wait(sending.message, timeout)
+                accepted = self._accept(self._core.send_blocking, sending.message, timeout)
+                result = accepted.result()
                 sending.ended(result, None)
         except BufferFull:
             self._core.count_full()
             raise
         return result
 
-    def _send_and_wait(self, message: Message, timeout: float | None) -> SendResult:
-        future = None
+    def _accept(
+        self, accept: Callable[..., SendFuture], message: Message, timeout: float | None
+    ) -> SendFuture:
+        """Have the core accept a message; publish its topic first, if this is its first use.
+
+        Args:
+            accept: ``send_blocking`` or ``append_any`` of the core.
+            message: What it accepts.
+            timeout: Of the whole send, as the application gave it.
+        """
         try:
-            future = self._core.send_blocking(message, timeout)
+            return accept(message, timeout=timeout)
         except NotPublished:
             pass  # it is published below: an error there has nothing to do with this one
-        if future is None:
-            left = self._publish_for(message, timeout)
-            with deleted_if_unpublished(message.topic):
-                future = self._core.send_blocking(message, left)
-        return future.result()
+
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        takes = functools.partial(self._core.check, message)
+        left = self._publish_for(message.topic, bound, takes)
+        with deleted_if_unpublished(message.topic):
+            return accept(message, timeout=left)
+
+    def _publish_for(
+        self, topic: str, bound: float, takes: Callable[[TopicSettings], bool]
+    ) -> float:
+        """Publish a topic as part of a send within ``bound`` seconds; return the time left.
+
+        A missing topic is created if a new one with its settings ``takes`` what is sent.
+        """
+        core, deadline = self._core, time.monotonic() + bound
+        with core.publishing(topic, bound):
+            settings = self._runtime.run(core.publish_existing(topic), bound)
+            if settings is not None and takes(settings):
+                left = max(0.0, deadline - time.monotonic())
+                self._runtime.run(core.publish(topic), left)
+        return deadline - time.monotonic()
 
     def send_async(
         self,
@@ -134,23 +158,14 @@ class MessageProducer:
     ) -> SendFuture:
         try:
             if self._interceptors is None:
-                return self._accept(message, callback, timeout)
+                accept = functools.partial(self._core.append_any, callback=callback)
+                return self._accept(accept, message, timeout)
             with self._interceptors.begin(message, callback) as sending:
-                return self._accept(sending.message, sending, timeout)
+                accept = functools.partial(self._core.append_any, callback=sending)
+                return self._accept(accept, sending.message, timeout)
         except BufferFull:
             self._core.count_full()
             raise
-
-    def _accept(
-        self, message: Message, callback: SendCallback | None, timeout: float | None
-    ) -> SendFuture:
-        try:
-            return self._core.append_any(message, callback, timeout)
-        except NotPublished:
-            pass
-        left = self._publish_for(message, timeout)
-        with deleted_if_unpublished(message.topic):
-            return self._core.append_any(message, callback, left)
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome.
@@ -204,7 +219,8 @@ class MessageProducer:
             for topic in batch.topics:
                 try:
                     if not core.is_published(topic):
-                        self._publish_for_batch(batch, topic)
+                        takes = functools.partial(batch.check, topic, check=core.check)
+                        self._publish_for(topic, core.time_left(batch), takes)
                     with deleted_if_unpublished(topic):
                         while not batch.append(topic, block=True):
                             pass
@@ -215,37 +231,6 @@ class MessageProducer:
         for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
             future.exception()
         return batch.results()
-
-    def _publish_for(self, message: Message, timeout: float | None) -> float:
-        """Publish as part of a send with this time-out; return the time left.
-
-        A message that a new topic could not take creates none.
-        """
-        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        deadline = time.monotonic() + bound
-        topic, core = message.topic, self._core
-        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
-        if settings is not None:
-            core.check(message, settings)
-            self._run_publish(core.publish(topic), topic, deadline, bound)
-        return deadline - time.monotonic()
-
-    def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
-        bound, core = self._core.time_left(batch), self._core
-        deadline = time.monotonic() + bound
-        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
-        if settings is not None and batch.check(topic, settings, core.check):
-            self._run_publish(core.publish(topic), topic, deadline, bound)
-
-    def _run_publish(
-        self, work: Coroutine[Any, Any, R], topic: str, deadline: float, bound: float
-    ) -> R:
-        try:
-            return self._runtime.run(work, max(0.0, deadline - time.monotonic()))
-        except TimedOut:
-            raise self._core.routes_late(topic, bound) from None
-        except CoordinationError as error:
-            raise self._core.not_published(topic, error) from error
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.

@@ -9,13 +9,13 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
-from vq.cli import errors, signals
+from vq.cli.base import errors, signals
 from vq.version import __version__
 
 
@@ -29,45 +29,61 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Entry(
-        "vq.cli.standalone", "standalone", "Run ZooKeeper and brokers here, for development."
+        "vq.cli.brokers.standalone",
+        "standalone",
+        "Run ZooKeeper and brokers here, for development.",
     ),
-    "broker": Entry("vq.cli.broker", "broker", "Run one broker process until it is told to stop."),
+    "broker": Entry(
+        "vq.cli.brokers.broker", "broker", "Run one broker process until it is told to stop."
+    ),
     "topic": Entry(
-        "vq.cli.topic",
+        "vq.cli.topics.topic",
         "topic",
         "Create, alter, list, describe, verify, move, close, drain, delete and undelete topics.",
     ),
-    "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
+    "produce": Entry(
+        "vq.cli.messages.produce", "produce", "Send the lines of a file or of standard input."
+    ),
     "consume": Entry(
-        "vq.cli.consume", "consume", "Print messages, as a member of a group or without one."
+        "vq.cli.messages.consume",
+        "consume",
+        "Print messages, as a member of a group or without one.",
     ),
     "group": Entry(
-        "vq.cli.group", "group", "List, describe, reset and delete consumer groups; forget topics."
+        "vq.cli.groups.group",
+        "group",
+        "List, describe, reset and delete consumer groups; forget topics.",
     ),
-    "write": Entry("vq.cli.write", "write", "List repeatable writes of Spark, and end one."),
-    "message": Entry("vq.cli.message", "message", "Look at single messages, and find them."),
+    "write": Entry(
+        "vq.cli.messages.write", "write", "List repeatable writes of Spark, and end one."
+    ),
+    "message": Entry(
+        "vq.cli.messages.message", "message", "Look at single messages, and find them."
+    ),
     "archive": Entry(
-        "vq.cli.archive",
+        "vq.cli.archives.archive",
         "archive",
         "Archive old blocks; list, verify, restore, export them.",
     ),
     "cluster": Entry(
-        "vq.cli.cluster",
+        "vq.cli.cluster.cluster",
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
     "lag-exporter": Entry(
-        "vq.cli.lag_exporter",
+        "vq.cli.groups.lag_exporter",
         "lag_exporter",
         "Serve the lag of all consumer groups as metrics for Prometheus.",
     ),
     "report": Entry(
-        "vq.cli.reports",
+        "vq.cli.reports.reports",
         "report",
         "Report on the whole cluster with Spark: lag, capacity, and an audit of contents.",
     ),
-    "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),
-    "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),
+    "bench": Entry("vq.cli.bench.bench", "bench", "Measure throughput and latency of the cluster."),
+    "doctor": Entry(
+        "vq.cli.cluster.doctor", "doctor", "Check machine and cluster, and say what to do."
+    ),
 }
 
 
@@ -137,6 +153,20 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="vq")
 def cli() -> None:
     """A durable, partitioned message queue. Begin with: vq standalone"""
+
+
+def commands(command: click.Command = cli, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that does something with its full name, without ``vq``."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    if command.invoke_without_command:
+        yield name, command
+    context = click.Context(command)
+    for each in command.list_commands(context):
+        sub = command.get_command(context, each)
+        assert sub is not None
+        yield from commands(sub, f"{name} {each}".strip())
 
 
 def run(arguments: Sequence[str]) -> int:

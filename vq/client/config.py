@@ -9,7 +9,7 @@ from vq import limits
 from vq.client import environment
 from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
-from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
+from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.tree.servers import checked_servers
 from vq.errors import InvalidArgument
 from vq.model import (

@@ -345,9 +345,9 @@ class BlockingSendFuture(SendFuture):
     """The outcome of a blocking send. Its thread sleeps until there is one, or until it leads.
 
     Attributes:
-        leads: The thread may take the lead: it sends the waiting messages of the partition. The
-            thread sets it, and clears it as its first step when it leaves. If the owner of a queue
-            has it cleared, the owner's thread has left.
+        leads: The thread may take the lead: it sends the waiting messages of the partition. None:
+            it has not asked yet, and does so next. The thread sets it, and clears it as its first
+            step when it leaves. If the owner of a queue has it cleared, its thread has left.
     """
 
     __slots__ = ("_wake_lock", "leads")
@@ -362,7 +362,7 @@ class BlockingSendFuture(SendFuture):
         appended_at: float = 0.0,
     ) -> None:
         super().__init__(content, head, callback, deadline, partition, appended_at)
-        self.leads = False
+        self.leads: bool | None = None
         self._wake_lock = threading.Lock()
         self._wake_lock.acquire()
         self.waiters = []

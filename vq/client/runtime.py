@@ -127,10 +127,12 @@ class LoopThread:
             InvalidState: The process was forked, the loop has stopped, or the loop's own thread
                 calls this.
         """
-        self.check_parent()
+        if self.forked:
+            self.check_parent()
         if self._ended:  # before the next question: another thread may have got its identifier
             raise InvalidState(_SHUT_DOWN)
-        self.check_outside()
+        if threading.get_ident() == self._ident:
+            self.check_outside()
 
     def check_parent(self) -> None:
         """Raise ``InvalidState`` in the child of a fork, where a lost thread may hold a lock."""

@@ -88,7 +88,7 @@ class ObjectClass:
                 f"the name of a class is {name!r}; give text such as com.example.A"
             )
         if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
-            raise InvalidArgument(f"class {name} = {cls!r} is no dataclass")
+            raise InvalidArgument(f"class {name} = {cls!r} is not a dataclass")
         self.name = name
         self.cls = cls
         self.fields = tuple(each.name for each in dataclasses.fields(cls) if each.init)

@@ -223,7 +223,7 @@ def _encode_map(value: Mapping[str, Value], out: bytearray, depth: int) -> None:
     out.append(0x48)
     for key, item in value.items():
         if not isinstance(key, str):
-            raise InvalidArgument(f"key {key!r} of a map is no string")
+            raise InvalidArgument(f"key {key!r} of a map is not a string")
         encode_string(key, out)
         _encode(item, out, depth + 1)
     out.append(0x5A)

@@ -256,6 +256,11 @@ async def connect(
         if connection is not None:
             connection.close()
         if isinstance(error, TimeoutError):
-            raise Unreachable(f"{address} did not answer HELLO within {timeout:g} s") from None
+            raise Unreachable(
+                f"no connection to {address} within {timeout:g} s"
+                if connection is None
+                else f"{address} accepts connections and did not answer HELLO within {timeout:g} "
+                "s: its process hangs or is stopped, or it is no broker"
+            ) from None
         raise
     return connection

@@ -198,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
         """Return what answers a request, or the answer that says what is wrong with it."""
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return text_page(400, "this is no HTTP/1.1 request")
+            return text_page(400, "this is not an HTTP/1.1 request")
         if words[0] != "GET":
             return text_page(405, "only GET is answered here")
         routes = self._server.routes

@@ -134,7 +134,7 @@ class ProofCheck:
         asker = Member(request.group, request.node)
         if asker != OPERATOR and not all(map(is_valid_name, asker)):
             raise AuthenticationFailed(
-                f"{shown(request.group)}/{shown(request.node)} is no name of a node"
+                f"{shown(request.group)}/{shown(request.node)} is not the name of a node"
             )
         if len(request.nonce) != NONCE_BYTES or request.proof:
             raise AuthenticationFailed(

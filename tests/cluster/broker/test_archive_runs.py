@@ -16,7 +16,7 @@ from vq.broker.partition.channel import Channel
 from vq.clock import ManualClock
 from vq.coordination.leases.runs import make_run, read_result, read_results, write_result
 from vq.coordination.topics.topics import change_settings
-from vq.coordination.tree.values.runs import ArchiveRun, ArchiveTopicRun, RunResult, RunState
+from vq.coordination.tree.values.runs import ArchiveTopicRun, RunOrder, RunResult, RunState
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log.log import Log
@@ -391,7 +391,7 @@ async def test_runs_that_are_forgotten_are_forgotten_by_nodes(served, archives) 
     assert set(archiver_of(served.node)._ended) <= {1}
     async with served.cluster.admin() as coordinator:
         await write_result(coordinator, 0, "b1", "n1", RunResult(state=RunState.DONE))
-        assert await coordinator.exists(ArchiveRun.path(0)) is None
+        assert await coordinator.exists(RunOrder.path(0)) is None
 
 
 async def test_a_run_that_ends_because_the_node_stops_is_not_done(served, archives) -> None:

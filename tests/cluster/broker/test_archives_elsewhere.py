@@ -17,8 +17,8 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import limits
 from vq.broker import upkeep
+from vq.broker.base import steps
 from vq.broker.base.runner import Lane, ThreadRunner
-from vq.broker.health import verifying
 from vq.broker.history import key_indexing
 from vq.broker.partition import archiving, cold_reads
 from vq.broker.partition.channel import Channel
@@ -264,7 +264,7 @@ async def read_all_of(client: Client, begin: int, end: int) -> bytes:
 async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeypatch):
     """Threads that wait there are of lanes that nothing else needs; requests are answered."""
     monkeypatch.setattr(cold_reads, "ELSEWHERE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(verifying, "ELSEWHERE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(steps, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
     runner = ThreadRunner()
@@ -316,7 +316,7 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
 @pytest.fixture
 async def threaded(cluster, monkeypatch):
     """A broker with threads, six closed blocks, and little patience with places elsewhere."""
-    for module in (cold_reads, verifying, finding, key_indexing):
+    for module in (cold_reads, steps, finding):
         monkeypatch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(key_indexing, "LOOK_S", 0.05)
     runner = ThreadRunner()
@@ -506,7 +506,7 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
     Failing.free.clear()
     async with asyncio.timeout(WAIT_S):
         told = await verifier._verify(
-            channel, log_of(threaded), piece, 1 << 30, 1 << 30, lambda _: None
+            channel, log_of(threaded), piece, steps.NO_PAUSES, lambda _: None
         )
     assert "no answer" in told
     assert not verifier.damage(channel)

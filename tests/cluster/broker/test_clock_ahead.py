@@ -8,11 +8,11 @@ from support.late_clock import LateClock
 from support.node_pair import settled
 from support.waiting import until
 
-from vq.admin import placements
-from vq.admin.clocks import plan_new_logs
 from vq.client.config import ProducerConfig
 from vq.coordination.topics.topics import change_settings
 from vq.model import Message, TopicSettings
+from vq.operations.partitions import placements
+from vq.operations.topics.clocks import plan_new_logs
 
 ONE = ProducerConfig(partitioner=lambda message, partitions: 0)
 
@@ -77,7 +77,7 @@ async def test_retention_deletes_what_was_stored_under_a_clock_that_was_ahead(se
 async def test_what_was_stored_under_a_clock_that_was_ahead_becomes_an_archive(served) -> None:
     clock = await ahead(served, retention_policy="archive")
     archiver = served.node.parts.upkeep.archiver
-    archiver._clock = clock
+    archiver.clock = clock
     log = served.node.parts.partitions.channels["t", 0].log
     async with served.cluster.admin() as coordinator:
         for number, passed_h in enumerate((0, 2, 3, 28)):

@@ -15,12 +15,12 @@ from support.client import started
 from support.store import payloads
 from support.waiting import until
 
-from vq.admin import diverged as admin
-from vq.admin.cluster import cluster_status
 from vq.broker.node import BrokerNode
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.places import lost_at_start
 from vq.errors import CorruptData, NotMaster
+from vq.operations.brokers import diverged as admin
+from vq.operations.cluster.cluster import cluster_status
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.unflushed import UNFLUSHED_NAME
 

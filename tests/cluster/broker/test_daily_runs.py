@@ -19,7 +19,7 @@ from vq.clock import Clock
 from vq.coordination.leases import leases
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs, write_result
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.runs import RUNS_KEPT, ArchiveRun, RunResult, RunState
+from vq.coordination.tree.values.runs import RUNS_KEPT, RunOrder, RunResult, RunState
 from vq.model import TopicSettings
 
 pytestmark = pytest.mark.virtual_time
@@ -83,7 +83,7 @@ class Makers:
     def holder(self) -> str | None:
         return next((name for name, each in self.made.items() if each.lease.fence), None)
 
-    async def runs(self) -> list[ArchiveRun]:
+    async def runs(self) -> list[RunOrder]:
         async with client_of(self.ensemble) as client:
             return list((await read_runs(client)).known.values())
 
@@ -195,7 +195,7 @@ async def test_a_holder_that_does_not_know_that_its_session_ended_makes_no_run(
         await makers.stop("b1/n1")
         second = await makers.start("b1/n2")
         await until(lambda: second.lease.fence == 2)
-        late = ArchiveRun(as_of_ms=1, started_ms=1, by="b1/n1", nonce="x", due_ms=5, fence=1)
+        late = RunOrder(as_of_ms=1, started_ms=1, by="b1/n1", nonce="x", due_ms=5, fence=1)
         with pytest.raises(Exception, match="another node took the lease"):
             await make_run(other, late, lease=lambda: stale)
 
@@ -244,7 +244,7 @@ async def test_the_newest_runs_are_kept(makers: Makers) -> None:
     async with client_of(makers.ensemble) as client:
         await begin_runs(client, 1)
         for n in range(RUNS_KEPT + 5):
-            await make_run(client, ArchiveRun(as_of_ms=1, started_ms=1, nonce=str(n)))
+            await make_run(client, RunOrder(as_of_ms=1, started_ms=1, nonce=str(n)))
     await makers.start("b1/n1")
     await until(makers.holder)
     await asyncio.sleep(60)
@@ -262,7 +262,7 @@ async def test_a_daily_run_that_was_forgotten_is_not_due_again(makers: Makers) -
     [daily] = [each for each in await makers.runs() if each.due_ms is not None]
     async with client_of(makers.ensemble) as client:
         for n in range(RUNS_KEPT + 1):
-            dry = ArchiveRun(as_of_ms=1, started_ms=1, nonce=str(n), dry_run=True)
+            dry = RunOrder(as_of_ms=1, started_ms=1, nonce=str(n), dry_run=True)
             number = await make_run(client, dry)
             await write_result(client, number, "b1", "n1", RunResult(state=RunState.DONE))
         [oldest] = [n for n, each in (await read_runs(client)).known.items() if each == daily]

@@ -17,7 +17,6 @@ from support.client import started
 from support.store import SMALL
 from support.waiting import WAIT_S, until
 
-from vq.admin.verification import verify
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S
 from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
@@ -25,7 +24,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import HAND_OVER_AFTER_S, RETRY_S, Soundness
-from vq.coordination.tree.values.brokers import BrokerNode as Registration
+from vq.coordination.tree.values.brokers import Registration
 from vq.errors import (
     Busy,
     HandOverFailed,
@@ -35,9 +34,10 @@ from vq.errors import (
     StorageFailed,
     VqError,
 )
+from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.directory.identity import IDENTITY_NAME
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log import Log

@@ -9,10 +9,10 @@ from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.waiting import WAIT_S, until
 
-from vq.admin import diverged as admin
-from vq.admin.cluster import cluster_status
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument, InvalidRequest
+from vq.operations.brokers import diverged as admin
+from vq.operations.cluster.cluster import cluster_status
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.care.divergence import diverged

@@ -11,8 +11,6 @@ from support.node_pair import NodePair, whole
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.admin import removing, topics
-from vq.admin.cluster import cluster_status
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.partition.partition_state import State
@@ -22,9 +20,12 @@ from vq.coordination.topics.topics import alter_settings, delete_topic, was_dele
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.reading import read_topic
-from vq.coordination.tree.values.topics import GraceClock, Topic
+from vq.coordination.tree.values.topics import GraceClock, TopicNode
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
+from vq.operations.brokers import removing
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.topics import topics
 from vq.store.directory.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
@@ -222,7 +223,7 @@ async def test_a_move_that_was_begun_ends_in_the_deleted_topic(cluster: MemoryCl
     await cluster.start("b2")
     async with started(cluster, host="operator") as client, factory_of(cluster) as factory:
         await send(factory, range(3))
-        from vq.admin import placements
+        from vq.operations.partitions import placements
 
         (move,) = await placements.plan_moves(client, "t", [0], "b2")
         real = placements.topics.change_placement
@@ -339,7 +340,7 @@ async def test_brokers_remove_a_topic_when_its_time_is_up_and_not_before(
 
         async def gone() -> bool:
             await asyncio.sleep(10)
-            return await admin.exists(Topic.path("t")) is None
+            return await admin.exists(TopicNode.path("t")) is None
 
         await until_true(gone, timeout_s=9_000)
         assert await was_deleted(admin, view.id)
@@ -374,7 +375,7 @@ async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster
     await cluster.start(**QUIET)
     await asyncio.sleep(300)
     async with started(cluster, host="operator") as client:
-        ((found,), _) = await topics.deleted_topics(client)
+        ((found,), _) = await topics.readable_deleted_topics(client)
         assert 2_900 < found.left_s < 3_500
         await topics.undelete_topic(client, "t")
 
@@ -409,7 +410,7 @@ async def test_a_count_that_cannot_be_read_is_told_once_and_removes_nothing(
         assert caplog.text.count("deleted topics cannot be removed") == 1
         with pytest.raises(Unreadable):
             await topics_of(admin)
-        assert await admin.exists(Topic.path("t")) is not None
+        assert await admin.exists(TopicNode.path("t")) is not None
         await undelete(cluster)
 
 
@@ -436,10 +437,10 @@ async def test_a_removal_that_somebody_began_is_finished_by_a_broker(
         admin.multi = dies  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="killed"):
             await delete_topic(admin, "t")
-        assert await admin.exists(Topic.path("t")) is not None
+        assert await admin.exists(TopicNode.path("t")) is not None
 
         async def gone() -> bool:
-            return await admin.exists(Topic.path("t")) is None
+            return await admin.exists(TopicNode.path("t")) is None
 
         await until_true(gone, timeout_s=60)
         await until(lambda: not node.parts.partitions.view.removing)

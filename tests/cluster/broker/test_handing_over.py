@@ -280,7 +280,7 @@ async def test_a_record_without_registrations_is_refused(group: Group) -> None:
     [
         ("n3", "'n3' cannot take over, it is not in sync; able: n2"),
         ("n1", "'n1' cannot take over, it leads it already"),
-        ("a/b", "is no name a node can have"),
+        ("a/b", "is not a valid name for a node"),
     ],
 )
 async def test_a_node_that_cannot_lead_is_refused(group: Group, to: str, reason: str) -> None:

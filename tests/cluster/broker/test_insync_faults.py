@@ -20,8 +20,8 @@ from vq.broker.replication.insync_set import InSyncSet
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator
-from vq.coordination.tree.values.brokers import BrokerNode as Registered
 from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.brokers import Registration as Registered
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply

@@ -9,7 +9,7 @@ from support.waiting import until
 
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import change_placement, delete_topic, describe_topic
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import PartitionFailed, PartitionQuarantined
 from vq.model import Span
 from vq.store.disk.memory_disk import MemoryDisk
@@ -141,12 +141,12 @@ async def test_the_record_keeps_the_logs_of_a_topic_that_cannot_be_read(cluster)
     """The topic is not gone. While its directory is missing, the record alone tells of its logs."""
     await lose_the_log(cluster)
     async with cluster.admin() as admin:
-        good = (await admin.get(Topic.path("t"))).data
-        await admin.set(Topic.path("t"), b"{damaged")
+        good = (await admin.get(TopicNode.path("t"))).data
+        await admin.set(TopicNode.path("t"), b"{damaged")
         node = await cluster.start()
         assert "t" in node.parts.partitions.view.problems
         await node.stop()
-        await admin.set(Topic.path("t"), good)
+        await admin.set(TopicNode.path("t"), good)
     node = await cluster.start()
     client = await Client.connect(cluster.network, node.address)
     with pytest.raises(PartitionQuarantined, match="is gone or empty"):

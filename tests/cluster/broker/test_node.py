@@ -16,7 +16,7 @@ from vq.broker.node import Stage
 from vq.broker.replication.epoch_file import read_epoch
 from vq.coordination.brokers.registry import groups, read_state
 from vq.coordination.tree.coordinator import ConnectionLost, NoNode, SessionState
-from vq.coordination.tree.values.brokers import BrokerLoad, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerLoad, GroupState, Registration
 from vq.errors import (
     AddressUnavailable,
     CoordinationError,
@@ -39,9 +39,9 @@ async def test_a_started_node_is_registered_and_leads_its_group(cluster):
     node = await cluster.start()
     client = await Client.connect(cluster.network, node.address)
     async with cluster.admin() as admin:
-        found = await admin.get(BrokerNode.path("b1", "n1"))
+        found = await admin.get(Registration.path("b1", "n1"))
         assert client.hello.incarnation == found.stat.czxid
-        value = BrokerNode.decode("", found.data)
+        value = Registration.decode("", found.data)
         assert (value.host, value.port) == node.address
         state = await read_state(admin, "b1")
         assert (state.epoch, state.master, state.insync) == (1, "n1", ("n1",))
@@ -76,7 +76,7 @@ async def test_an_address_that_is_taken_is_named(cluster):
     with pytest.raises(AddressUnavailable, match=str(first.address.port)):
         await second.start()
     async with cluster.admin() as admin:
-        assert await admin.exists(BrokerNode.path("b2", "n1")) is None
+        assert await admin.exists(Registration.path("b2", "n1")) is None
     with pytest.raises(InvalidState):
         _ = second.address
     await cluster.start("b2")
@@ -299,11 +299,11 @@ async def test_a_load_that_cannot_be_written_is_logged_once_and_harms_nothing(cl
     async def fail(load):
         nonlocal tries
         tries += 1
-        node.parts.presence.registration._incarnation += 1  # as a new one: it must be written
+        node.parts.presence.registration._held += 1  # as a new one: it must be written
         raise ConnectionLost("the connection ended before the answer")
 
     node.parts.presence.registration.publish_load = fail
-    node.parts.presence.registration._incarnation += 1
+    node.parts.presence.registration._held += 1
     await until(lambda: tries > 3)
     await client.put("t", 0, [message(b"x")])
     assert caplog.text.count("load cannot be published") == 1
@@ -396,7 +396,7 @@ async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
     await asyncio.wait_for(served.client.closed.wait(), WAIT_S)
     assert isinstance(served.client.closing, ShuttingDown)
     async with served.cluster.admin() as admin:
-        assert await admin.exists(BrokerNode.path("b1", "n1")) is None
+        assert await admin.exists(Registration.path("b1", "n1")) is None
 
 
 async def test_a_stop_ends_within_its_bound_whatever_hangs(served, caplog):

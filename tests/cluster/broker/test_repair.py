@@ -8,7 +8,6 @@ from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.waiting import WAIT_S, until
 
-from vq.admin.verification import verify
 from vq.broker.health import repairing
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.scrubbing import SCRUB_NAME, Position
@@ -21,6 +20,7 @@ from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.errors import CorruptData, PartitionQuarantined
+from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.disk.memory_disk import MemoryDisk, keep_all

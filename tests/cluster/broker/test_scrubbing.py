@@ -13,7 +13,7 @@ from vq.store.disk.memory_disk import keep_all
 
 pytestmark = pytest.mark.virtual_time
 
-INTERVAL_S, BYTES_PER_S = 1_000.0, 100
+INTERVAL_S, BYTES_PER_S = 300.0, 100
 
 
 async def start(

@@ -10,7 +10,6 @@ from support.client import started
 from support.group_pair import GroupPair
 from support.waiting import until
 
-from vq.admin import placements
 from vq.broker.partition.partition_state import State
 from vq.broker.serving import moving
 from vq.coordination.topics.topics import (
@@ -24,6 +23,7 @@ from vq.errors import (
     PartitionReadOnly,
     StorageFailed,
 )
+from vq.operations.partitions import placements
 from vq.remoting.messages import decode_reply
 from vq.store.log.log import LogState
 

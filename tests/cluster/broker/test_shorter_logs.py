@@ -13,11 +13,11 @@ from support.client import started
 from support.store import SMALL
 from support.waiting import until
 
-from vq.admin.doctor import check_brokers
 from vq.broker.node import BrokerNode
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.errors import PartitionQuarantined
+from vq.operations.cluster.doctor import check_brokers
 from vq.store.records.format import CONTROL_BYTES
 
 LOG = DATA / "t" / "0"

@@ -7,7 +7,6 @@ from support.broker import Client, MemoryCluster, message
 from support.client import factory_of, started
 from support.waiting import until
 
-from vq.admin import bulk, resets
 from vq.aio import MessageConsumer
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -17,6 +16,8 @@ from vq.client.config import ConsumerConfig, StartPosition
 from vq.coordination.groups import commits
 from vq.errors import Busy
 from vq.model import Message, TopicPartition
+from vq.operations.cluster import bulk
+from vq.operations.groups import resets
 
 pytestmark = pytest.mark.virtual_time
 

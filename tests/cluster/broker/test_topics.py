@@ -16,7 +16,7 @@ from vq.coordination.topics.topics import (
 )
 from vq.coordination.tree.values.brokers import GroupState
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import (
     Busy,
     PermissionRefused,
@@ -191,7 +191,7 @@ async def _restored_without(served, topic: str) -> None:
         for number in (0, 1):
             await admin.delete(Partition.path(topic, number))
         await admin.delete(Partition.parent(topic))
-        await admin.delete(Topic.path(topic))
+        await admin.delete(TopicNode.path(topic))
 
 
 def _names(disk: MemoryDisk, folder: str) -> list[str]:

@@ -10,6 +10,7 @@ from support.broker import Client, MemoryCluster, message
 from support.waiting import until, until_true
 
 from vq import limits
+from vq.broker.base import steps
 from vq.broker.health import verifying
 from vq.broker.health.verifying import RANGES_MAX, REPORTS_BURST, Known
 from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
@@ -19,7 +20,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
@@ -202,7 +203,7 @@ async def test_a_pass_that_fails_says_so(served, monkeypatch):
     def broken(self):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(verifying.Scrub, "step", broken)
+    monkeypatch.setattr(verifying.Walk, "step", broken)
     assert "a bug" in (await _pass(served)).unverified
 
 
@@ -232,7 +233,7 @@ class Pauses:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds: list[float] = []
         self.over = asyncio.Event()
-        monkeypatch.setattr(verifying, "asyncio", SimpleNamespace(sleep=self._sleep))
+        monkeypatch.setattr(steps, "asyncio", SimpleNamespace(sleep=self._sleep))
 
     async def _sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -272,9 +273,9 @@ async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
     async with served.cluster.admin() as coordinator:
         await delete_topic(coordinator, "t")
     await until(lambda: ("t", 0) not in served.node.parts.partitions.channels)
-    assert served.node.parts.verifier._passing
+    assert served.node.parts.verifier.busy
     pauses.over.set()
-    await until(lambda: not served.node.parts.verifier._passing)
+    await until(lambda: not served.node.parts.verifier.busy)
     assert "damage" not in caplog.text
     with pytest.raises(VqError):
         await _verify(served.client, whole=True)
@@ -310,7 +311,7 @@ async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tag
         with pytest.raises(PartitionFailed, match=rf"cannot be read.*\[0, {first.end}\)") as caught:
             await served.client.get("t", 0, starts[0], tags=tags)
     assert str(first.path) in str(caught.value)
-    await until(lambda: not served.node.parts.verifier._reporting)
+    await until(lambda: not served.node.parts.verifier.busy)
     (found,) = await _status_damage(served.client)
     assert (found.start, found.end, found.file) == (0, first.end, str(first.path))
     assert caplog.text.count("read failed partition=t-0") == 1
@@ -324,7 +325,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
     _overwrite(served, starts[4] + 16, b"\xff" * 4)  # the flag of a record
     with pytest.raises(VqError):
         await served.client.get("t", 0, starts[4], tags=["x"])
-    await until(lambda: not served.node.parts.verifier._reporting)
+    await until(lambda: not served.node.parts.verifier.busy)
     (found,) = await _status_damage(served.client)
     assert found.start == starts[4] - CONTROL_BYTES
 

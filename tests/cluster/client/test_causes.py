@@ -9,12 +9,12 @@ from support.client import factory_of
 from support.waiting import until
 
 from vq import aio
-from vq.admin.connect import UnknownCluster
 from vq.broker.replication import insync_set
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.client.producer import sender
+from vq.client.producer.send import sender
 from vq.errors import UnknownTopic, VqError
 from vq.model import Message, TopicSettings
+from vq.operations.base.connect import UnknownCluster
 
 pytestmark = pytest.mark.virtual_time
 

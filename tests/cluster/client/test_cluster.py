@@ -365,16 +365,16 @@ async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
 async def test_a_slot_that_could_not_be_leased_is_tried_again(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = client._slot._lease
+    lease = client._slot._take
 
     async def fail() -> int:
         raise CoordinationError("not now")
 
-    monkeypatch.setattr(client._slot, "_lease", fail)
+    monkeypatch.setattr(client._slot, "_take", fail)
     for _ in range(2):
         with pytest.raises(CoordinationError, match="not now"):
             await client.lease_slot()
-    monkeypatch.setattr(client._slot, "_lease", lease)
+    monkeypatch.setattr(client._slot, "_take", lease)
     await client.lease_slot()
     assert client.ids_ready
 
@@ -432,7 +432,7 @@ async def test_closing_while_a_slot_is_leased_ends_the_lease(
         leases.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client._slot, "_lease", lease)
+    monkeypatch.setattr(client._slot, "_take", lease)
     leasing = asyncio.create_task(client.lease_slot())
     await leases.wait()
     await client.close()

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import ended, producer_of, published, queue_of, send, space, stored_in
+from support.producers import (
+    core_of,
+    ended,
+    producer_of,
+    published,
+    queue_of,
+    send,
+    space,
+    stored_in,
+)
 from support.waiting import until
 
 import vq
@@ -113,7 +122,7 @@ async def test_a_topic_has_defaults_that_a_producer_may_overrule(
         await producer.send(Message(name, TEXT))
         assert await stored_in(factory, 0, name) == [TEXT]
         stored[own] = await bytes_stored(factory, name)
-        queues = producer._core._accumulator.topics[name]
+        queues = core_of(producer).accumulator.topics[name]
         assert queues.plain_bytes_max == (MESSAGE_BYTES_MAX if own == "none" else 999)
     assert stored[None] < stored["lz4"] < 200 < len(TEXT) < stored["none"]
 
@@ -122,7 +131,7 @@ async def test_a_change_of_the_topics_default_reaches_producers(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
-    queues = core._accumulator.topics["t"]
+    queues = core.accumulator.topics["t"]
     future = core.append(Message("t", TEXT), None, None)
     assert future is not None
     assert future.size == len(TEXT)
@@ -151,13 +160,13 @@ async def test_the_limit_of_a_message_counts_before_compression(
 
 async def test_buffer_space_counts_what_is_stored(factory: aio.MessageFactory) -> None:
     core = await published(factory, compression="zstd")
-    core._cluster.ids_ready = False  # nothing can be sent now
+    core.cluster.ids_ready = False  # nothing can be sent now
     before = space(core)
     future = send(core, Message("t", bytes(MESSAGE_BYTES_MAX)))
     assert before - space(core) == future.size + MESSAGE_OVERHEAD_BYTES
     assert future.size < 1_000
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     assert (await ended(future)).offset >= 0
     assert space(core) == before
 

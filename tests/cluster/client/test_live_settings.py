@@ -10,6 +10,7 @@ import pytest
 from support.archives import NotedArchives, done, noted
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.producers import core_of
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
@@ -48,8 +49,8 @@ class Running:
         wanted = [(name, getattr(TopicSettings(**changes), name)) for name in changes]
 
         def follows() -> bool:
-            core = self.producer._core
-            view = core._cluster.routes.topics.get("t")
+            core = core_of(self.producer)
+            view = core.cluster.routes.topics.get("t")
             return view is not None and all(
                 getattr(self.channel.settings, name) == value == getattr(view.settings, name)
                 for name, value in wanted

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.blocking import NAMES, contents, read_all, stopped
 from support.cluster import ProcessCluster
+from support.producers import core_of
 from support.threads import in_thread, spawn
 from support.topics import create_topic, delete_topic
 from support.waiting import WAIT_S, block_until
@@ -153,7 +154,7 @@ def test_a_full_buffer_waits_and_then_refuses(
             producer.send_async(vq.Message(topic, b"y"), timeout=0.2)
         assert 0.15 < time.monotonic() - begin < WAIT_S
         with in_thread(lambda: producer.send_async(vq.Message(topic, b"z"))) as waiting:
-            block_until(lambda: producer._core._accumulator._waiting)
+            block_until(lambda: core_of(producer).accumulator.waiting_threads)
             assert not waiting.done()
             for group in ("b1", "b2"):
                 cluster.brokers[group].signal(signal.SIGCONT)
@@ -219,7 +220,7 @@ def test_deadlines_hold_while_a_broker_stands_still(
 
     with stopped(cluster, owner):
         slow = spawn(lambda: producer.send_sync(vq.Message(name, b"slow"), 3 * WAIT_S))
-        (queue,) = producer._core._accumulator.topics[name].queues
+        (queue,) = core_of(producer).accumulator.topics[name].queues
         block_until(lambda: queue.claimed)
         quick = [spawn(lambda: fail(b"quick")) for _ in range(4)]
         with in_thread(lambda: fail(b"behind", direct=False)) as behind:
@@ -280,7 +281,7 @@ def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
         others: list[Any] = []
 
         def interrupt() -> None:
-            (queue,) = producer._core._accumulator.topics[name].queues
+            (queue,) = core_of(producer).accumulator.topics[name].queues
             block_until(lambda: queue.claimed)
             others.extend(
                 spawn(lambda: producer.send_sync(vq.Message(name, b"other"), WAIT_S))

@@ -11,7 +11,7 @@ from vq.clock import SystemClock
 from vq.coordination.leases.leases import JobLease, LeaseNotHeld, read_holder
 from vq.coordination.leases.runs import make_run, read_results, read_runs, write_result
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, Create
-from vq.coordination.tree.values.runs import ArchiveRun, RunResult, RunState
+from vq.coordination.tree.values.runs import RunOrder, RunResult, RunState
 from vq.errors import CoordinationError
 
 
@@ -19,8 +19,8 @@ def lease_of(client: Coordinator, name: str) -> JobLease:
     return JobLease(client, SystemClock(), job="archive", holder=name, rng=random.Random(name))
 
 
-def run(nonce: str, **values: object) -> ArchiveRun:
-    return ArchiveRun(**{"as_of_ms": 5, "started_ms": 6, "by": "n", "nonce": nonce, **values})
+def run(nonce: str, **values: object) -> RunOrder:
+    return RunOrder(**{"as_of_ms": 5, "started_ms": 6, "by": "n", "nonce": nonce, **values})
 
 
 async def test_the_lease_goes_to_the_next_node_with_a_higher_fence(ensemble: Ensemble) -> None:

@@ -1,7 +1,10 @@
 """The bytes in the logs of running brokers: compared between copies, read message by message."""
 
+from functools import partial
+
 from support.simulation.losses import Place
 from support.simulation.world import BrokerHost
+from support.store import patiently
 
 from vq.broker.partition.channel import Channel
 from vq.store.records.format import RECORD_HEADER
@@ -45,13 +48,15 @@ def contents(channel: Channel | None) -> tuple[int, bytes]:
     log = None if channel is None else channel.log
     if log is None or not log.size_bytes:
         return 0, b""
+    reader, end = log.reader, log.end_offset
     found, offset = b"", log.start_offset
-    while offset < log.end_offset:
-        fetch = log.reader.cold(offset, 1 << 20, log.end_offset)
+    while offset < end:
+        # An index may have to be fetched, too: of a block whose index file was lost.
+        fetch, _ = patiently(partial(reader.cold, offset, 1 << 20, end))
         if fetch is not None:
             fetch()
-        part = bytes(log.reader.read(offset, 1 << 20, log.end_offset))
-        found, offset = found + part, offset + len(part)
+        part, _ = patiently(partial(reader.read, offset, 1 << 20, end))
+        found, offset = found + bytes(part), offset + len(part)
     return log.start_offset, found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import BrokerHost
 
-from vq.admin import unclean
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import VqError
+from vq.operations.brokers import unclean
 
 #: Longer than it takes until a node that is cut off is out of the in-sync set.
 _OUT_OF_SYNC_S = 10.0
@@ -113,7 +113,7 @@ async def _decide(nemesis: Nemesis, heir: BrokerHost) -> None:
                 for view in views
                 if any(span.group == heir.group for each in view.partitions for span in each.spans)
             ]
-            await unclean.elect_uncleanly(operator, heir.group, heir.node_name, topics, do=True)
+            await unclean.elect_uncleanly(operator, heir.group, heir.node_name, topics)
         except VqError as error:
             said = type(error).__name__
             await asyncio.sleep(0.3)

@@ -25,7 +25,7 @@ from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
 from vq.client.consumer.permit import PermitKeeper
 from vq.client.consumer.share import Share
-from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.reading.chunk import Chunk
 from vq.coordination.groups import claims, commits
 from vq.coordination.tree.coordinator import Check, Create, Operation, Set

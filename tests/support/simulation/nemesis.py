@@ -12,9 +12,9 @@ from typing import Any
 from support.simulation.loop import generator
 from support.simulation.world import ClientHost, Host, World
 
-from vq.admin import placements as admin
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.memory import MemoryCoordinator
+from vq.operations.partitions import placements as admin
 from vq.remoting.wire_pb2 import SealResponse
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]

@@ -9,10 +9,10 @@ from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.workload import one_of
 from support.simulation.world import FAST, SEAL_TIMEOUT_S
 
-from vq.admin import placements as admin
 from vq.coordination.topics import topics
 from vq.errors import VqError
 from vq.model import FlushMode, Replication
+from vq.operations.partitions import placements as admin
 
 #: Longer than a seal lasts.
 _LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7

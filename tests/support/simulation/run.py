@@ -37,8 +37,6 @@ from support.simulation.world import (
 )
 
 from vq import aio
-from vq.admin import resets
-from vq.admin.diverged import CutFile, list_cut
 from vq.broker.partition.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
@@ -46,6 +44,8 @@ from vq.coordination.groups import commits
 from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, Replication, TopicSettings
+from vq.operations.brokers.diverged import CutFile, list_cut
+from vq.operations.groups import resets
 from vq.store.log.log import Log
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
@@ -190,7 +190,7 @@ class Simulation:
                 try:
                     planned = await resets.plan_reset(operator, group, target, only_stopped=True)
                     stopped = [each for each in planned if each.before and each.before.stopped]
-                    await resets.carry_out(operator, group, stopped, fence=True)
+                    await resets.reset(operator, group, stopped, fence=True)
                 except VqError as error:
                     self.world.trace(f"operator: {group} cannot be reset: {error}")
 

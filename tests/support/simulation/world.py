@@ -25,10 +25,9 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.coordinator import Create, NoNode, Operation, Set, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode as Registration
-from vq.coordination.tree.values.brokers import GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance
@@ -93,7 +92,7 @@ class RecordingEnsemble(MemoryEnsemble):
                 if state.unclean:
                     self._on_unclean(words[3], state.master)
         elif words[2:3] == ["topics"] and len(words) == 4:
-            settings = Topic.decode(operation.path, operation.data).settings
+            settings = TopicNode.decode(operation.path, operation.data).settings
             self._history.add("set", words[3], str(settings.replication), str(settings.flush))
         if len(words) != 7 or words[2] != "consumers":
             return

@@ -3,7 +3,7 @@
 import pytest
 
 from bench import replication
-from vq.cli.workload import WorkFailed
+from vq.cli.bench.workload import WorkFailed
 
 
 def test_a_gap_counts_from_the_last_ack_before_a_strike() -> None:

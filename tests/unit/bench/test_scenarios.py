@@ -5,7 +5,7 @@ from pathlib import Path
 import vq
 from bench import loads, peers, profile, sends
 from bench.scenarios import SCENARIOS
-from vq.cli import workload
+from vq.cli.bench import workload
 
 
 def test_scenarios_have_different_names_and_say_what_they_show() -> None:
@@ -35,7 +35,7 @@ def test_every_peer_names_works_that_exist() -> None:
 def test_the_collector_is_treated_alike_in_every_client() -> None:
     """It is the worker's to freeze what was made before the clock: no work does so by itself."""
     root = Path(vq.__file__).parent.parent
-    works = [*(root / "bench").rglob("*.py"), root / "vq" / "cli" / "workload.py"]
+    works = [*(root / "bench").rglob("*.py"), root / "vq" / "cli" / "bench" / "workload.py"]
     assert [str(each) for each in works if "gc." in each.read_text()] == []
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from vq.cli import entry, signals
+from vq.cli import entry
+from vq.cli.base import signals
 from vq.version import __version__
 
 

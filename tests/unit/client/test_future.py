@@ -14,7 +14,7 @@ from support.waiting import WAIT_S
 
 from vq.client import future as futures
 from vq.client.future import LoopSendFuture, SendFuture
-from vq.client.producer.batch import Batch, fail_all
+from vq.client.producer.queue.batch import Batch, fail_all
 from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
 

@@ -26,7 +26,7 @@ from vq.coordination.leases.writes import WriteTask, WriteTopic
 from vq.coordination.tree import paths
 from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerLoad, BrokerNode
+from vq.coordination.tree.values.brokers import BrokerLoad, Registration
 from vq.coordination.tree.values.cluster import ClusterSecret, ClusterSettings
 from vq.coordination.tree.values.consumers import (
     Assignment,
@@ -50,7 +50,7 @@ VALUES: dict[str, type[Value]] = {
     "slots/N": Slot,
     "slot_marks/N": SlotMark,
     "brokers/b1/load/n1": BrokerLoad,
-    "brokers/b1/nodes/n1": BrokerNode,
+    "brokers/b1/nodes/n1": Registration,
     "writes/nightly/tasks/N": WriteTask,
     "writes/nightly/topics/T": WriteTopic,
     "settings": ClusterSettings,

@@ -329,8 +329,8 @@ def test_every_truncation_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Classes({"A": int}), "class A = <class 'int'> is no dataclass"),
-        (lambda: Classes({"A": CORVETTE}), "is no dataclass"),  # type: ignore[dict-item]
+        (lambda: Classes({"A": int}), "class A = <class 'int'> is not a dataclass"),
+        (lambda: Classes({"A": CORVETTE}), "is not a dataclass"),  # type: ignore[dict-item]
         (lambda: Classes({"": Car}), "name of a class is ''"),
         (lambda: Classes({1: Car}), "name of a class is 1"),  # type: ignore[dict-item]
         (lambda: Classes({"A": Car, "B": Car}), r"two names of \['A', 'B'\]"),

@@ -1,4 +1,4 @@
-"""docs/reference/api.md and errors.md are what the code says of itself, and nothing is left out.
+"""The pages of docs/reference are what the code says of itself, and nothing is left out.
 
 The tables of docs/reference/broker-settings.md are written by hand and compared here.
 """
@@ -27,8 +27,8 @@ from vq.client.config import (
     WhenFull,
     buffer_messages_of,
 )
-from vq.client.producer.head import Heads
-from vq.client.producer.partitioner import STRATEGIES
+from vq.client.producer.intake.stages import Heads
+from vq.client.producer.spread.partitioner import STRATEGIES
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Compression, TopicSettings
 
@@ -48,8 +48,8 @@ def tool() -> ModuleType:
 
 
 def test_the_references_are_fresh(tool: ModuleType) -> None:
-    assert (tool.REFERENCE / "api.md").read_text() == tool.api(), "run `make docs`"
-    assert (tool.REFERENCE / "errors.md").read_text() == tool.errors(), "run `make docs`"
+    for name, write in tool.PAGES.items():
+        assert (tool.REFERENCE / name).read_text() == write(), "run `make docs`"
 
 
 def test_every_public_name_has_its_section(tool: ModuleType) -> None:
@@ -127,6 +127,14 @@ def test_the_page_of_topics_says_of_every_setting_when_a_change_takes_effect() -
     _, table = page.split("| takes effect |\n")
     told = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)))
     assert set(told) == {item.name for item in dataclasses.fields(TopicSettings)} | {"open"}
+
+
+def test_the_page_of_a_cluster_says_what_to_do_about_everything_unsafe() -> None:
+    page = (ROOT / "docs" / "howto" / "look-at-a-cluster.md").read_text()
+    in_table = set(re.findall(r"^\|[^|]*\| `(\w+)` \|", page, re.MULTILINE))
+    remarks = set(re.findall(r"`(\w+)`, ", page.split("kinds are remarks")[1]))
+    assert in_table < set(admin.UnsafeKind)
+    assert set(admin.UnsafeKind) - in_table <= remarks
 
 
 def test_the_page_of_partitions_says_what_to_do_in_every_state_that_is_told() -> None:

@@ -2,11 +2,10 @@
 
 import json
 
-import click
 from support.tool import load_tool
 
-from vq.cli.main import cli
-from vq.cli.schemas import SCHEMAS
+from vq.cli.main import commands
+from vq.cli.schemas import schemas
 
 tool = load_tool("json_schemas")
 #: They run until they are stopped and print nothing.
@@ -15,21 +14,8 @@ WITHOUT = {"broker", "lag-exporter"}
 MORE = {"error", "remark", "cluster diverged --delete", "topic list --deleted"}
 
 
-def names(name: str, command: click.Command) -> list[str]:
-    """Return the commands that do something, by their full names."""
-    if not isinstance(command, click.Group):
-        return [name]
-    context = click.Context(command)
-    found = [name] if command.invoke_without_command else []
-    for sub in command.list_commands(context):
-        inner = command.get_command(context, sub)
-        assert inner is not None
-        found += names(f"{name} {sub}".strip(), inner)
-    return found
-
-
 def test_every_command_has_a_schema() -> None:
-    assert set(names("", cli)) - WITHOUT == set(SCHEMAS) - MORE
+    assert {name for name, _ in commands()} - WITHOUT == set(schemas()) - MORE
 
 
 def test_the_files_are_those_of_the_package() -> None:

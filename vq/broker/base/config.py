@@ -228,7 +228,7 @@ class BrokerConfig:
             )
         for name in ("disk_relieve", "disk_stop"):
             if not 0 < getattr(self, name) <= 1:
-                raise InvalidArgument(f"{name} = {getattr(self, name)} is no share in (0, 1]")
+                raise InvalidArgument(f"{name} = {getattr(self, name)} is not a share in (0, 1]")
         if self.block_bytes < 2 * limits.BATCH_BYTES_MAX:
             raise InvalidArgument(
                 f"block_bytes = {self.block_bytes} is below {2 * limits.BATCH_BYTES_MAX}, "

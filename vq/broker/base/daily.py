@@ -47,7 +47,7 @@ class DailyTime(NamedTuple):
             digits = len(hour) == len(minute) == 2 and (hour + minute).isdecimal()
             if colon and digits and given.isascii() and int(hour) < 24 and int(minute) < 60:
                 return cls(int(hour), int(minute))
-        raise InvalidArgument(f"{shown(given)} is no time of day; give HH:MM, such as 02:00")
+        raise InvalidArgument(f"{shown(given)} is not a time of day; give HH:MM, such as 02:00")
 
 
 def last_due(now_ms: int, at: DailyTime, zone: tzinfo | None = None) -> int:

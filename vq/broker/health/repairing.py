@@ -32,7 +32,7 @@ from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator, NoNode
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import (
     CoordinationError,
     CorruptData,
@@ -56,7 +56,7 @@ from vq.store.care.repair import (
     find_damage,
     read_intact,
 )
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.block import Block
@@ -214,10 +214,10 @@ class Repairer:
             return False
         found = False
         for node in state.insync:
-            path = BrokerNode.path(group, node)
+            path = Registration.path(group, node)
             try:
                 if node != self._node:
-                    value = BrokerNode.decode(path, (await self._coordinator.get(path)).data)
+                    value = Registration.decode(path, (await self._coordinator.get(path)).data)
                     found |= await self._has_more(node, Address(value.host, value.port))
             except NoNode:
                 pass
@@ -576,14 +576,14 @@ class Repairer:
             trusted = everything if self._follower.copies(channel) else 0
             return [_Source(following.master, following.address, trusted)]
         found = []
-        parent = BrokerNode.parent(role.group)
+        parent = Registration.parent(role.group)
         nodes = await self._coordinator.children(parent)
         for node in sorted(nodes):
             if node == self._node:
                 continue
-            path = BrokerNode.path(role.group, node)
+            path = Registration.path(role.group, node)
             with contextlib.suppress(NoNode):
-                value = BrokerNode.decode(path, (await self._coordinator.get(path)).data)
+                value = Registration.decode(path, (await self._coordinator.get(path)).data)
                 position = channel.copies.positions.get(node) if role.epoch else None
                 trusted = 0 if position is None else position.offset
                 found.append(_Source(node, Address(value.host, value.port), trusted))

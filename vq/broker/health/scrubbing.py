@@ -18,11 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
+from vq.broker.base.steps import StepPace
 from vq.broker.health.verifying import Verifier
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.clock import Clock
-from vq.errors import CorruptData, VqError
+from vq.errors import CorruptData
 from vq.log_lines import get_logger
 from vq.store.disk.disk import Disk
 from vq.store.records.checked_text import decode_text, encode_text
@@ -34,6 +37,8 @@ _VERSION: Final = 2
 #: How often it is looked whether a pass is due, and the position is saved.
 LOOK_S: Final = 10.0
 SAVE_S: Final = 60.0
+#: A pass goes on for so long, and with the block it is at, before the position may be saved.
+SLICE_S: Final = 10.0
 #: Batches verified in a second, at most: each takes about 3 µs of the interpreter.
 BATCHES_PER_S: Final = 5_000
 
@@ -79,8 +84,8 @@ class Position:
         return encode_text(_VERSION, {name: str(value) for name, value in asdict(self).items()})
 
 
-class Scrubber:
-    """Verifies all that a node stores, slowly and for ever. Loop-bound.
+class Scrubber(Visitor):
+    """Verifies all that a node stores, slowly and for ever; the visitor of its pass. Loop-bound.
 
     Args:
         channels: Of the node.
@@ -94,6 +99,8 @@ class Scrubber:
     Attributes:
         position: How far it is, for STATUS.
     """
+
+    what = "scrub"
 
     def __init__(
         self,
@@ -114,6 +121,9 @@ class Scrubber:
         self._clock = clock
         self._path = data / SCRUB_NAME
         self._bytes_per_s = bytes_per_s
+        self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
+        self.problems = Problems(logger, "partition is not scrubbed")
+        self._saved_s = 0.0  # when the position was saved, or the pass began
         self._interval_s = interval_s
         self.position = Position()
 
@@ -135,64 +145,63 @@ class Scrubber:
         is_new = not self.position.begun_ms and not self.position.since_ms
         if is_new:
             self.position.since_ms = self._clock.wall_ms()
-        saving = asyncio.create_task(self._keep_saved())
         try:
-            await self._run_passes(is_new=is_new)
-        finally:
-            saving.cancel()
-            if self._is_running():  # the node stops: the next start goes on here
-                await self._save()
-
-    async def _run_passes(self, *, is_new: bool) -> None:
-        while True:
             await asyncio.sleep(LOOK_S)
             if is_new:  # or a node that is restarted within each interval would never begin
                 await self._save()
-                is_new = False
-            position, now_ms = self.position, self._clock.wall_ms()
-            since_ms = position.begun_ms or position.since_ms
-            if not self._is_running():
-                # After a clock that was set back, too, a pass comes within the interval.
-                if abs(now_ms - since_ms) < self._interval_s * 1000:
-                    continue
-                self.position = Position(begun_ms=now_ms)
-                logger.info("scrub started", bytes_per_s=self._bytes_per_s)
-            try:
-                await self._go_on()
-            except Exception:
-                logger.exception("scrub failed, trying again")
-                continue
+            while True:
+                await self.look()
+                await asyncio.sleep(0 if self._is_running() else LOOK_S)
+        finally:
+            if self._is_running():  # the node stops: the next start goes on here
+                await self._save()
+
+    async def look(self, slice_s: float = SLICE_S) -> None:
+        """Begin a pass if one is due; go on with it for a while, one block at least."""
+        if self._is_due():
+            self.position = Position(begun_ms=self._clock.wall_ms())
+            self._saved_s = self._clock.monotonic()
+            logger.info("scrub started", bytes_per_s=self._bytes_per_s)
+        if not self._is_running():
+            return
+        place = (self.position.topic, self.position.partition)
+        left = [self._channels[key] for key in sorted(self._channels) if key >= place]
+        if await BlockPass(self, left, self._clock).go_on(slice_s):
             self.position.ended_ms = self._clock.wall_ms()
             await self._save()
             logger.info("scrub ended", bytes=self.position.read_bytes)
+        elif self._clock.monotonic() - self._saved_s >= SAVE_S:
+            await self._save()
 
-    async def _go_on(self) -> None:
-        """Verify what the pass has not read yet."""
-        while True:
-            position = self.position
-            place = (position.topic, position.partition)
-            key = min((each for each in self._channels if each >= place), default=None)
-            if key is None:
-                return
-            begin = position.offset if key == place else 0
-            position.topic, position.partition, position.offset = *key, begin
-            try:
-                await self._verifier.scrub(
-                    self._channels[key],
-                    begin,
-                    bytes_per_s=self._bytes_per_s,
-                    batches_per_s=BATCHES_PER_S,
-                    on_read=self._read,
-                )
-            except VqError as error:
-                logger.info(
-                    "partition is not scrubbed", partition=f"{key[0]}-{key[1]}", error=error
-                )
-            position.partition, position.offset = key[1] + 1, 0
+    def _is_due(self) -> bool:
+        since_ms = self.position.begun_ms or self.position.since_ms
+        # After a clock that was set back, too, a pass comes within the interval.
+        passed_ms = abs(self._clock.wall_ms() - since_ms)
+        return not self._is_running() and passed_ms >= self._interval_s * 1000
 
-    def _read(self, size: int, offset: int) -> None:
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return channel.rules.verify
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Verify the next block of a partition; see ``Visitor``."""
+        position = self.position
+        if (position.topic, position.partition) != channel.partition:
+            position.topic, position.partition = channel.partition
+            position.offset = 0
+        try:
+            end = await self._verifier.scrub(channel, position.offset, self._pace, self._read)
+        except Exception:
+            position.partition, position.offset = position.partition + 1, 0
+            raise
+        if end is None:
+            position.partition, position.offset = position.partition + 1, 0
+            return False
+        position.offset = end
+        return True
+
+    def _read(self, size: int) -> None:
         self.position.read_bytes += size
-        self.position.offset = offset
 
     async def _load(self) -> None:
         def load() -> Position:
@@ -205,15 +214,9 @@ class Scrubber:
         except (OSError, CorruptData) as error:
             logger.warning("position of the scrub cannot be read", path=self._path, error=error)
 
-    async def _keep_saved(self) -> None:
-        """Save the position while a pass goes on: one partition may take days."""
-        while True:
-            await asyncio.sleep(SAVE_S)
-            if self._is_running():
-                await self._save()
-
     async def _save(self) -> None:
         data = self.position.to_bytes()
+        self._saved_s = self._clock.monotonic()
         try:
             await self._runner.run(lambda: self._disk.write_atomic(self._path, data), Lane.VERIFY)
         except OSError as error:

@@ -7,24 +7,26 @@ there with their size is looked at in every pass. Both end in the same place: da
 is noted in its channel, told by STATUS, and logged once.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
+from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
+from vq.broker.base.steps import NO_PAUSES, StepPace, take_steps
 from vq.broker.base.tasks import Tasks
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.store.archive.archive import joined, place_of
+from vq.store.archive.archive import place_of
 from vq.store.archive.archived_file import stored_length
-from vq.store.care.scrub import Damage, Scrub
+from vq.store.care.reported import ReportedWalk
+from vq.store.care.walk import Damage, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log, LogState
 from vq.store.log.piece import Piece
@@ -38,8 +40,6 @@ REPORT_EVERY_S: Final = 0.5
 FRESH_S: Final = 86_400.0
 #: Batches a pass verifies in a second, at most; each takes about 3 µs of the interpreter.
 BATCHES_PER_S: Final = 20_000
-#: How long one step waits for an archive elsewhere.
-ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Damaged ranges that a partition keeps; further ones are added to the last.
 RANGES_MAX: Final = 64
 
@@ -137,8 +137,10 @@ class Pass:
         self.lately = [each for each in self.lately if each not in wanted]
 
 
-class Verifier:
-    """Carries out VERIFY for all channels of a node."""
+class Verifier(Visitor):
+    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
+
+    what = "verification"
 
     def __init__(
         self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks, bytes_per_s: int
@@ -147,7 +149,7 @@ class Verifier:
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
-        self._bytes_per_s = bytes_per_s
+        self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
         self._known: dict[Log, Known] = {}
         self._damaged: dict[Channel, None] = {}  # all of which any was ever found
         self._passes: dict[Channel, Pass] = {}
@@ -191,6 +193,11 @@ class Verifier:
                     offset=offset,
                 )
 
+    @property
+    def busy(self) -> bool:
+        """Whether it verifies something that was asked for, or reported."""
+        return self._passing or self._reporting
+
     def known_damage(self, channel: Channel, offset: int) -> bool:
         """Whether damage is known at ``offset``."""
         return any(known.find(offset) is not None for known in self._of(channel))
@@ -228,10 +235,10 @@ class Verifier:
         """Verify a range of one of the channel's logs again, which was damaged."""
         pieces = log.reader.pieces(start, end)
         begin = min((each.start for each in pieces), default=start)
-        scrub = Scrub(self._disk, pieces)
-        await self._scrub(channel, log, scrub, pieces)
-        if not _gone(channel, log) and not scrub.unreachable:
-            self._note(channel, log, begin, end, scrub.damage)
+        walk = Walk(self._disk, pieces)
+        unreachable = await self._take_all(channel, log, walk)
+        if not _gone(channel, log) and not unreachable:
+            self._note(channel, log, begin, end, walk.damage)
 
     def _ranges(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
         for known in self._of(channel):
@@ -325,12 +332,12 @@ class Verifier:
             if not pieces:
                 continue
             start = pieces[0].start
-            scrub = Scrub(self._disk, pieces, until=offset)
-            await self._scrub(channel, log, scrub, pieces)
-            if not _gone(channel, log) and not scrub.unreachable:
-                self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
-                if scrub.unreadable is not None:
-                    self._note_unreadable(channel, log, scrub.unreadable)
+            walk = ReportedWalk(self._disk, pieces, offset)
+            unreachable = await self._take_all(channel, log, walk)
+            if not _gone(channel, log) and not unreachable:
+                self._note(channel, log, start, start + walk.read_bytes, walk.damage)
+                if walk.unreadable is not None:
+                    self._note_unreadable(channel, log, walk.unreadable)
                 elif not self.known_damage(channel, offset) and (channel, offset) not in self._told:
                     self._told.append((channel, offset))
                     logger.warning(
@@ -397,18 +404,25 @@ class Verifier:
     async def _carry_out_passes(self) -> None:
         """Go on with passes, one partition after the other, until all have ended."""
         try:
-            while self._passes:
-                running = next((each for each in self._passes.values() if not each.ended), None)
-                if running is None:
-                    return
-                try:
-                    await self._go_on(running)
-                except Exception as error:
-                    logger.exception("verification failed", partition=running.channel)
-                    running.trouble = f"verifying failed: {type(error).__name__}: {error}"
-                    running.ended = True
+            while asked := [each.channel for each in self._passes.values() if not each.ended]:
+                await BlockPass(self, asked, self._context.clock).go_on()
         finally:
             self._passing = False
+
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return channel in self._passes
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Verify the next piece of a partition, as was asked for; see ``Visitor``."""
+        current = self._passes[channel]
+        try:
+            await self._go_on(current)
+        except Exception as error:
+            current.trouble = f"verifying failed: {type(error).__name__}: {error}"
+            current.ended = True
+            raise
+        return not current.ended
 
     async def _go_on(self, current: Pass) -> None:
         """Verify the next piece of a pass, slowly."""
@@ -424,94 +438,66 @@ class Verifier:
         def on_read(size: int) -> None:
             current.read_bytes += size
 
-        unreachable = await self._verify(
-            channel, log, piece, self._bytes_per_s, BATCHES_PER_S, on_read
-        )
+        unreachable = await self._verify(channel, log, piece, self._pace, on_read)
         if unreachable:
             current.ends.pop(log, None)  # what is intact is not known
             current.unreachable = unreachable
 
     async def scrub(
-        self,
-        channel: Channel,
-        begin: int,
-        *,
-        bytes_per_s: int,
-        batches_per_s: int,
-        on_read: Callable[[int, int], None],
-    ) -> None:
-        """Verify all that is kept of a partition from ``begin`` on, slowly.
+        self, channel: Channel, begin: int, pace: StepPace, on_read: Callable[[int], None]
+    ) -> int | None:
+        """Verify the next block that is kept of a partition from ``begin`` on, slowly.
 
-        ``on_read`` is called with the bytes that were read, and with an offset before which
-        everything was.
+        ``on_read`` is called with the bytes that were read. Return where the block ends; None:
+        there is none.
         """
         for log in _logs(channel):
             end = _end(channel, log)
             if end <= begin or _gone(channel, log):
                 continue
-            for piece in log.reader.pieces(max(begin, log.start_offset), end):
-                await self._verify(
-                    channel,
-                    log,
-                    piece,
-                    bytes_per_s,
-                    batches_per_s,
-                    lambda size, piece=piece: on_read(size, piece.start),  # type: ignore[misc]
-                )
-                on_read(0, piece.end)
+            for piece in log.reader.pieces(max(begin, log.start_offset), end, 1):
+                await self._verify(channel, log, piece, pace, on_read)
+                return piece.end
+        return None
 
     async def _verify(
         self,
         channel: Channel,
         log: Log,
         piece: Piece,
-        bytes_per_s: int,
-        batches_per_s: int,
+        pace: StepPace,
         on_read: Callable[[int], None],
     ) -> str:
         """Verify a piece, slowly, and note what is damaged; return why not all could be read."""
         piece = _located(log, piece)  # it may have waited for days
-        scrub = Scrub(self._disk, [piece])
+        walk = Walk(self._disk, [piece])
+        unreachable = await self._take_all(channel, log, walk, pace, on_read)
+        if not _gone(channel, log) and not unreachable:
+            self._note(channel, log, piece.start, piece.end, walk.damage)
+        return unreachable
 
-        async def pause(read: int, batches: int) -> None:
-            on_read(read)
-            await asyncio.sleep(max(read / bytes_per_s, batches / batches_per_s))
-
-        await self._scrub(channel, log, scrub, [piece], pause)
-        if not _gone(channel, log) and not scrub.unreachable:
-            self._note(channel, log, piece.start, piece.end, scrub.damage)
-        return scrub.unreachable
-
-    async def _scrub(
+    async def _take_all(
         self,
         channel: Channel,
         log: Log,
-        scrub: Scrub,
-        pieces: list[Piece],
-        then: Callable[[int, int], Awaitable[None]] | None = None,
-    ) -> None:
-        """Take all steps; ``then`` is awaited after each with the bytes and batches it has read.
-
-        What is elsewhere is read on a lane of its own, and is not waited for without an end.
-        """
-        place = joined(each.place for each in pieces)
-        lane = Lane.ELSEWHERE if place else Lane.VERIFY
+        walk: Walk,
+        pace: StepPace = NO_PAUSES,
+        on_read: Callable[[int], None] = lambda size: None,
+    ) -> str:
+        """Take all steps; return why not all could be read."""
         try:
-            while not scrub.done and not _gone(channel, log):
-                batches = scrub.batches
-                step = self._runner.run(scrub.step, lane, place)
-                if place:
-                    step = wait_at_most(ELSEWHERE_TIMEOUT_S, step)
-                read = await step
-                if then is not None:
-                    await then(read, scrub.batches - batches)
+            await take_steps(
+                walk,
+                self._runner,
+                Lane.VERIFY,
+                self._context.clock,
+                pace,
+                still=lambda: not _gone(channel, log),
+                on_read=on_read,
+            )
         except TimeoutError as error:
-            scrub.unreachable = str(error)
-        finally:  # behind a step that a cancellation left running
-            if place:
-                leave(self._runner.run(scrub.close, lane, place))
-            else:
-                await self._runner.run(scrub.close, lane)
+            return str(error)
+        return walk.unreachable[0].why if walk.unreachable else ""
 
     def _end(self, current: Pass) -> None:
         current.ended = True

@@ -13,22 +13,25 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.partition.archiving import Archived, PlaceAway
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
-from vq.coordination.leases.runs import read_result, read_runs, write_result
-from vq.coordination.tree.coordinator import Coordinator, WatchEvent
+from vq.coordination.leases.runs import read_result, read_run, write_result
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch
 from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.values.runs import (
-    ArchiveRun,
     ArchiveTopicRun,
+    RunCounter,
+    RunOrder,
     RunResult,
     RunState,
     covering,
@@ -59,8 +62,6 @@ READY_S: Final = 5.0
 READY_IN_VAIN_S: Final = 30.0
 #: How often a node writes how far it is.
 PROGRESS_S: Final = 5.0
-#: The loop runs other things after so many partitions.
-PARTITIONS_PER_TURN: Final = 64
 
 
 class ArchivesBlocks(Protocol):
@@ -109,6 +110,7 @@ class Archiver:
 
     Attributes:
         last: The last run; None: there was none since the start.
+        problems: With topics.
     """
 
     def __init__(
@@ -128,14 +130,14 @@ class Archiver:
     ) -> None:
         self._stops = stops
         self._channels = channels
-        self._logs = logs
+        self.logs = logs
         self._coordinator = coordinator
         self._group = group
         self._node = node
-        self._disk = disk
-        self._runner = runner
-        self._clock = clock
-        self._counters = counters
+        self.disk = disk
+        self.runner = runner
+        self.clock = clock
+        self.counters = counters
         self._keeper = Keeper(
             coordinator,
             self._look,
@@ -144,11 +146,14 @@ class Archiver:
             backoff=_BACKOFF,
             rng=rng,
         )
-        self._runs: Mapping[int, ArchiveRun] = {}
+        self._mirror: Mirror[RunOrder | Unreadable] = Mirror(
+            coordinator, RunCounter.path(), self._read_run, on_hint=self._keeper.wake
+        )
+        self._runs: Mapping[int, RunOrder] = {}
         self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
         self._written: set[int] = set()
         self._set_aside: set[int] = set()
-        self._told: dict[str, str] = {}  # the last problem with a topic
+        self.problems = Problems(logger, "block cannot be archived, trying again")
         self.last: LastRun | None = None
 
     async def run(self) -> None:
@@ -160,26 +165,30 @@ class Archiver:
         finally:
             await self._keeper.stop()
 
-    async def _look(self, _: bool) -> None:
+    async def _look(self, everything: bool) -> None:
         """Do every run that this node has not done yet; see ``Keeper``."""
-        found = await read_runs(self._coordinator, watch=self._wake, known=self._runs)
-        self._runs = found.known
-        for number, error in found.unreadable.items():
-            if number not in self._set_aside:
-                logger.warning("run cannot be read and is not done", number=number, error=error)
-        self._set_aside = set(found.unreadable)
-        self._written &= set(found.known)
-        self._ended = {
-            number: each for number, each in self._ended.items() if number in found.known
-        }
-        for number, run in found.known.items():
+        if everything:
+            self._mirror.audit()
+        await self._mirror.refresh()
+        found = {int(name): each for name, each in self._mirror.values.items()}
+        runs = {n: each for n, each in sorted(found.items()) if isinstance(each, RunOrder)}
+        for number in found.keys() - runs.keys() - self._set_aside:
+            logger.warning("run cannot be read and is not done", number=number, error=found[number])
+        self._set_aside = found.keys() - runs.keys()
+        self._runs = runs
+        self._written &= runs.keys()
+        self._ended = {number: each for number, each in self._ended.items() if number in runs}
+        for number, run in runs.items():
             if number not in self._written:
                 await self._settle(number, run)
 
-    def _wake(self, _: WatchEvent) -> None:
-        self._keeper.wake()
+    async def _read_run(self, name: str, _watch: Watch) -> RunOrder | Unreadable | None:
+        known = self._mirror.values.get(name)
+        if isinstance(known, RunOrder) or not name.isdecimal():
+            return known  # runs do not change
+        return await read_run(self._coordinator, int(name))
 
-    async def _settle(self, number: int, run: ArchiveRun) -> None:
+    async def _settle(self, number: int, run: RunOrder) -> None:
         """Have a run done and its result written, unless that is so."""
         if number not in self._ended:
             before = await read_result(self._coordinator, number, self._group, self._node)
@@ -195,21 +204,19 @@ class Archiver:
     async def _write(self, number: int, result: RunResult) -> None:
         await write_result(self._coordinator, number, self._group, self._node, result)
 
-    async def _do_or_leave(
-        self, number: int, run: ArchiveRun, before: RunResult | None
-    ) -> RunResult:
-        now_ms = self._clock.wall_ms()
+    async def _do_or_leave(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
+        now_ms = self.clock.wall_ms()
         left = RunResult(state=RunState.COVERED, begun_ms=now_ms, ended_ms=now_ms)
         if refused(self._runs, number):
-            logger.warning("run of a lease that has ended is not done", number=number, by=run.by)
+            logger.warning("run is not done, its lease had ended", number=number, by=run.by)
             return replace(left, state=RunState.REFUSED)
         if covering(self._runs, number) is not None:
             return left
         return await self._do(number, run, before)
 
-    async def _do(self, number: int, run: ArchiveRun, before: RunResult | None) -> RunResult:
+    async def _do(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         """Do a run; return its result. What an interrupted one has done counts, too."""
-        tally = _Tally(self._clock, before)
+        tally = _Tally(self.clock, before)
         logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
         begun = tally.result(RunState.RUNNING)
         self.last = LastRun(number, begun)
@@ -250,154 +257,24 @@ class Archiver:
                 except CoordinationError:
                     pass
 
-    async def _archive_all(self, run: ArchiveRun, tally: "_Tally") -> None:
+    async def to_roll(self, channel: Channel, run: RunOrder) -> Block | None:
+        """Return the block of a partition that takes appends and that the run ends, if there is."""
+        block = None if channel.log is None else channel.log.open_block
+        if block is None or not block.length:
+            return None
+        first_ms = await first_ms_of(self.disk, self.runner, block, self.clock)
+        opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
+        return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
+
+    async def _archive_all(self, run: RunOrder, tally: "_Tally") -> None:
         wanted = sorted(
             (each for each in self._channels() if _is_wanted(each, run)),
             key=lambda each: each.partition,
         )
         if not run.dry_run:
             # Before the first block is read: so they end close to the run's time.
-            await self._roll_all(wanted, run, tally)
-        away: Counter[str | None] = Counter()
-        for topic, channels in groupby(wanted, key=lambda each: each.partition.topic):
-            problem = ""
-            for number, channel in enumerate(channels, start=1):
-                if not number % PARTITIONS_PER_TURN:
-                    await asyncio.sleep(0)
-                problem = await self._archive_partition(channel, run, tally, away) or problem
-            self._tell(topic, problem)
-
-    def _tell(self, topic: str, problem: str) -> None:
-        """Log a new problem with a topic; each cause once, until it is gone."""
-        if problem and problem != self._told.get(topic):
-            logger.warning("block cannot be archived, trying again", topic=topic, error=problem)
-        if problem:
-            self._told[topic] = problem
-        else:
-            self._told.pop(topic, None)
-
-    async def _roll_all(self, channels: list[Channel], run: ArchiveRun, tally: "_Tally") -> None:
-        for number, channel in enumerate(channels, start=1):
-            if not number % PARTITIONS_PER_TURN:
-                await asyncio.sleep(0)
-            try:
-                block = await self._to_roll(channel, run)
-                if block is not None:
-                    await self._logs.roll(channel, block)
-            except (OSError, VqError) as error:
-                tally.add(channel, ArchiveTopicRun(error=f"{channel}: {error}"))
-
-    async def _to_roll(self, channel: Channel, run: ArchiveRun) -> Block | None:
-        """Return the block of a partition that takes appends and that the run ends, if there is."""
-        block = None if channel.log is None else channel.log.open_block
-        if block is None or not block.length:
-            return None
-        first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
-        opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
-        return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
-
-    async def _archive_partition(
-        self, channel: Channel, run: ArchiveRun, tally: "_Tally", away: Counter[str | None]
-    ) -> str:
-        """Archive what is due of one partition; return the first problem, "" if there is none.
-
-        ``away`` counts for each place how many blocks in turn could not reach it.
-        """
-        settings, problem = channel.settings, ""
-
-        def still() -> bool:
-            return is_whole(channel) and _same_archive(channel.settings, settings)
-
-        tried: set[Block] = set()  # once in a run is enough
-        unknown: set[Block] = set()  # of which no time can be read
-        while still() and settings.archived_after_hours is not None:
-            blocks = await self._due(channel, run, settings.archived_after_hours, unknown)
-            if run.dry_run:
-                size = sum(block.length for block in blocks)
-                tally.add(channel, ArchiveTopicRun(blocks=len(blocks), size_bytes=size))
-                break
-            block = next((each for each in blocks if each not in tried), None)
-            if block is None:
-                break
-            if not await self._ready(channel, block, tally):
-                # Those behind it are not, either.
-                tally.add(channel, ArchiveTopicRun(later=sum(each not in tried for each in blocks)))
-                break
-            if away[settings.archive_to] >= AWAY_AFTER:
-                problem = problem or f"{channel}: {settings.archive_to} does not answer"
-                left = sum(each not in tried for each in blocks)
-                tally.add(channel, ArchiveTopicRun(failed=left, error=problem))
-                break
-            tried.add(block)
-            try:
-                done = await self._logs.archive(channel, block, settings.archive_to, still)
-            except (OSError, VqError) as error:
-                if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
-                    continue  # it was deleted meanwhile, say: nothing is left to be archived
-                is_early = isinstance(error, InvalidState) and not _is_ready(channel, block)
-                is_in_use = isinstance(error, Busy) and not isinstance(error, PlaceAway)
-                if is_early or is_in_use:
-                    tally.add(channel, ArchiveTopicRun(later=1))
-                    continue
-                away[settings.archive_to] += isinstance(error, PlaceAway)
-                problem = problem or f"{channel}: {error}"
-                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
-            except Exception as error:  # one block must not keep the others from being archived
-                logger.exception("archiving a block failed", partition=channel, block=block.path)
-                problem = problem or f"{channel}: {type(error).__name__}: {error}"
-                tally.add(channel, ArchiveTopicRun(failed=1, error=problem))
-            else:
-                away[settings.archive_to] = 0
-                self._counters.archived_blocks += 1
-                self._counters.archived_bytes += done.size_bytes
-                tally.add(channel, ArchiveTopicRun(1, done.size_bytes, done.archive_bytes))
-            await asyncio.sleep(PAUSE_S)
-        return problem
-
-    async def _ready(self, channel: Channel, block: Block, tally: "_Tally") -> bool:
-        """Return whether a block is committed and durable, once it is or time is up."""
-        if _is_ready(channel, block):
-            return True
-        if channel.log is None or not channel.log.has(block):
-            return False
-        wait_s = min(READY_S, READY_IN_VAIN_S - tally.in_vain_s)
-        if await self._logs.stored(channel, block.end_offset, wait_s) and _is_ready(channel, block):
-            return True
-        tally.in_vain_s += wait_s
-        return False
-
-    async def _due(
-        self, channel: Channel, run: ArchiveRun, after_hours: int, unknown: set[Block]
-    ) -> list[Block]:
-        """Return the blocks of a partition that are due; in a dry run also one it would end."""
-        found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
-        if run.dry_run and channel.log is not None:
-            block = await self._to_roll(channel, run)
-            if block is not None:
-                found.append((channel.log, block))
-        await self._learn_times(found, run.as_of_ms - after_hours * HOUR_MS, unknown)
-        count = due(
-            [kept_of(log, block, self._clock) for log, block in found],
-            after_hours=after_hours,
-            as_of_ms=run.as_of_ms,
-        )
-        return [block for _, block in found[:count]]
-
-    async def _learn_times(
-        self, blocks: list[tuple[Log, Block]], before_ms: int, unknown: set[Block]
-    ) -> None:
-        """Learn the times of blocks, up to the first one that is certainly too young."""
-        for log, block in blocks:
-            is_last = block.end_offset == log.end_offset  # the log knows its time
-            if block.facts is None and not is_last and block not in unknown:
-                block.facts = await read_block(self._disk, self._runner, read_facts, block)
-                if block.facts is None:
-                    unknown.add(block)
-            last_ms = kept_of(log, block, self._clock).last_ms
-            if block.ahead_since is not None:  # the next one may tell how old it is at least
-                continue
-            if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
-                return
+            await BlockPass(_Rolling(self, run, tally), wanted, self.clock).go_on()
+        await BlockPass(_Archiving(self, run, tally), wanted, self.clock).go_on()
 
 
 class _Tally:
@@ -425,9 +302,8 @@ class _Tally:
         """Whether not all that was due became an archive."""
         return bool(self._total.failed or self._total.error)
 
-    def add(self, channel: Channel, result: ArchiveTopicRun) -> None:
-        """Count what was done of a partition."""
-        topic = channel.partition.topic
+    def add(self, topic: str, result: ArchiveTopicRun) -> None:
+        """Count what was done of a topic."""
         self._topics[topic] = self._topics.get(topic, ArchiveTopicRun()).plus(result)
         self._total = self._total.plus(result)
 
@@ -443,7 +319,157 @@ class _Tally:
         )
 
 
-def _is_wanted(channel: Channel, run: ArchiveRun) -> bool:
+class _Rolling(Visitor):
+    """Ends the blocks that a run ends, so that a later run may take them: a visitor."""
+
+    what = "run of the archive"
+
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+        self._archiver = archiver
+        self._run = run
+        self._tally = tally
+
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return _is_wanted(channel, self._run)
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """See ``Visitor.visit``."""
+        block = await self._archiver.to_roll(channel, self._run)
+        if block is not None:
+            await self._archiver.logs.roll(channel, block)
+        return False
+
+    def tell(self, work: TopicWork) -> None:
+        """See ``Visitor.tell``; it is told with the result of the run."""
+        self._tally.add(work.topic, ArchiveTopicRun(error=work.problem))
+
+
+class _Archiving(Visitor):
+    """Makes archives of what is due in a run, one block a visit: a visitor."""
+
+    what = "run of the archive"
+
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+        self.pause_s = PAUSE_S
+        self.problems = archiver.problems
+        self._archiver = archiver
+        self._run = run
+        self._tally = tally
+        self._settings: dict[Channel, TopicSettings] = {}  # as they were at the first visit
+        self._tried: set[Block] = set()  # once in a run is enough
+        self._unknown: set[Block] = set()  # of which no time can be read
+        self._away: Counter[str | None] = (
+            Counter()
+        )  # by place: blocks in turn that did not reach it
+
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``; not once the topic is archived in another way."""
+        settings = self._settings.setdefault(channel, channel.settings)
+        return _is_wanted(channel, self._run) and _same_archive(channel.settings, settings)
+
+    def tell(self, work: TopicWork) -> None:
+        """See ``Visitor.tell``; what was done is told with the result of the run."""
+        self._tally.add(work.topic, ArchiveTopicRun(error=work.problem))
+        super().tell(work)
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Archive the next block that is due of a partition; see ``Visitor``."""
+        tally, settings = self._tally, channel.settings
+        blocks = await self._due(channel)
+        if self._run.dry_run:
+            size = sum(block.length for block in blocks)
+            tally.add(work.topic, ArchiveTopicRun(blocks=len(blocks), size_bytes=size))
+            return False
+        left = [each for each in blocks if each not in self._tried]
+        if not left:
+            return False
+        if not await self._ready(channel, left[0]):  # those behind it are not, either
+            tally.add(work.topic, ArchiveTopicRun(later=len(left)))
+            return False
+        if self._away[settings.archive_to] >= AWAY_AFTER:
+            self._fail(channel, work, f"{settings.archive_to} does not answer", blocks=len(left))
+            return False
+        self._tried.add(left[0])
+        await self._archive(channel, left[0], work)
+        return True
+
+    async def _archive(self, channel: Channel, block: Block, work: TopicWork) -> None:
+        settings, counters = channel.settings, self._archiver.counters
+
+        def still() -> bool:
+            return is_whole(channel) and _same_archive(channel.settings, settings)
+
+        try:
+            done = await self._archiver.logs.archive(channel, block, settings.archive_to, still)
+        except (OSError, VqError) as error:
+            if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
+                return  # it was deleted meanwhile, say: nothing is left to be archived
+            is_early = isinstance(error, InvalidState) and not _is_ready(channel, block)
+            is_in_use = isinstance(error, Busy) and not isinstance(error, PlaceAway)
+            if is_early or is_in_use:
+                self._tally.add(work.topic, ArchiveTopicRun(later=1))
+                return
+            self._away[settings.archive_to] += isinstance(error, PlaceAway)
+            self._fail(channel, work, error)
+        except Exception as error:  # one block must not keep the others from being archived
+            logger.exception("archiving a block failed", partition=channel, block=block.path)
+            self._fail(channel, work, f"{type(error).__name__}: {error}")
+        else:
+            self._away[settings.archive_to] = 0
+            counters.archived_blocks += 1
+            counters.archived_bytes += done.size_bytes
+            self._tally.add(work.topic, ArchiveTopicRun(1, done.size_bytes, done.archive_bytes))
+
+    def _fail(self, channel: Channel, work: TopicWork, why: object, blocks: int = 1) -> None:
+        work.fail(channel, why)
+        self._tally.add(work.topic, ArchiveTopicRun(failed=blocks, error=work.problem))
+
+    async def _ready(self, channel: Channel, block: Block) -> bool:
+        """Return whether a block is committed and durable, once it is or time is up."""
+        if _is_ready(channel, block):
+            return True
+        if channel.log is None or not channel.log.has(block):
+            return False
+        wait_s = min(READY_S, READY_IN_VAIN_S - self._tally.in_vain_s)
+        stored = await self._archiver.logs.stored(channel, block.end_offset, wait_s)
+        if stored and _is_ready(channel, block):
+            return True
+        self._tally.in_vain_s += wait_s
+        return False
+
+    async def _due(self, channel: Channel) -> list[Block]:
+        """Return the blocks of a partition that are due; in a dry run also one it would end."""
+        after_hours, as_of_ms = channel.settings.archived_after_hours, self._run.as_of_ms
+        assert after_hours is not None, "it is wanted"
+        found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
+        if self._run.dry_run and channel.log is not None:
+            block = await self._archiver.to_roll(channel, self._run)
+            if block is not None:
+                found.append((channel.log, block))
+        await self._learn_times(found, as_of_ms - after_hours * HOUR_MS)
+        kept = [kept_of(log, block, self._archiver.clock) for log, block in found]
+        count = due(kept, after_hours=after_hours, as_of_ms=as_of_ms)
+        return [block for _, block in found[:count]]
+
+    async def _learn_times(self, blocks: list[tuple[Log, Block]], before_ms: int) -> None:
+        """Learn the times of blocks, up to the first one that is certainly too young."""
+        for log, block in blocks:
+            is_last = block.end_offset == log.end_offset  # the log knows its time
+            if block.facts is None and not is_last and block not in self._unknown:
+                block.facts = await read_block(
+                    self._archiver.disk, self._archiver.runner, read_facts, block
+                )
+                if block.facts is None:
+                    self._unknown.add(block)
+            last_ms = kept_of(log, block, self._archiver.clock).last_ms
+            if block.ahead_since is not None:  # the next one may tell how old it is at least
+                continue
+            if last_ms is not None and last_ms > before_ms + EARLY_MS_MAX:
+                return
+
+
+def _is_wanted(channel: Channel, run: RunOrder) -> bool:
     """Whether a run concerns a partition."""
     if run.topic is not None and channel.partition.topic != run.topic:
         return False

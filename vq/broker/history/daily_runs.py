@@ -18,7 +18,7 @@ from vq.coordination.leases.leases import ARCHIVE, JobLease, LeaseNotHeld
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.keeper import Keeper
-from vq.coordination.tree.values.runs import ArchiveRun
+from vq.coordination.tree.values.runs import RunOrder
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 
@@ -106,7 +106,7 @@ class DailyRuns:
             return self._alarm(self._at, self._keeper.wake)
         except Exception as error:  # noqa: BLE001  it knows not all local times: TZ=CET-1CEST
             logger.warning(
-                "no alarm for the daily run, which comes some minutes later then",
+                "no alarm for the daily run, it may start some minutes late",
                 error=error,
                 hint="give the broker a TZ such as Europe/Berlin",
             )
@@ -126,7 +126,7 @@ class DailyRuns:
         due_ms = due_now(now_ms, self._at, done=done, since_ms=runs.since_ms, zone=self._zone)
         if due_ms is None:
             return
-        run = ArchiveRun(
+        run = RunOrder(
             as_of_ms=now_ms,
             started_ms=now_ms,
             by=self._by,

@@ -20,15 +20,17 @@ the runs once a day (``archive_runs``).
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, wait_at_most
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
 from vq.broker.history.archive_runs import ArchivesBlocks
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Counters
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -65,8 +67,6 @@ PLACE_TIMEOUT_S: Final = 10.0
 #: How long it is waited until a closed block is committed and durable, and in sum, in vain.
 READY_S: Final = 1.0
 READY_IN_VAIN_S: Final = 5.0
-#: The loop runs other things after so many partitions.
-PARTITIONS_PER_TURN: Final = 64
 
 
 def fits(watch: DiskWatch, size: int) -> bool:
@@ -106,8 +106,8 @@ class _Room:
         return enough
 
 
-class EarlyArchiver:
-    """Makes archives early on one node. Loop-bound.
+class EarlyArchiver(Visitor):
+    """Makes archives early on one node; visits partitions for their oldest blocks. Loop-bound.
 
     Args:
         channels: Returns the channels of the node.
@@ -118,6 +118,8 @@ class EarlyArchiver:
         counters: Of the node.
         stops: Returns whether the node stops.
     """
+
+    what = "early archives"
 
     def __init__(
         self,
@@ -140,8 +142,11 @@ class EarlyArchiver:
         self._counters = counters
         self._stops = stops
         self._vain: dict[Path, set[str]] = {}  # by directory: topics that gain no space there
-        self._told: dict[str, str] = {}  # the last problem with a topic
-        self._in_vain_s = 0.0  # so long the look under way waited for blocks that were not ready
+        self._problems = Problems(logger, "block cannot be archived early, trying again")
+        # Of the look under way: the first blocks of partitions, and what is done to topics.
+        self._heads: list[_Head] = []
+        self._works: dict[str, TopicWork] = {}
+        self._in_vain_s = 0.0  # so long it waited for blocks that were not ready
 
     async def run(self) -> None:
         """Look at the disks, for ever; those where nothing is left less often."""
@@ -171,14 +176,16 @@ class EarlyArchiver:
         return await self._relieve(disk)
 
     async def _relieve(self, disk: DataDisk) -> bool:
-        mine = [each for each in self._channels() if each.place is disk.place and _is_wanted(each)]
+        mine = sorted(
+            (each for each in self._channels() if each.place is disk.place and _is_wanted(each)),
+            key=lambda each: each.partition,
+        )
         self._in_vain_s = 0.0
         here = await self._places_here(disk, mine)
-        problems: dict[str, str] = {}
-        await self._roll_all(mine, problems)
-        heads = [head async for head in self._heads(mine)]
+        self._heads, self._works = [], {}
+        await BlockPass(self, mine, self._clock).go_on()
+        heads = self._heads
         heapq.heapify(heads)
-        done: dict[str, Counter[str]] = {}
         silent: set[str | None] = set()  # places that did not answer: each would be waited for
         while heads and _is_pressed(disk) and not self._stops():
             head = heapq.heappop(heads)
@@ -187,16 +194,16 @@ class EarlyArchiver:
             is_here = to in here
             if to in silent or (is_here and topic in self._vain.get(disk.path, ())):
                 continue
-            sums = done.setdefault(topic, Counter())
+            work = self._works[topic]
             room = _Room(disk, is_here=is_here)
             if not room.is_left():
                 continue
-            problem = await self._archive(head, to, sums, room)
-            saved = sums["archive_bytes"] <= (1 - SAVES_LEAST) * sums["bytes"]
+            problem = await self._archive(head, to, work.done, room)
+            saved = work.done["archive_bytes"] <= (1 - SAVES_LEAST) * work.done["bytes"]
             if is_here and (room.was_short or not saved):
                 self._vain.setdefault(disk.path, set()).add(topic)
             if problem is not None:
-                problems.setdefault(topic, f"{channel}: {problem}")
+                work.fail(channel, problem)
                 if to is not None and isinstance(problem, Busy):
                     silent.add(to)
                 continue
@@ -205,8 +212,21 @@ class EarlyArchiver:
                 heapq.heappush(heads, following)
             await asyncio.sleep(PAUSE_S)
             await disk.look()
-        self._tell(done, problems)
-        return any(sums["blocks"] for sums in done.values())
+        for work in self._works.values():
+            self._tell_of(work)
+        return any(work.done["blocks"] for work in self._works.values())
+
+    def _tell_of(self, work: TopicWork) -> None:
+        done = work.done
+        if done["blocks"]:
+            logger.info(
+                "blocks archived early, since a disk is too full",
+                topic=work.topic,
+                blocks=done["blocks"],
+                bytes=done["bytes"],
+                archive_bytes=done["archive_bytes"],
+            )
+        self._problems.tell(work.topic, work.problem)
 
     async def _archive(
         self, head: _Head, to: str | None, sums: Counter[str], room: _Room
@@ -234,24 +254,6 @@ class EarlyArchiver:
         self._counters.archived_early_bytes += made.size_bytes
         return None
 
-    def _tell(self, done: dict[str, Counter[str]], problems: dict[str, str]) -> None:
-        """Log what was done to each topic, and each cause of a problem once, until it is gone."""
-        for topic, sums in done.items():
-            if sums["blocks"]:
-                logger.info(
-                    "blocks archived early, since a disk is too full",
-                    topic=topic,
-                    blocks=sums["blocks"],
-                    bytes=sums["bytes"],
-                    archive_bytes=sums["archive_bytes"],
-                )
-        for topic, problem in problems.items():
-            if problem != self._told.get(topic):
-                logger.warning(
-                    "block cannot be archived early, trying again", topic=topic, error=problem
-                )
-        self._told = problems
-
     # Which blocks -------------------------------------------------------------------------------
     async def _places_here(self, disk: DataDisk, channels: Sequence[Channel]) -> set[str | None]:
         """Return the places of archives that take space of a disk; None stands for beside."""
@@ -269,29 +271,33 @@ class EarlyArchiver:
                 found.add(url)
         return found
 
-    async def _roll_all(self, channels: Sequence[Channel], problems: dict[str, str]) -> None:
-        for number, channel in enumerate(channels, start=1):
-            if not number % PARTITIONS_PER_TURN:
-                await asyncio.sleep(0)
-            block = None if channel.log is None else channel.log.open_block
-            if block is None or not block.length:
-                continue
-            first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
-            opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
-            if not must_roll(opened, as_of_ms=self._clock.wall_ms()):
-                continue
-            try:
-                await self._logs.roll(channel, block)
-            except (OSError, VqError) as error:
-                problems.setdefault(channel.partition.topic, f"{channel}: {error}")
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return _is_wanted(channel)
 
-    async def _heads(self, channels: Sequence[Channel]) -> AsyncIterator[_Head]:
-        for number, channel in enumerate(channels, start=1):
-            if not number % PARTITIONS_PER_TURN:
-                await asyncio.sleep(0)
-            head = await self._next(number, channel, iter(closed_blocks(channel)))
-            if head is not None:
-                yield head
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """End the block that takes messages if it is old; note the first block to be archived."""
+        try:
+            await self._maybe_roll(channel)
+        except (OSError, VqError) as error:
+            work.fail(channel, error)
+        head = await self._next(len(self._heads), channel, iter(closed_blocks(channel)))
+        if head is not None:
+            self._heads.append(head)
+        return False
+
+    def tell(self, work: TopicWork) -> None:
+        """See ``Visitor.tell``; it is told with what becomes of the blocks."""
+        self._works[work.topic] = work
+
+    async def _maybe_roll(self, channel: Channel) -> None:
+        block = None if channel.log is None else channel.log.open_block
+        if block is None or not block.length:
+            return
+        first_ms = await first_ms_of(self._disk, self._runner, block, self._clock)
+        opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
+        if must_roll(opened, as_of_ms=self._clock.wall_ms()):
+            await self._logs.roll(channel, block)
 
     async def _next(
         self, number: int, channel: Channel, rest: Iterator[tuple[Log, Block]]

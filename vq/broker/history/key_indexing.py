@@ -9,22 +9,23 @@ An index lies beside its block, goes with it, and is not made durable. Copies ma
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from vq.broker.base.runner import Lane, Runner, wait_at_most
+from vq.broker.base.problems import Problems
+from vq.broker.base.runner import Lane, Runner
+from vq.broker.base.steps import StepPace, take_steps
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.clock import Clock
 from vq.log_lines import get_logger
-from vq.store.archive.archive import place_of
 from vq.store.care.key_index import covers
 from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
 from vq.store.disk.disk import Disk
 from vq.store.log.block import Block
 from vq.store.log.log import Log
-from vq.store.log.piece import Piece
 from vq.store.records.format import keys_name
 
 logger = get_logger(__name__)
@@ -33,10 +34,6 @@ logger = get_logger(__name__)
 LOOK_S: Final = 10.0
 #: A pause is at least so many times as long as the step before it: others get the interpreter.
 PAUSE_SHARE: Final = 4.0
-#: The loop runs other things after so many logs without a block to index.
-LOGS_PER_TURN: Final = 64
-#: How long one step waits for an archive elsewhere.
-ELSEWHERE_TIMEOUT_S: Final = 60.0
 #: Blocks of one log that were there before are looked at together.
 LOOKED_AT: Final = 256
 
@@ -49,8 +46,8 @@ class _Due(NamedTuple):
     block: Block
 
 
-class KeyIndexer:
-    """Makes the key indexes of a node. Loop-bound.
+class KeyIndexer(Visitor):
+    """Makes the key indexes of a node; the visitor of its passes. Loop-bound.
 
     Args:
         channels: Returns the channels of the node.
@@ -62,6 +59,8 @@ class KeyIndexer:
         unindexed_bytes: Of closed blocks that are to get an index and have none yet; None: not
             known yet, or none is made.
     """
+
+    what = "key indexes"
 
     def __init__(
         self,
@@ -77,6 +76,7 @@ class KeyIndexer:
         self._runner = runner
         self._clock = clock
         self._bytes_per_s = bytes_per_s
+        self.problems = Problems(logger, "key index cannot be written, trying again")
         self.unindexed_bytes: int | None = None
         # Start offsets of blocks that have an index, or can have none, of logs that are open.
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
@@ -97,35 +97,28 @@ class KeyIndexer:
 
     async def look(self) -> None:
         """Make one pass over all logs."""
-        self.unindexed_bytes = await self._count()
-        for number, (channel, log) in enumerate(self._logs(), start=1):
-            if not number % LOGS_PER_TURN:
-                await asyncio.sleep(0)
-            try:
-                await self._index_log(channel, log)
-            except OSError as error:  # it is tried again in the next pass
-                logger.warning("key index cannot be written", partition=channel, error=error)
-            except Exception:  # one log must not keep the others without
-                logger.exception("making a key index failed", partition=channel)
+        channels = list(self._channels())
+        counting = _Counting(self)
+        await BlockPass(counting, channels, self._clock).go_on()
+        self.unindexed_bytes = counting.bytes
+        await BlockPass(self, channels, self._clock).go_on()
 
-    def _logs(self) -> list[tuple[Channel, Log]]:
-        return [
-            (part, part.log)
-            for channel in self._channels()
-            for part in (*channel.older, channel)
-            if part.log is not None and part.log.status.can_flush
-        ]
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Make the next index of a partition; see ``Visitor``."""
+        for part, log in _logs(channel):
+            due = await self._next(part, log)
+            if due is not None:
+                await self._index(due)
+                self._settled[log].add(due.block.start_offset)
+                self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - due.block.length)
+                return True
+        return False
 
-    async def _count(self) -> int:
-        """Return how many bytes of closed blocks are to get an index and have none."""
+    async def missing(self, channel: Channel) -> int:
+        """Return how many bytes of a partition's closed blocks are to get an index."""
         count = 0
-        for number, (_, log) in enumerate(self._logs(), start=1):
-            if not number % LOGS_PER_TURN:
-                await asyncio.sleep(0)
-            try:
-                settled = await self._known(log)
-            except OSError:
-                continue  # told where its indexes are made
+        for _, log in _logs(channel):
+            settled = await self._known(log)
             count += sum(
                 each.length for each in log.closed_blocks if each.start_offset not in settled
             )
@@ -137,22 +130,19 @@ class KeyIndexer:
             self._settled[log] = await self._fitting(log)
         return self._settled[log]
 
-    async def _index_log(self, channel: Channel, log: Log) -> None:
+    async def _next(self, channel: Channel, log: Log) -> "_Due | None":
+        """Return the next block of a log that needs an index, if one can be made now."""
         settled = await self._known(log)
         again = settled & self._missed.pop(log, set())
         if again:
             settled -= again
             logger.info("key indexes are made again", partition=channel, blocks=len(again))
-        for block in log.closed_blocks:
-            if block.start_offset in settled or not block.length:
-                continue
-            due = _Due(channel, log, block)
-            if not _is_closed(due) or channel.place.refusal is not None:
-                return
-            await self._index(due)
-            settled.add(block.start_offset)
-            self.unindexed_bytes = max(0, (self.unindexed_bytes or 0) - block.length)
         settled.intersection_update([each.start_offset for each in log.closed_blocks])
+        for block in log.closed_blocks:
+            if block.length and block.start_offset not in settled:
+                due = _Due(channel, log, block)
+                return due if _is_closed(due) and channel.place.refusal is None else None
+        return None
 
     async def _fitting(self, log: Log) -> set[int]:
         """Return the start offsets of the blocks that had an index that seems to fit already."""
@@ -190,23 +180,14 @@ class KeyIndexer:
             OSError: It could not be written.
         """
         block = due.block
-        piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
-        build = KeyIndexBuild(self._disk, piece)
-        now = self._clock.monotonic
-        place = "" if block.archive is None else place_of(block.archive.url)
+        build = KeyIndexBuild(self._disk, block.piece)
+        pace = StepPace(bytes_per_s=self._bytes_per_s, share=PAUSE_SHARE)
         try:
-            while not build.done and _is_closed(due):
-                begun = now()
-                if place:
-                    step = self._runner.run(build.step, Lane.ELSEWHERE, place)
-                    read = await wait_at_most(ELSEWHERE_TIMEOUT_S, step)
-                else:
-                    read = await self._runner.run(build.step, Lane.KEYS)
-                await asyncio.sleep(max(read / self._bytes_per_s, PAUSE_SHARE * (now() - begun)))
+            await take_steps(
+                build, self._runner, Lane.KEYS, self._clock, pace, still=lambda: _is_closed(due)
+            )
         except TimeoutError:
             return  # its place does not answer: a search that meets the block asks again
-        finally:  # behind a step that a cancellation left running
-            await self._runner.run(build.close, Lane.KEYS)
         data, path = build.index, due.log.directory / keys_name(block.start_offset)
         if data is None or not _is_closed(due):
             return
@@ -222,6 +203,27 @@ class KeyIndexer:
     def _remove(self, path: Path) -> None:
         if self._disk.exists(path):
             self._disk.unlink(path)
+
+
+class _Counting(Visitor):
+    """Counts what has no key index yet; what cannot be read is told where indexes are made."""
+
+    what = "the count of key indexes"
+
+    def __init__(self, indexer: KeyIndexer) -> None:
+        self.bytes = 0
+        self._indexer = indexer
+
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """See ``Visitor.visit``."""
+        self.bytes += await self._indexer.missing(channel)
+        return False
+
+
+def _logs(channel: Channel) -> Iterator[tuple[Channel, Log]]:
+    for part in (*channel.older, channel):
+        if part.log is not None and part.log.status.can_flush:
+            yield part, part.log
 
 
 def _is_closed(due: _Due) -> bool:

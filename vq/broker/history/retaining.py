@@ -6,18 +6,20 @@ In here: when a pass is due, what it looks at, and who needs what. Not in here: 
 While a disk of the group is too full (``relief``), another pass follows that deletes messages early
 where topics allow it, and passes come sooner (decision 0061).
 
-Passes use no scheduler: decision 0057. A pass takes one partition after the other, so a node
-deletes a few blocks at a time, whatever is due.
+Passes use no scheduler: decision 0057. A visit deletes a few blocks of one partition, whatever is
+due.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, groupby, takewhile
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from vq.broker.base.flusher_share import give_way
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.history.relief import Relief
+from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
@@ -41,8 +43,6 @@ HOUR_MS: Final = 3_600_000
 #: flusher some 30 ms on ext4, and acknowledgements wait for it.
 BLOCKS_AT_A_TIME: Final = 8
 BYTES_AT_A_TIME: Final = 128 * MIB
-#: The loop runs other things after so many partitions.
-PARTITIONS_PER_TURN: Final = 64
 #: While a disk is too full, and as long as that frees anything, a pass follows so soon.
 PRESSED_S: Final = 5.0
 #: Topics named in one line, of which messages are kept on a disk that is too full.
@@ -82,8 +82,8 @@ class Early(NamedTuple):
     epoch: int
 
 
-class Retainer:
-    """Deletes what the topics of a node do not keep. Loop-bound.
+class Retainer(Visitor):
+    """Deletes what the topics of a node do not keep; the visitor of its passes. Loop-bound.
 
     Args:
         channels: Returns the channels of the node.
@@ -97,6 +97,8 @@ class Retainer:
     Attributes:
         held: What somebody needs that would go otherwise, as of the last pass.
     """
+
+    what = "retention"
 
     def __init__(
         self,
@@ -119,7 +121,10 @@ class Retainer:
         self._interval_s = interval_s
         self._relief = relief
         self._freed = True  # the last pass under pressure freed something, or there was none
-        self._told: dict[str, str] = {}  # the last problem with a topic
+        self.problems = Problems(logger, "retention cannot delete, trying again")
+        self._stays_full = ""  # why a disk does, as of the last pass
+        self._needs: dict[str, tuple[float, Needs]] = {}  # by topic: when it was read, and what
+        self._early: dict[Channel, Early] = {}  # what may go in this pass before its time
         self._deleted_early = 0
         self._early_held: dict[str, str] = {}  # by topic: who needs what would go early otherwise
         self.held: dict[Channel, Held] = {}
@@ -157,51 +162,30 @@ class Retainer:
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
         self._freed = True
-        await self._pass(led, {})
-        early = await self._plan([each for each in led if _may_go_early(each)])
-        if early:
+        self._needs.clear()
+        self._early = {}
+        await BlockPass(self, led, self._clock).go_on()
+        self._early = await self._plan([each for each in led if _may_go_early(each)])
+        if self._early:
             before = self._deleted_early
-            await self._pass([each for each in led if each in early], early)
+            early = [each for each in led if each in self._early]
+            await BlockPass(self, early, self._clock).go_on()
             self._freed = self._deleted_early > before
             self._relief.note_deleted()
 
-    async def _pass(self, led: list[Channel], early: dict[Channel, Early]) -> None:
-        """Delete what is due, and what may go early."""
-        numbers = count(1)
-        for topic, channels in groupby(led, key=lambda each: each.partition.topic):
-            work = _Topic(topic, early=bool(early))
-            for channel, number in zip(channels, numbers, strict=False):
-                if not number % PARTITIONS_PER_TURN:
-                    await asyncio.sleep(0)
-                try:
-                    await self._retain(channel, work, early.get(channel))
-                except (OSError, VqError) as error:
-                    work.problem = work.problem or f"{channel}: {error}"
-                except Exception as error:  # one partition must not keep the others full
-                    logger.exception("retention failed, trying again", partition=channel)
-                    work.problem = work.problem or f"{channel}: {type(error).__name__}: {error}"
-            self._tell(work)
+    def wants(self, channel: Channel) -> bool:
+        """See ``Visitor.wants``."""
+        return _leads(channel)
 
-    def _tell(self, work: "_Topic") -> None:
-        """Log what a pass did to a topic: one line, and one for a new problem."""
-        topic, problem = work.name, work.problem
-        if work.blocks and work.early:
-            logger.info(
-                "messages deleted early, since a disk is too full",
-                topic=topic,
-                bytes=work.size_bytes,
-                blocks=work.blocks,
-            )
-        elif work.blocks:
-            logger.info(
-                "old messages deleted", topic=topic, bytes=work.size_bytes, blocks=work.blocks
-            )
-        if problem and problem != self._told.get(topic):
-            logger.warning("retention cannot delete, trying again", topic=topic, error=problem)
-        if problem:
-            self._told[topic] = problem
-        else:
-            self._told.pop(topic, None)
+    def tell(self, work: TopicWork) -> None:
+        """See ``Visitor.tell``."""
+        topic, blocks, size = work.topic, work.done["blocks"], work.done["bytes"]
+        if blocks and self._early:
+            text = "messages deleted early, since a disk is too full"
+            logger.info(text, topic=topic, bytes=size, blocks=blocks)
+        elif blocks:
+            logger.info("old messages deleted", topic=topic, bytes=size, blocks=blocks)
+        super().tell(work)
 
     # Under pressure -----------------------------------------------------------------------------
     async def _plan(self, channels: list[Channel]) -> dict[Channel, Early]:
@@ -249,11 +233,9 @@ class Retainer:
 
     def _tell_plan(self, problem: str) -> None:
         """Log once that a disk stays too full."""
-        before = self._told.pop("", "")
-        if problem:
-            self._told[""] = problem
-            if not before:
-                logger.warning("disk stays too full, trying again", error=problem)
+        before, self._stays_full = self._stays_full, problem
+        if problem and not before:
+            logger.warning("disk stays too full, trying again", error=problem)
 
     async def _spare(self, channel: Channel, needs: dict[str, Needs]) -> list[Kept]:
         """Return the blocks of a partition that may go early.
@@ -285,62 +267,59 @@ class Retainer:
         return [kept_of(*each, self._clock) for each in found]
 
     # One partition ------------------------------------------------------------------------------
-    async def _retain(self, channel: Channel, work: "_Topic", early: Early | None) -> None:
-        """Delete what is due of one partition, a few blocks at a time; or also what may go early.
-
-        Raises:
-            VqError, OSError: Not all of it could be deleted.
-        """
+    async def visit(self, channel: Channel, work: TopicWork) -> bool:
+        """Delete some of what is due of a partition, or of what may go early; see ``Visitor``."""
+        early = self._early.get(channel)
         settings, epoch = channel.settings, channel.role.epoch
         limits = limits_of(settings)
         if early is not None and (settings, epoch) != early[1:]:
-            return
+            return False
         if limits == Limits() and early is None:
             self.held.pop(channel, None)
-            return
+            return False
         early_end = 0 if early is None else early.end
 
         def still() -> bool:
             return _leads(channel) and channel.role.epoch == epoch and channel.settings == settings
 
         await self._maybe_roll(channel, limits)
-        while still():
-            blocks = closed_blocks(channel)
-            await self._look_at(blocks, limits)
-            cut = self._decide(channel, blocks, limits, None, early_end)
-            if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
-                needs = await self._needs(channel, work)
-                cut = self._decide(channel, blocks, limits, needs, early_end)
-            if early is None:
-                self._note_held(channel, blocks, cut, limits)
-            due = _at_a_time([each for each in blocks if each[1].end_offset <= cut.offset])
-            if due:
-                await self._look_at(due, None)
-                begun_s, offset = self._clock.monotonic(), due[-1][1].end_offset
-                freed = await self._logs.drop_before(channel, offset, still)
-                work.size_bytes += freed.size_bytes
-                work.blocks += freed.blocks
-                if early is not None:
-                    channel.context.counters.deleted_early_bytes += freed.size_bytes
-                    self._deleted_early += freed.size_bytes
-            # Also when nothing is left, and so nothing was due: copies may have more.
-            if not still():
-                return
-            if due or not (channel.older or channel.log is None or channel.log.size_bytes):
-                channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
-            if not due or not freed.blocks:
-                return
-            # The next ones, of this or another partition, wait until the files of these are gone.
-            if not await give_way(self._clock, begun_s, lambda: _deletes(channel)):
-                return
+        if not still():
+            return False
+        blocks = closed_blocks(channel)
+        await self._look_at(blocks, limits)
+        cut = self._decide(channel, blocks, limits, None, early_end)
+        if settings.retention_policy is RetentionPolicy.KEEP and cut.offset > cut.start:
+            needs = await self._needs_of(channel)
+            cut = self._decide(channel, blocks, limits, needs, early_end)
+        if early is None:
+            self._note_held(channel, blocks, cut, limits)
+        due = _at_a_time([each for each in blocks if each[1].end_offset <= cut.offset])
+        if due:
+            await self._look_at(due, None)
+            begun_s, offset = self._clock.monotonic(), due[-1][1].end_offset
+            freed = await self._logs.drop_before(channel, offset, still)
+            work.done.update(bytes=freed.size_bytes, blocks=freed.blocks)
+            if early is not None:
+                channel.context.counters.deleted_early_bytes += freed.size_bytes
+                self._deleted_early += freed.size_bytes
+        # Also when nothing is left, and so nothing was due: copies may have more.
+        if not still():
+            return False
+        if due or not (channel.older or channel.log is None or channel.log.size_bytes):
+            channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
+        if not due or not freed.blocks:
+            return False
+        # The next ones, of this or another partition, wait until the files of these are gone.
+        return await give_way(self._clock, begun_s, lambda: _deletes(channel))
 
-    async def _needs(self, channel: Channel, work: "_Topic") -> Needs:
+    async def _needs_of(self, channel: Channel) -> Needs:
         """Return who needs what of a topic, as it was ``NEEDS_S`` ago at most."""
-        now = self._clock.monotonic()
-        if work.needs is None or now - work.needs_at > NEEDS_S:
-            work.needs_at = now
-            work.needs = await read_needs(self._coordinator, work.name, channel.topic_id)
-        return work.needs
+        topic, now = channel.partition.topic, self._clock.monotonic()
+        read_s, needs = self._needs.get(topic, (0.0, None))
+        if needs is None or now - read_s > NEEDS_S:
+            needs = await read_needs(self._coordinator, topic, channel.topic_id)
+            self._needs[topic] = now, needs
+        return needs
 
     def _decide(
         self,
@@ -410,28 +389,6 @@ class Retainer:
                 continue
             if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
-
-
-class _Topic:
-    """What one pass does to one topic.
-
-    Attributes:
-        name: Of the topic.
-        size_bytes, blocks: What went.
-        needs: Who needs what; None: that was not read.
-        needs_at: When that was asked.
-        problem: The first error, "" if there was none.
-        early: It goes before its time.
-    """
-
-    def __init__(self, name: str, *, early: bool) -> None:
-        self.name = name
-        self.early = early
-        self.size_bytes = 0
-        self.blocks = 0
-        self.needs: Needs | None = None
-        self.needs_at = 0.0
-        self.problem = ""
 
 
 def limits_of(settings: TopicSettings) -> Limits:

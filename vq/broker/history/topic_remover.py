@@ -13,6 +13,7 @@ import asyncio
 import random
 from typing import Final
 
+from vq.broker.base.problems import Problems
 from vq.broker.partition.topics_view import TopicsView
 from vq.clock import Clock
 from vq.coordination.topics import grace
@@ -60,7 +61,7 @@ class TopicRemover:
         self._rng = rng
         self._interval_s = interval_s
         self._counter = GraceCounter()
-        self._told: dict[str, str] = {}  # the last problem, by topic; "" is the count
+        self._problems = Problems(logger, "deleted topics cannot be removed, trying again")
 
     async def run(self) -> None:
         """Look again and again, for ever."""
@@ -74,15 +75,15 @@ class TopicRemover:
         removing = sorted(self._view.removing)
         if not waiting and not removing:
             self._counter.forget()
-            self._told.clear()
+            self._problems.clear()
             return
         try:
             count = await self._count(waiting)
         except VqError as error:
             self._counter.forget()
-            self._tell("", error)
+            self._problems.tell("", error, topic=None)
             return
-        self._told.pop("", None)
+        self._problems.tell("", "")
         if count is None:
             return
         for view in waiting:
@@ -128,15 +129,6 @@ class TopicRemover:
         except UnknownTopic:
             pass  # another broker was faster
         except VqError as error:
-            self._tell(name, error)
+            self._problems.tell(name, error)
             return
-        self._told.pop(name, None)
-
-    def _tell(self, name: str, error: VqError) -> None:
-        if self._told.get(name) != str(error):
-            logger.warning(
-                "deleted topics cannot be removed, trying again",
-                topic=name or None,
-                error=error,
-            )
-        self._told[name] = str(error)
+        self._problems.tell(name, "")

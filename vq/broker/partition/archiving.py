@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.base.flusher_share import is_done
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.logs import Logs
@@ -122,7 +123,7 @@ class Archiving:
         self._lock = lock
         self._whole = whole
         self._busy: set[Block] = set()
-        self._told: dict[str, str] = {}  # by place: why its zips cannot be removed
+        self._problems = Problems(logger, "archive elsewhere cannot be removed, trying again")
 
     # Archiving ----------------------------------------------------------------------------------
     async def archive(
@@ -315,19 +316,11 @@ class Archiving:
             try:
                 await wait_at_most(STEP_TIMEOUT_S, remove)
             except (OSError, TimeoutError) as error:
-                self._tell(place, mark, error)
+                self._problems.tell(place, error, path=mark)
                 return
             if mark in log.flushing.discards:
                 log.flushing.discards.remove(mark)
-        self._told.pop(place, None)
-
-    def _tell(self, place: str, mark: Path, error: Exception) -> None:
-        text = str(error)
-        if text != self._told.get(place):
-            self._told[place] = text
-            logger.warning(
-                "archive elsewhere cannot be removed, trying again", path=mark, error=error
-            )
+        self._problems.tell(place, "")
 
 
 class _Pace:

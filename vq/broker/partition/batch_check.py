@@ -85,7 +85,7 @@ def _what_is_wrong(
     if size - position < RECORD_HEADER_BYTES:
         return InvalidRequest(
             f"the header announces {record_count} records, {found} were found: {size - position} "
-            f"bytes from byte {position} of {size} on are no record"
+            f"bytes from byte {position} of {size} on are not a record"
         )
     return what_is_wrong_with_record(body, position, max_message_bytes)
 
@@ -125,7 +125,7 @@ def what_is_wrong_with_record(body: bytes, position: int, max_message_bytes: int
                 details={"max_message_bytes": max_message_bytes},
             )
         if bit == FLAG_TAG and not _is_utf8(body[start : start + size]):
-            return InvalidRequest(f"{record} has a tag that is no UTF-8")
+            return InvalidRequest(f"{record} has a tag that is not UTF-8")
         start += size
     return MessageTooLarge(
         f"payload of {end - start} bytes; this topic takes at most {max_message_bytes}",

@@ -483,9 +483,9 @@ class Logs:
         )
         if self._leads_others():
             raise Busy(
-                "the end of a log is not intact, and is not cut while this node leads and others "
-                "are in sync, which may have it whole; it is opened when another node leads: if "
-                "this one does not hand over within a minute, restart it"
+                "the end of this log is damaged. This node does not cut it while it leads and "
+                "other nodes are in sync: they may have it whole. The log opens when another node "
+                "leads; if this node does not hand over within a minute, restart it"
             )
 
     def save_begun(self) -> None:

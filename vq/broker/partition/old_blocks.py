@@ -112,7 +112,7 @@ async def read_block(
     disk: Disk, runner: Runner, read: Callable[[Disk, Piece], T], block: Block
 ) -> T | None:
     """Return what ``read`` finds in a block; None: damage, or a failing medium, hides it."""
-    piece = Piece(block.path, block.start_offset, block.start_offset, block.end_offset)
+    piece = block.piece
     try:
         return await runner.run(lambda: read(disk, piece), Lane.VERIFY)
     except (CorruptData, OSError):

@@ -29,7 +29,7 @@ from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import was_deleted
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator, SessionExpired
 from vq.coordination.tree.reading import TopicView
-from vq.coordination.tree.values.topics import IN_GRACE, Topic
+from vq.coordination.tree.values.topics import IN_GRACE, TopicNode
 from vq.errors import (
     Busy,
     CoordinationError,
@@ -259,7 +259,7 @@ class Partitions:
         if is_valid_name(partition.topic):
             self.view.ask(partition.topic, look_again, asker)
         else:
-            error = InvalidRequest(f"{shown(partition.topic)} is no name a topic can have")
+            error = InvalidRequest(f"{shown(partition.topic)} is not a valid name for a topic")
             asyncio.get_running_loop().call_soon(then, error)
 
     def _why_unknown(self, partition: TopicPartition) -> VqError:
@@ -622,7 +622,7 @@ class Partitions:
                 "ZooKeeper's data, or give the broker an empty directory"
             )
         deleted = await was_deleted(self._coordinator, topic_id)
-        if not deleted and await self._coordinator.exists(Topic.path(name)) is None:
+        if not deleted and await self._coordinator.exists(TopicNode.path(name)) is None:
             raise CoordinationError(
                 f"topic {name!r} is gone from ZooKeeper and was not deleted (id {topic_id}): "
                 "ZooKeeper was restored from a backup that is older than the "

@@ -2,12 +2,13 @@
 
 In here: when to read what. Not in here: what the broker does about it (``partitions``).
 
-A watch only says that something may have changed. Topics are read again when a watch fired for
-them, when the connection came back (all watches are gone then), when somebody asks for a topic that
-is not known, a while after one could not be followed, and every ``interval_s`` in any case. What is
-read of a known topic is what changed, and a topic that comes or goes has no other one read.
+Topics are read again when a watch fired for them, when the connection ended
+(``coordination.tree.mirror``), when somebody asks for a topic that is not known, a while after one
+could not be followed, and every ``interval_s`` in any case. What is read of a known topic is what
+changed, and a topic that comes or goes has no other one read.
 
-When everything is read, the counts of open partitions are corrected (``open_counts``).
+At these audits, and after a read failed, the counts of open partitions are corrected
+(``open_counts``).
 """
 
 import asyncio
@@ -23,14 +24,14 @@ from vq.coordination.brokers.registry import group_names
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     Coordinator,
-    EventKind,
     NoNode,
     SessionExpired,
-    WatchEvent,
+    Watch,
 )
+from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import TOPICS
-from vq.coordination.tree.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, Topic
+from vq.coordination.tree.reading import TopicView, read_topic
+from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, TopicNode
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.store.log.block import FULL_ERRNOS
@@ -55,7 +56,7 @@ PROBLEM_CHARACTERS_MAX: Final = 1_000
 
 
 class _Found(NamedTuple):
-    """What a read of a topic found: the topic, nothing, or damage."""
+    """What is known of a topic: as it was last read, and what is wrong with it now."""
 
     view: TopicView | None
     damage: VqError | None = None
@@ -96,20 +97,25 @@ class TopicsView:
         self._on_gone = on_gone
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
-        self._read: dict[str, TopicView] = {}  # newer than what is known, where that failed
         self._told: set[str] = set()  # given to ``on_topic``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
         self.removing: set[str] = set()
-        self._hints: set[str] = set()
-        self._all = True
-        self._list = False  # topics came or went
         self._wake = asyncio.Event()
+        self._mirror = Mirror(
+            coordinator,
+            TOPICS,
+            self._read_one,
+            on_hint=self._wake.set,
+            on_value=lambda name, _: self._due.add(name),
+        )
+        self._due: set[str] = set()  # topics to be followed anew
+        self._all = True
         self._lock = asyncio.Lock()
         self._lookups = Lookups()
 
     @property
     def topics(self) -> dict[str, TopicView]:
-        """The topics as last read; not to be changed."""
+        """The topics as they are followed; not to be changed."""
         return self._known
 
     def told_problems(self) -> list[str]:
@@ -129,9 +135,9 @@ class TopicsView:
         Those that are gone from ZooKeeper are left out.
         """
         for name in self.problems:
-            view = self._read.get(name)
-            if view is not None or name not in self._told:
-                yield view
+            found = self._mirror.values.get(name)
+            if found is not None or name not in self._told:
+                yield None if found is None else found.view
 
     def why_not_followed(self, topic: str) -> VqError | None:
         """Return the refusal for a request that needs a topic which could not be followed."""
@@ -145,8 +151,14 @@ class TopicsView:
         if topic is None:
             self._all = True
         else:
-            self._hints.add(topic)
+            self._follow_anew([topic])
         self._wake.set()
+
+    def _follow_anew(self, topics: Iterable[str]) -> None:
+        """Have topics read again, and followed unless that is done."""
+        for name in topics:
+            self._mirror.mark(name)
+            self._due.add(name)
 
     def ask(self, topic: str, then: Then, asker: Hashable) -> None:
         """Read ``topic`` again and call ``then`` afterwards, with an error if that failed.
@@ -192,23 +204,19 @@ class TopicsView:
 
     async def _refresh(self) -> None:
         everything, self._all = self._all, False
-        listing, self._list = self._list or everything, False
-        hints, self._hints = self._hints, set()
+        due: list[str] = []
         try:
             before = await self._read_counts() if everything else None
-            if listing:
-                listed = set(await children_or_none(self._coordinator, TOPICS, watch=self._watch))
-                followed = self._followed
-                hints |= listed | followed if everything else listed ^ followed
-            names = sorted(hints)
-            found = await gather_all(self._read_one(name) for name in names)
-            for name, each in zip(names, found, strict=True):
-                is_done = each.view is self._known.get(name) and name not in self.problems
-                if each.view is None or not is_done:
-                    await self._refresh_one(name, each)
-            if before is not None and all(each.damage is None for each in found):
+            if everything:
+                self._mirror.doubt()
+            await self._mirror.refresh()
+            due, self._due = sorted(self._due), set()
+            for name in due:
+                await self._refresh_one(name)
+            if before is not None:
                 await self._correct_counts(before)
         except BaseException:
+            self._due.update(due)
             self.hint()
             raise
 
@@ -221,12 +229,15 @@ class TopicsView:
         """Correct the counts that were read before all topics were read."""
         if before.session_id != self._coordinator.session_id:
             return  # the next session may have begun at a server that was behind
+        found = self._mirror.values.values()
+        if any(each.damage is not None for each in found):
+            return
         actual = Counter(
-            each.writer_group
-            for view in self._read.values()
-            if view.phase == READY
-            for each in view.partitions
-            if each.writer_group is not None
+            placement.writer_group
+            for each in found
+            if each.view is not None and each.view.phase == READY
+            for placement in each.view.partitions
+            if placement.writer_group is not None
         )
         await correct_counts(self._coordinator, before.counts, actual)
 
@@ -248,11 +259,12 @@ class TopicsView:
             if loop.time() >= audit_at:
                 self._all, audit_at = True, loop.time() + self._interval_s
             if loop.time() >= retry_at:
-                self._hints.update(self.problems)
+                self._follow_anew(self.problems)
                 retry_at = loop.time() + PROBLEM_RETRY_S
             names, lists, asked = self._lookups.take(ASKED_AT_ONCE_MAX, self._is_followed)
-            self._hints.update(names)
-            self._list = self._list or lists
+            self._follow_anew(names)
+            if lists:
+                self._mirror.mark_names()
             error: VqError | None = None
             try:
                 await self.refresh()
@@ -269,45 +281,42 @@ class TopicsView:
                 self._wake.set()
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
-    @property
-    def _followed(self) -> set[str]:
-        """The names that are read again when the list of topics lacks them."""
-        return self._told | self.problems.keys() | self._read.keys() | self.removing
-
     def _is_followed(self, name: str) -> bool:
         """Whether a name is to be read by itself: the list of topics tells nothing new of it."""
-        return (
-            name in self._told
-            or name in self._read
-            or name in self.problems
-            or name in self.removing
-        )
+        return name in self._mirror.values or name in self.problems
 
-    async def _read_one(self, name: str) -> _Found:
-        known = self._read.get(name)
+    async def _read_one(self, name: str, watch: Watch) -> _Found | None:
+        before = self._mirror.values.get(name)
+        known = None if before is None else before.view
         # No watch for names that only a client claims to know: whoever invents names must not make
         # us, and ZooKeeper, remember them. Topics that appear change the list of topics.
-        stranger = known is None and name not in self._known
-        if stranger and await self._coordinator.exists(Topic.path(name)) is None:
-            return _Found(None)
+        if before is None and await self._coordinator.exists(TopicNode.path(name)) is None:
+            return None
         try:
             view = await read_topic(
-                self._coordinator, name, watch=self._watch, any_phase=True, known=known
+                self._coordinator, name, watch=watch, any_phase=True, known=known
             )
         except (ConnectionLost, SessionExpired):
             raise
         except (UnknownTopic, NoNode):
-            self._read.pop(name, None)
-            return _Found(None)
+            return None
         except VqError as error:
-            return _Found(None, error)
-        self._read[name] = view
+            return _Found(known, error)
+        if before is not None and before.view is view and before.damage is None:
+            return before
         return _Found(view)
 
-    async def _refresh_one(self, name: str, found: _Found) -> None:
+    async def _refresh_one(self, name: str) -> None:
         """Refresh a topic; what is wrong with one topic must not keep the others from us."""
+        found = self._mirror.values.get(name)
+        if found is not None and found.damage is not None:
+            self.note_problem(name, found.damage)
+            return
+        view = None if found is None else found.view
+        if view is not None and view is self._known.get(name) and name not in self.problems:
+            return
         try:
-            await self._refresh_topic(name, found)
+            await self._refresh_topic(name, view)
         except (ConnectionLost, SessionExpired):
             raise
         except Exception as error:  # noqa: BLE001  it is noted
@@ -329,12 +338,8 @@ class TopicsView:
             )
         self.problems[name] = problem
 
-    async def _refresh_topic(self, name: str, found: _Found) -> None:
-        view, damage = found
-        if damage is not None:
-            raise damage
+    async def _refresh_topic(self, name: str, view: TopicView | None) -> None:
         if view is None or view.phase == DELETING:
-            self._read.pop(name, None)
             if view is None:
                 self.removing.discard(name)
             else:
@@ -349,15 +354,6 @@ class TopicsView:
             self._told.add(name)
             await self._on_topic(view)
             self._known[name] = view
-
-    def _watch(self, event: WatchEvent) -> None:
-        if event.kind is EventKind.DISCONNECTED:
-            self.hint()
-        elif event.path == TOPICS:
-            self._list = True
-            self._wake.set()
-        else:
-            self.hint(event.path.split("/")[1])  # topics/<topic>, topics/<topic>/partitions
 
 
 def _problem(topic: str, error: Exception) -> VqError:

@@ -115,7 +115,7 @@ class Copy:
         channel, log = self.channel, self.channel.log
         if log is None:
             raise InternalError(f"partition {channel} has no log to copy to")
-        ready = batches_ready(self.pending, log.synced_offset)
+        ready = batches_ready(self.pending, log.end_offset, log.synced_offset)
         if ready:
             channel.copy(self.pending[:ready])
             self._keep(self.pending[ready:])

@@ -55,11 +55,11 @@ class Doubt:
         try:
             await self._runner.run(self._unflushed.settle)
         except OSError as error:  # the next start may wait for other nodes without need
-            logger.warning("a loss of power cannot be forgotten", error=error)
+            logger.warning("mark of a loss of power cannot be removed", error=error)
 
     async def clear(self) -> None:
         """Note that a loss of power takes nothing from here on: everything is flushed."""
         try:
             await self._runner.run(self._unflushed.clear)
         except OSError as error:
-            logger.warning("a clean stop cannot be noted", error=error)
+            logger.warning("mark of a clean stop cannot be written", error=error)

@@ -26,7 +26,7 @@ from vq.coordination.tree.coordinator import Check, Coordinator, Node, NoNode, S
 from vq.coordination.tree.reading import read_together
 from vq.coordination.tree.round_trip import bound_s
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
@@ -125,7 +125,7 @@ class HandOver:
     async def _answer(self, session: Session, request_id: RequestId, wanted: str) -> None:
         try:
             if wanted and not is_valid_name(wanted):
-                raise HandOverFailed(f"{shown(wanted)} is no name a node can have")
+                raise HandOverFailed(f"{shown(wanted)} is not a valid name for a node")
             heir = await self.run(wanted)
             session.reply(request_id, wire.HandOverResponse(node=heir))
         except VqError as error:
@@ -162,7 +162,7 @@ class HandOver:
     def _tell(self, error: VqError, *, drained: bool) -> None:
         group = self._role.group
         if drained:
-            logger.warning("drained node leads on", group=group, node=self._node, why=error)
+            logger.warning("drained node still leads", group=group, node=self._node, why=error)
         else:
             logger.warning(
                 "whether the node is drained cannot be read, trying again",
@@ -257,21 +257,21 @@ class HandOver:
     async def _choose(self, epoch: int, wanted: str, *, resigns: bool) -> _Choice:
         """Return who is to take over."""
         group = self._role.group
-        parent, path = BrokerNode.parent(group), GroupState.path(group)
+        parent, path = Registration.parent(group), GroupState.path(group)
         # Whom else the record names cannot be in sync: this node alone has others join.
         names = sorted({self._node, *self._role.insync} | ({wanted} if wanted else set()))
-        paths = [BrokerNode.path(group, name) for name in names]
+        paths = [Registration.path(group, name) for name in names]
         registrations, record, settings, *found = await read_together(
             self._coordinator, [parent, path, BrokerGroup.path(group), *paths]
         )
         if record is None or registrations is None:
             raise ChangeRefused(f"group {group!r} has no record in ZooKeeper")
         state = GroupState.decode(path, record.data)
-        nodes: dict[str, BrokerNode] = {}
+        nodes: dict[str, Registration] = {}
         registered: dict[str, int] = {}
         for name, each in zip(names, found, strict=True):
             if each is not None:
-                nodes[name] = BrokerNode.decode(BrokerNode.path(group, name), each.data)
+                nodes[name] = Registration.decode(Registration.path(group, name), each.data)
                 registered[name] = each.stat.czxid
         # A node that an operator named is in sync with no registration until it leads.
         named = state.incarnations
@@ -314,7 +314,7 @@ class HandOver:
     async def _offer(self, epoch: int, choice: _Choice, *, resigns: bool) -> None:
         """Name the successor in the record; return also if it leads already."""
         group, heir = self._role.group, choice.heir
-        parent, node = BrokerNode.parent(group), BrokerNode.path(group, heir)
+        parent, node = Registration.parent(group), Registration.path(group, heir)
         path = GroupState.path(group)
 
         async def plan(failed: CoordinationError | None) -> Plan[None]:

@@ -45,7 +45,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.reading import read_latest
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -364,7 +364,7 @@ class InSyncSet:
 
     async def _join(self, epoch: int, node: str, incarnation: int) -> None:
         role = self._role
-        parent, path = BrokerNode.parent(role.group), BrokerNode.path(role.group, node)
+        parent, path = Registration.parent(role.group), Registration.path(role.group, node)
         try:
             registered = await self._coordinator.get(parent)
             found = await self._coordinator.get(path)
@@ -377,7 +377,7 @@ class InSyncSet:
         if found.stat.czxid != incarnation or self._epoch != epoch:
             return
         # Named with its directory: with another one, it would have nothing and could be elected.
-        directory = BrokerNode.decode(path, found.data).directory
+        directory = Registration.decode(path, found.data).directory
         # From here on it counts: the record may name it before we know.
         asked_before = node in self._asked  # and the outcome is not known
         self._asked.add(node)

@@ -137,8 +137,8 @@ class Presence:
             self._doubt.begin_now()
         elif self._role.epoch:
             self._is_in_sync()
-        self.registration.look()
-        self._leadership.look()
+        self.registration.wake()
+        self._leadership.wake()
 
     async def register_anew(self) -> None:
         """Give this node a new incarnation.

@@ -24,8 +24,8 @@ from vq.model import Key
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import KeyKind
-from vq.store.care.scrub import Damage
 from vq.store.care.search import Search
+from vq.store.care.walk import Damage
 from vq.store.care.wanted import Wanted
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log
@@ -261,12 +261,12 @@ def _key_of(kind: int, value: bytes) -> Key | None:
             try:
                 return value.decode()
             except UnicodeDecodeError as error:
-                raise InvalidRequest(f"the key is no UTF-8: {error}") from error
+                raise InvalidRequest(f"the key is not UTF-8: {error}") from error
         case KeyKind.BYTES:
             return value
         case KeyKind.INTEGER if len(value) == _INTEGER_BYTES:
             return int.from_bytes(value, "big", signed=True)
-    raise InvalidRequest(f"key_kind {kind} with {len(value)} bytes is no key")
+    raise InvalidRequest(f"key_kind {kind} with {len(value)} bytes is not a key")
 
 
 def _part_of(channel: Channel, offset: int) -> Channel:

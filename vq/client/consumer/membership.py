@@ -36,7 +36,7 @@ from vq.client.consumer.share import Share, ShareHooks
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.group_view import Assigned, GroupView
+from vq.coordination.groups.group_mirror import Assigned, GroupMirror
 from vq.coordination.groups.rebalance import assign
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.tree.session import end_task
@@ -124,7 +124,7 @@ class Membership:
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(cluster, config.group, member, holds=holds, hooks=hooks, wake=self.wake)
-        self._view = GroupView(self._coordinator, self._group, on_members=self.wake)
+        self._mirror = GroupMirror(self._coordinator, self._group, on_members=self.wake)
         self._audit_at = -math.inf
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
@@ -331,7 +331,7 @@ class Membership:
             raise NodeExists(
                 Member.path(self._group, self._member),
                 f"an earlier consumer {self._member!r} of group {self._group!r} in this factory "
-                "has not left: ZooKeeper does not take what it leaves; start again later",
+                "has not left yet, since ZooKeeper does not answer; start again later",
             )
         try:
             await self._join()
@@ -405,13 +405,15 @@ class Membership:
         for topic in self._filters:  # takes long the first time; others may join meanwhile
             await self._partitions(topic)
         proof = await self._prove()
-        present = await self._view.members()
+        present = await self._mirror.members()
         if self._member not in present:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
         topics = {name: view.value.topics for name, view in present.items()}
-        assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
+        assigned = await self._mirror.assigned(
+            {topic for each in topics.values() for topic in each}
+        )
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
@@ -457,12 +459,12 @@ class Membership:
         now = self._cluster.clock.monotonic()
         if now >= self._audit_at:
             self._audit_at = now + self._config.audit_interval_s
-            self._view.audit()
+            self._mirror.audit()
             self.share.doubt()
 
     def _doubt(self) -> None:
         """Have everything read again: it may have changed without a hint."""
-        self._view.doubt()
+        self._mirror.doubt()
         self.share.doubt()
 
     async def _target(

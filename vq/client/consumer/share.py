@@ -22,7 +22,7 @@ from vq.client.consumer.together import Together
 from vq.coordination.groups import claims, commits
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned
 from vq.coordination.groups.commits import COMMITS_PER_MULTI
-from vq.coordination.groups.group_view import Assigned
+from vq.coordination.groups.group_mirror import Assigned
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,

@@ -1,1 +1,1 @@
-"""The producer: messages in, batches out, outcomes back."""
+"""The producer: messages in, batches out, outcomes back. ``core`` puts the rooms together."""

@@ -1,4 +1,4 @@
-/* The appender, compiled. vq/client/producer/appender.py has the same in Python and explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
+/* The appender, compiled. vq/client/producer/intake/appender.py has the same in Python and explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
  * the space left) and the append, no Python code can run: so a thread that removes a topic and then
  * drains it misses no message, and no byte of the space is counted twice.
  */
@@ -29,7 +29,7 @@ static const char *const future_slots[F_COUNT] = {"content", "head",    "callbac
                                                   "appended_at", "deadline", "outcome",
                                                   "waiters", "size",    "partition"};
 
-/* Slots of vq.client.producer.topic_queues.TopicQueues that this file reads. */
+/* Slots of vq.client.producer.queue.topic_queues.TopicQueues that this file reads. */
 enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_COUNT };
 static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max"};
 
@@ -249,7 +249,7 @@ static int wake_sender(appender_t *self)
 }
 
 PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
-                         "See vq.client.producer.accumulator.Appender.append.");
+                         "See vq.client.producer.intake.appender.Appender.append.");
 
 static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -322,7 +322,7 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
 }
 
 PyDoc_STRVAR(use_doc, "use(size, count, /)\n--\n\n"
-                      "See vq.client.producer.accumulator.Appender.use.");
+                      "See vq.client.producer.intake.appender.Appender.use.");
 
 static PyObject *appender_use(appender_t *self, PyObject *args)
 {
@@ -352,7 +352,7 @@ static PyMemberDef appender_members[] = {
 };
 
 static PyType_Slot appender_slots[] = {
-    {Py_tp_doc, "See vq.client.producer.accumulator."},
+    {Py_tp_doc, "See vq.client.producer.intake.appender."},
     {Py_tp_new, appender_new},
     {Py_tp_traverse, appender_traverse},
     {Py_tp_clear, appender_clear},
@@ -384,7 +384,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "vq.client.producer._accumulator",
-    .m_doc = "The accumulator's append, compiled; see vq.client.producer.accumulator.",
+    .m_doc = "The accumulator's append, compiled; see vq.client.producer.intake.appender.",
     .m_size = 0,
     .m_slots = module_slots,
 };

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
 from vq.client.future import SendCallback, SendFuture
-from vq.client.producer.head import Head
-from vq.client.producer.topic_queues import TopicQueues
+from vq.client.producer.intake.stages import Head
+from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.model import Message
 
 class Appender:

@@ -6,11 +6,12 @@ or ended, and when a content is compressed; the ``Meter`` when a full buffer ref
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
+from vq.clock import Clock
 from vq.errors import InvalidArgument, OutcomeUnknown, VqError
 from vq.shown import shown
 
@@ -193,10 +194,10 @@ class TopicMeter:
 
     Args:
         lock: Of the ``Meter``; reentrant, because a signal handler may send.
-        clock: Monotonic time.
+        clock: Measures latencies.
     """
 
-    def __init__(self, lock: AbstractContextManager[object], clock: Callable[[], float]) -> None:
+    def __init__(self, lock: AbstractContextManager[object], clock: Clock) -> None:
         self._lock = lock
         self._clock = clock
         self._tally = _Tally()
@@ -216,7 +217,7 @@ class TopicMeter:
 
     def stored(self, messages: int, size: int, since: float, *, diverted: int = 0) -> None:
         """Count a stored batch whose first message was appended at the time ``since``."""
-        seconds = self._clock() - since
+        seconds = self._clock.monotonic() - since
         with self._lock:
             tally = self._tally
             tally.counts["messages_stored"] += messages
@@ -254,10 +255,10 @@ class Meter:
     """Counts one producer. Any thread.
 
     Args:
-        clock: Monotonic time.
+        clock: Measures latencies.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._topics: dict[str, TopicMeter] = {}

@@ -20,7 +20,7 @@ from vq.coordination.tree.coordinator import Check, Coordinator, Delete, NoNode,
 from vq.coordination.tree.reading import read_together
 from vq.coordination.tree.round_trip import bound_s
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 
@@ -107,9 +107,9 @@ class DeadMasters:
 
         ``tried`` is the nonce of an earlier try whose outcome is not known.
         """
-        parent = BrokerNode.parent(self._group)
+        parent = Registration.parent(self._group)
         state_path = GroupState.path(self._group)
-        path = BrokerNode.path(self._group, following.master)
+        path = Registration.path(self._group, following.master)
         # The parent comes first: see ``BrokerRegistration``.
         registrations, found, registered = await read_together(
             self._coordinator, [parent, state_path, path]
@@ -125,7 +125,7 @@ class DeadMasters:
             return Plan((), "")
         if registered.stat.czxid != following.master_incarnation:
             return Plan((), "")
-        nonce = BrokerNode.decode(path, registered.data).nonce
+        nonce = Registration.decode(path, registered.data).nonce
         if nonce in self._removed:
             raise CoordinationError(
                 f"node {following.master!r} of group {self._group!r} was removed before and "

@@ -5,12 +5,11 @@ time with a higher epoch. ``registry`` registers the node; ``broker.replication.
 an epoch before the broker acts in it.
 """
 
-import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from vq.coordination.brokers.insync import (
     Candidate,
@@ -27,10 +26,10 @@ from vq.coordination.brokers.insync import (
 from vq.coordination.brokers.registry import (
     AUDIT_INTERVAL_S,
     BACKOFF,
-    PAUSE_S,
     REGISTER_TIMEOUT_S,
     read_state,
     read_unclean,
+    retried,
 )
 from vq.coordination.tree.coordinator import (
     BadVersion,
@@ -48,14 +47,12 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.reading import children_or_none, read_together
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, check_name
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 #: Reads of a group whose nodes change meanwhile, before an error is raised.
 VIEW_TRIES_MAX: Final = 10
@@ -117,12 +114,12 @@ class _View:
     drained: tuple[str, ...]
     nodes: Mapping[str, Node | None]
 
-    def registered(self, group: str, name: str) -> tuple[Node, BrokerNode] | None:
+    def registered(self, group: str, name: str) -> tuple[Node, Registration] | None:
         """Return the registration of a node that the record names, None: there is none."""
         node = self.nodes.get(name)
         if node is None:
             return None
-        return node, BrokerNode.decode(BrokerNode.path(group, name), node.data)
+        return node, Registration.decode(Registration.path(group, name), node.data)
 
 
 class Leadership:
@@ -142,7 +139,7 @@ class Leadership:
             The messages in that directory are then lost for the group.
         lost_power: Returns whether a loss of power may have taken messages since this node was last
             up to date with its group; see ``insync.Candidate``.
-        damaged: Returns whether this node has damage in its logs; after a change, call ``look``.
+        damaged: Returns whether this node has damage in its logs; after a change, call ``wake``.
         full: Returns likewise whether it refuses messages for a full disk.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
@@ -169,7 +166,7 @@ class Leadership:
         self._coordinator = coordinator
         self.group = check_name("group", group)
         self.node = check_name("node", node)
-        self._path = BrokerNode.path(group, node)
+        self._path = Registration.path(group, node)
         self._directory = directory
         self._accept_data_loss = accept_data_loss
         self._lost_power = lost_power
@@ -195,7 +192,7 @@ class Leadership:
         self._incarnation = incarnation
         self._keeper.wake()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """See that this node may lead now, or may not any more. Never blocks."""
         self._keeper.wake()
 
@@ -210,18 +207,18 @@ class Leadership:
         async def read() -> GroupState | None:
             return await read_state(self._coordinator, self.group)
 
-        state = await self._try(read, timeout_s)
+        state = await retried(read, timeout_s, self._rng)
         if state is None:
             return
 
         async def registered() -> list[str]:
-            return await children_or_none(self._coordinator, BrokerNode.parent(self.group))
+            return await children_or_none(self._coordinator, Registration.parent(self.group))
 
         check_directory(
             state,
             self._candidate(0),
             accept_data_loss=self._accept_data_loss,
-            alive=await self._try(registered, timeout_s),
+            alive=await retried(registered, timeout_s, self._rng),
         )
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Standing:
@@ -233,21 +230,9 @@ class Leadership:
         """
         if self._keeper.started:
             raise InvalidState("the leadership was started before")
-        standing = await self._try(self._stand, timeout_s)
+        standing = await retried(self._stand, timeout_s, self._rng)
         self._keeper.start()
         return standing
-
-    async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        """Call, and call again after retriable errors, within the time-out."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while True:
-            try:
-                return await call()
-            except CoordinationError as error:
-                if not error.retriable or loop.time() >= deadline:
-                    raise
-                await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
 
     async def stop(self) -> None:
         """Stop claiming the group."""
@@ -261,12 +246,12 @@ class Leadership:
         path, settings = GroupState.path(self.group), BrokerGroup.path(self.group)
         for _ in range(VIEW_TRIES_MAX):
             names = self._names
-            nodes = [BrokerNode.path(self.group, name) for name in names]
+            nodes = [Registration.path(self.group, name) for name in names]
             record, group, *found = await read_together(
                 self._coordinator,
                 [path, settings, *nodes],
                 watched=[path, *nodes],
-                watch=self._wake,
+                watch=self._hint,
             )
             if record is None:
                 return None
@@ -414,7 +399,7 @@ class Leadership:
         master = state.master if state.master != self.node else others[0]
         return Following(incarnation, state.epoch, master, waits=why)
 
-    def _wake(self, _: WatchEvent) -> None:
+    def _hint(self, _: WatchEvent) -> None:
         self._keeper.wake()
 
     async def _look(self, _: bool) -> None:
@@ -524,6 +509,6 @@ class Leadership:
 
 def _ends(state: GroupState, name: str, node: Node) -> dict[str, int]:
     """Return where the logs of a node ended when it registered, unless it has caught up since."""
-    value = BrokerNode.decode(f"nodes/{name}", node.data)
+    value = Registration.decode(f"nodes/{name}", node.data)
     has_caught_up = state.incarnations.get(name) == node.stat.czxid
     return {} if has_caught_up or not value.log_end_bytes else {name: value.log_end_bytes}

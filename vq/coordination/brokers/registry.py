@@ -9,10 +9,9 @@ lead a group; ``leadership`` decides that.
 import asyncio
 import contextlib
 import random
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from vq.backoff import Backoff
 from vq.clock import Clock
@@ -33,7 +32,7 @@ from vq.coordination.tree.coordinator import (
     Unreadable,
     WatchEvent,
 )
-from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.own_node import OwnNode, delete_own
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.reading import children_or_none, count_partitions, gather_all
 from vq.coordination.tree.update import Plan, apply_plan
@@ -41,9 +40,9 @@ from vq.coordination.tree.values.audit import UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
-    BrokerNode,
     GroupState,
     OpenPartitions,
+    Registration,
 )
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
@@ -51,17 +50,21 @@ from vq.model import Address, GroupView, NodeInfo, check_name
 
 logger = get_logger(__name__)
 
+T = TypeVar("T")
+
 #: How long a start waits for the end of another session's node; longer than every session time-out
 #: that ZooKeeper grants by default.
 REGISTER_TIMEOUT_S: Final = 65.0
 #: Without a watch, the registration is compared with the tree this often.
 AUDIT_INTERVAL_S: Final = 30.0
-#: Number of own ended sessions to remember.
-DEAD_SESSIONS_MAX: Final = 16
 #: Pauses between tries to register or lead; jitter spreads brokers that lost ZooKeeper together.
 BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0, jitter=0.2)
 #: Longest pause before a failed call of the registration is made again.
 PAUSE_S: Final = 0.1
+_WHY_LOST: Final = {
+    SessionState.LOST: "the session ended",
+    SessionState.CLOSED: "the coordinator was closed",
+}
 
 
 class NameTaken(CoordinationError):
@@ -74,7 +77,7 @@ class NameTaken(CoordinationError):
 OnRegistration = Callable[[int | None], None]
 
 
-class BrokerRegistration:
+class BrokerRegistration(OwnNode[int]):
     """This broker process's node in the tree, renewed after a lost session.
 
     ``start`` registers; ``stop`` deletes the node. After a lost session (or if the node is deleted)
@@ -94,7 +97,7 @@ class BrokerRegistration:
         pid: Of the process; 0: not known.
         rack: Where its machine is; "": not told.
         lost_power: Returns what the next registration says of a loss of power.
-        damaged: Returns what the registration says of damage; after a change, call ``look``.
+        damaged: Returns what the registration says of damage; after a change, call ``wake``.
         full: Returns likewise what it says of a full disk.
         log_end_bytes: Returns where the logs end, added up; told after a loss of power.
         rng: For the nonce and the back-off.
@@ -123,14 +126,20 @@ class BrokerRegistration:
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
-        self._coordinator = coordinator
         self._rng = rng or random.SystemRandom()
+        super().__init__(
+            coordinator,
+            what=f"registration of {group}/{node}",
+            audit_s=AUDIT_INTERVAL_S,
+            backoff=BACKOFF,
+            rng=self._rng,
+        )
         self.group = check_name("group", group)
         self.node = check_name("node", node)
-        self._path = BrokerNode.path(group, node)
+        self._path = Registration.path(group, node)
         self._pool = pool
         self._labels = dict(labels or {})
-        self._value = BrokerNode(
+        self._value = Registration(
             host=address.host,
             port=address.port,
             metrics_port=metrics_port,
@@ -146,23 +155,11 @@ class BrokerRegistration:
         self._full = full
         self._log_end_bytes = log_end_bytes
         self._on_change = on_change
-        self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
-        self._session = coordinator.session_id
-        self._incarnation: int | None = None
-        self._keeper = Keeper(
-            coordinator,
-            self._look,
-            what=f"registration of {group}/{node}",
-            audit_s=AUDIT_INTERVAL_S,
-            backoff=BACKOFF,
-            rng=self._rng,
-        )
-        self._remove_listener: Callable[[], None] | None = None
 
     @property
     def incarnation(self) -> int | None:
         """The incarnation of the present registration, None while there is none."""
-        return self._incarnation
+        return self._held
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> int:
         """Register, and keep the node until ``stop``; return its incarnation.
@@ -173,29 +170,19 @@ class BrokerRegistration:
         """
         if self._keeper.started:
             raise InvalidState("the registration was started before")
-        self._session = self._coordinator.session_id
-        self._remove_listener = self._coordinator.add_listener(self._on_session)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while True:
-            try:
-                incarnation = await self._register_and_watch(deadline - loop.time())
-                break
-            except CoordinationError as error:
-                if not error.retriable or loop.time() >= deadline:
-                    self._remove_listener()
-                    await self._withdraw()
-                    raise
-                await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
-            except BaseException:
-                self._remove_listener()
-                raise
-        self._keeper.start()
-        return incarnation
 
-    def look(self) -> None:
-        """See that what the registration says may have changed. Never blocks."""
-        self._keeper.wake()
+        async def register() -> int:
+            return await self._register_and_watch(deadline - loop.time())
+
+        try:
+            incarnation = await retried(register, timeout_s, self._rng)
+        except CoordinationError:
+            await self._return(None)
+            raise
+        self._begin(incarnation)
+        return incarnation
 
     async def renew(self) -> None:
         """Replace the node by a new one, with a new incarnation.
@@ -208,19 +195,11 @@ class BrokerRegistration:
         """
         found = await self._coordinator.get(self._path)
         if not self._is_own(found):
-            raise CoordinationError(f"{self._path} is not ours at this moment")
+            raise CoordinationError(f"{self._path} does not belong to this process now")
         await self._coordinator.multi(
             [Delete(self._path, found.stat.version), *self._creation()],
         )
-        self._keeper.wake()
-
-    async def stop(self) -> None:
-        """Stop the task, and delete the node if ZooKeeper can be reached."""
-        if self._remove_listener is not None:
-            self._remove_listener()
-        await self._keeper.stop()
-        self._incarnation = None
-        await self._withdraw()
+        self.wake()
 
     async def publish_load(self, load: BrokerLoad) -> None:
         """Write this process's load into an ephemeral node of its own.
@@ -257,7 +236,7 @@ class BrokerRegistration:
                     if found is not None and self._is_own(found):
                         return self._info(found)
                     if found is not None:
-                        value = BrokerNode.decode(self._path, found.data)
+                        value = Registration.decode(self._path, found.data)
                         holder = f"{value.host}:{value.port}"
                         if await self._delete_if_dead(found, value):
                             continue
@@ -287,7 +266,7 @@ class BrokerRegistration:
         def wake(_: WatchEvent) -> None:
             gone.set()
 
-        parent = BrokerNode.parent(self.group)
+        parent = Registration.parent(self.group)
         try:
             await self._coordinator.multi(self._creation())
         except NodeExists:
@@ -318,20 +297,20 @@ class BrokerRegistration:
             log_end_bytes=self._log_end_bytes() if lost_power else 0,
         )
         return [
-            Set(BrokerNode.parent(self.group), b""),
+            Set(Registration.parent(self.group), b""),
             Create(self._path, value.encode(), ephemeral=True),
         ]
 
     def _is_own(self, found: Node) -> bool:
-        value = BrokerNode.decode(self._path, found.data)
+        value = Registration.decode(self._path, found.data)
         return (
             found.stat.ephemeral_owner == self._coordinator.session_id != 0
             and value.nonce == self._value.nonce
         )
 
-    async def _delete_if_dead(self, found: Node, value: BrokerNode) -> bool:
+    async def _delete_if_dead(self, found: Node, value: Registration) -> bool:
         """Delete a node whose process or session is certainly dead; return whether it is."""
-        ours = found.stat.ephemeral_owner in self._dead_sessions
+        ours = value.nonce == self._value.nonce  # left by our own ended session
         directory = bool(value.directory) and value.directory == self._value.directory
         if not ours and not directory:
             return False
@@ -348,25 +327,16 @@ class BrokerRegistration:
             await self._coordinator.delete(self._path, version=found.stat.version)
         return True
 
-    def _is_of_a_later_process(self, value: BrokerNode) -> bool:
+    def _is_of_a_later_process(self, value: Registration) -> bool:
         """Whether a node with the identity of our directory is of a process that came after us.
 
         We hold the directory's lock since we started, so that process has a copy of it. Without an
         order both would take the name from each other for ever.
         """
-        if not self._keeper.started or value.nonce == self._value.nonce:
+        if not self._keeper.started:
             return False
         own = self._value
         return (value.started_ms, value.nonce) > (own.started_ms, own.nonce)
-
-    async def _withdraw(self) -> None:
-        """Delete our own node if it exists and ZooKeeper can be reached."""
-        if self._coordinator.state is not SessionState.CONNECTED:
-            return  # it ends with the session
-        with contextlib.suppress(CoordinationError):
-            found = await self._coordinator.get(self._path)
-            if self._is_own(found):
-                await self._coordinator.delete(self._path, version=found.stat.version)
 
     def _info(self, found: Node) -> NodeInfo:
         return NodeInfo(
@@ -382,55 +352,38 @@ class BrokerRegistration:
     async def _register_and_watch(self, timeout_s: float) -> int:
         info = await self.register(timeout_s=timeout_s)
         session = self._coordinator.session_id
-        stat = await self._coordinator.exists(self._path, watch=self._wake)
+        stat = await self._coordinator.exists(self._path, watch=self._hint)
         if self._coordinator.session_id != session:
             raise SessionExpired("the session ended while the broker registered")
         if stat is None or stat.czxid != info.incarnation:
             raise CoordinationError(f"{self._path} was deleted while the broker registered")
-        self._incarnation = info.incarnation
-        logger.info("broker registered", path=self._path, incarnation=info.incarnation)
-        if self._on_change is not None:
-            self._on_change(info.incarnation)
         return info.incarnation
 
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._session = self._coordinator.session_id
-        elif state is SessionState.LOST:
-            self._dead_sessions.append(self._session)
-            self._lose("the session ended")
-        elif state is SessionState.CLOSED:
-            self._lose("the coordinator was closed")
-        self._keeper.wake()
+    async def _take(self) -> int:
+        return await self._register_and_watch(REGISTER_TIMEOUT_S)
 
-    def _wake(self, _: WatchEvent) -> None:
-        self._keeper.wake()
+    async def _give_back(self, _: int | None) -> None:
+        await delete_own(self._coordinator, self._path, self._is_own)
 
-    def _lose(self, why: str) -> None:
-        if self._incarnation is None:
-            return
-        logger.warning("registration lost", path=self._path, reason=why)
-        self._incarnation = None
+    def _changed(self, incarnation: int | None) -> None:
+        if incarnation is None:
+            why = _WHY_LOST.get(self._coordinator.state, "its node is gone")
+            logger.warning("registration lost", path=self._path, reason=why)
+        else:
+            logger.info("broker registered", path=self._path, incarnation=incarnation)
         if self._on_change is not None:
-            self._on_change(None)
+            self._on_change(incarnation)
 
-    async def _look(self, _: bool) -> None:
-        """Compare the registration with the tree and renew it; see ``Keeper``."""
-        if self._incarnation is not None and not await self._is_ours_and_true():
-            self._lose("its node is gone")
-        if self._incarnation is None:
-            await self._register_and_watch(REGISTER_TIMEOUT_S)
-
-    async def _is_ours_and_true(self) -> bool:
+    async def _is_held(self, incarnation: int) -> bool:
         """Return whether the registration is there, and have it tell damage and a full disk."""
         try:
-            found = await self._coordinator.get(self._path, watch=self._wake)
+            found = await self._coordinator.get(self._path, watch=self._hint)
         except NoNode:
             return False
         stat = found.stat
-        if (stat.czxid, stat.ephemeral_owner) != (self._incarnation, self._coordinator.session_id):
+        if (stat.czxid, stat.ephemeral_owner) != (incarnation, self._coordinator.session_id):
             return False
-        value = BrokerNode.decode(self._path, found.data)
+        value = Registration.decode(self._path, found.data)
         changed = replace(value, damaged=self._damaged(), full=self._full())
         if changed != value:
             with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
@@ -442,6 +395,23 @@ class BrokerRegistration:
                     full=changed.full,
                 )
         return True
+
+
+async def retried(call: Callable[[], Awaitable[T]], timeout_s: float, rng: random.Random) -> T:
+    """Call, and call again after retriable errors, within the time-out.
+
+    Raises:
+        CoordinationError: Of the last call.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            return await call()
+        except CoordinationError as error:
+            if not error.retriable or loop.time() >= deadline:
+                raise
+            await asyncio.sleep(rng.uniform(0, PAUSE_S))
 
 
 async def ensure_group(
@@ -554,7 +524,7 @@ async def counted_groups(
 
 async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
     """Return the registered nodes of a group, sorted by name."""
-    names = await children_or_none(coordinator, BrokerNode.parent(group))
+    names = await children_or_none(coordinator, Registration.parent(group))
     found = await gather_all(read_node(coordinator, group, name) for name in names)
     return [info for info in found if info is not None]
 
@@ -571,12 +541,12 @@ async def all_nodes(coordinator: Coordinator) -> list[NodeInfo]:
 
 async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo | None:
     """Return a registered node, None if it is not registered."""
-    path = BrokerNode.path(group, node)
+    path = Registration.path(group, node)
     try:
         found = await coordinator.get(path)
     except NoNode:
         return None
-    value = BrokerNode.decode(path, found.data)
+    value = Registration.decode(path, found.data)
     return NodeInfo(
         group=group,
         node=node,
@@ -640,7 +610,7 @@ async def known_nodes(
     coordinator: Coordinator, group: str, state: GroupState | None
 ) -> frozenset[str]:
     """Return the nodes of a group: those that run, and those that have been in sync."""
-    running = await children_or_none(coordinator, BrokerNode.parent(group))
+    running = await children_or_none(coordinator, Registration.parent(group))
     return frozenset(running) | (frozenset() if state is None else state.nodes)
 
 

@@ -93,7 +93,7 @@ async def read_secret(coordinator: Coordinator) -> bytes:
             node = await coordinator.get(path)
         except NoNode as error:
             raise CoordinationError(
-                "the cluster has no secret, by which its brokers know that a command may move "
-                "partitions; a broker that starts makes it"
+                "the cluster has no secret yet, and brokers move partitions only for those who "
+                "know it; start a broker, which makes it"
             ) from error
     return ClusterSecret.decode(path, node.data).key

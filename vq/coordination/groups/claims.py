@@ -79,20 +79,12 @@ class Claim:
 
 
 async def read_partitions(
-    coordinator: Coordinator,
-    kind: type[Kept],
-    group: str,
-    topics: Sequence[str],
-    *,
-    watch: Watch | None = None,
+    coordinator: Coordinator, kind: type[Kept], group: str, topics: Sequence[str]
 ) -> dict[TopicPartition, Kept]:
-    """Return the group's values of one kind, by partition; partitions without one are left out.
-
-    ``watch`` fires when a value is added or removed.
-    """
+    """Return the group's values of one kind, by partition; partitions without one are left out."""
     found: dict[TopicPartition, Kept] = {}
     for topic in sorted(topics):
-        nodes = await read_numbered(coordinator, kind.parent(group, topic), watch=watch)
+        nodes = await read_numbered(coordinator, kind.parent(group, topic))
         for number, data in nodes.items():
             value = kind.decode(kind.path(group, topic, number), data)
             found[TopicPartition(topic, number)] = value

@@ -76,6 +76,6 @@ async def _check_nobody_reads(coordinator: Coordinator, group: str, topic: str) 
 
 def _came_meanwhile(group: str, topic: str) -> InvalidState:
     return InvalidState(
-        f"a member of group {group!r} that subscribes to topic {topic!r} came meanwhile; the group "
-        "reads it, perhaps without the progress that it had there"
+        f"a member of group {group!r} subscribed to topic {topic!r} meanwhile; the group reads it, "
+        "perhaps without the progress that it had there"
     )

@@ -25,6 +25,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.reading import children_or_none, gather_all
+from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
@@ -190,29 +191,23 @@ async def leave_group(coordinator: Coordinator, group: str, member: str, nonce: 
     await update(coordinator, path, leave, what=f"member {member!r} of group {group!r}")
 
 
-async def members(
-    coordinator: Coordinator, group: str, *, watch: Watch | None = None
-) -> dict[str, MemberView]:
-    """Return the members, sorted by name; ``watch`` fires when one joins or leaves."""
-    names = await children_or_none(coordinator, Member.parent(group), watch=watch)
-    found = await gather_all(_read_member(coordinator, group, name, watch) for name in names)
+async def members(coordinator: Coordinator, group: str) -> dict[str, MemberView]:
+    """Return the members, sorted by name."""
+    names = await children_or_none(coordinator, Member.parent(group))
+    found = await gather_all(read_member(coordinator, group, name) for name in names)
     return {each.member: each for each in found if each is not None}
 
 
-async def _read_member(
-    coordinator: Coordinator, group: str, member: str, watch: Watch | None
+async def read_member(
+    coordinator: Coordinator, group: str, member: str, watch: Watch | None = None
 ) -> MemberView | None:
+    """Return a member, None if there is none; ``watch`` fires when it changes or leaves."""
     path = Member.path(group, member)
     try:
-        return decode_member(path, await coordinator.get(path, watch=watch))
+        node = await coordinator.get(path, watch=watch)
     except NoNode:
         return None
-
-
-def decode_member(path: str, node: Node) -> MemberView:
-    """Return the member that a node describes."""
-    name = path.rpartition("/")[2]
-    return MemberView(name, Member.decode(path, node.data), node.stat.ephemeral_owner)
+    return MemberView(member, Member.decode(path, node.data), node.stat.ephemeral_owner)
 
 
 async def delete_group(coordinator: Coordinator, group: str) -> None:
@@ -234,20 +229,12 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
         ) from None
     for name in await children_or_none(coordinator, path):
         if f"{path}/{name}" != parent:
-            await delete_below(coordinator, f"{path}/{name}")
+            await remove_below(coordinator, f"{path}/{name}")
     try:
         with contextlib.suppress(NoNode):
             await coordinator.delete(path)
     except NotEmpty:
         raise InvalidState(
-            f"a member of group {group!r} came meanwhile; the group is there, its progress was "
+            f"a member joined group {group!r} meanwhile; the group exists, and its progress is "
             "deleted"
         ) from None
-
-
-async def delete_below(coordinator: Coordinator, path: str) -> None:
-    """Delete a node and all below it."""
-    for name in await children_or_none(coordinator, path):
-        await delete_below(coordinator, f"{path}/{name}")
-    with contextlib.suppress(NoNode):
-        await coordinator.delete(path)

@@ -24,15 +24,14 @@ from vq.coordination.tree.coordinator import (
     ConnectionLost,
     Coordinator,
     Create,
+    Node,
     NodeExists,
     NoNode,
     Operation,
     SessionExpired,
-    SessionState,
     Set,
-    WatchEvent,
 )
-from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.own_node import OwnNode, delete_own
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
@@ -63,7 +62,7 @@ class _Held(NamedTuple):
     version: int
 
 
-class JobLease:
+class JobLease(OwnNode[_Held]):
     """Takes the lease of a job whenever nobody has it, until ``stop``. Loop-bound.
 
     ``fence`` is a number while this node holds the lease, and None otherwise: from LOST or CLOSED
@@ -90,22 +89,15 @@ class JobLease:
         on_change: Callable[[int | None], None] = lambda _: None,
     ) -> None:
         rng = rng or random.SystemRandom()
-        self._coordinator = coordinator
+        super().__init__(
+            coordinator, what=f"lease of job {job}", audit_s=AUDIT_S, backoff=_BACKOFF, rng=rng
+        )
         self._clock = clock
         self._job = job
+        self._path = LeaseHolder.path(job)
         self._holder = holder
         self._nonce = f"{rng.getrandbits(64):016x}"
         self._on_change = on_change
-        self._held: _Held | None = None
-        self._keeper = Keeper(
-            coordinator,
-            self._look,
-            what=f"lease of job {job}",
-            audit_s=AUDIT_S,
-            backoff=_BACKOFF,
-            rng=rng,
-        )
-        self._remove_listener: Callable[[], None] | None = None
 
     @property
     def fence(self) -> int | None:
@@ -124,51 +116,26 @@ class JobLease:
 
     def start(self) -> None:
         """Begin to try; returns at once."""
-        self._remove_listener = self._coordinator.add_listener(self._on_session)
-        self._keeper.start()
-        self._keeper.wake()
+        self._begin()
 
-    def wake(self) -> None:
-        """Look at the lease soon."""
-        self._keeper.wake()
+    async def _is_held(self, held: _Held) -> bool:
+        try:
+            node = await self._coordinator.get(self._path, watch=self._hint)
+        except NoNode:
+            return False
+        value = LeaseHolder.decode(self._path, node.data)
+        return self._is_own(node) and value.fence == held.fence
 
-    async def stop(self) -> None:
-        """Give the lease back if ZooKeeper can be reached; otherwise it ends with the session."""
-        if self._remove_listener is not None:
-            self._remove_listener()
-            self._remove_listener = None
-        await self._keeper.stop()
-        was_held = self._held is not None
-        self._set(None)
-        if was_held and self._coordinator.state is SessionState.CONNECTED:
-            with contextlib.suppress(CoordinationError):
-                path = LeaseHolder.path(self._job)
-                node = await self._coordinator.get(path)
-                if self._is_own(LeaseHolder.decode(path, node.data), node.stat.ephemeral_owner):
-                    await self._coordinator.delete(path, version=node.stat.version)
-
-    async def _look(self, _: bool) -> None:
-        """Compare what is held with the tree, and take the lease if nobody has it."""
-        session = self._coordinator.session_id
-        held = await self._find_or_take()
-        if session != self._coordinator.session_id or self._keeper.hinted:
-            # The session may have ended since; the next look knows.
-            self._keeper.wake()
-            return
-        self._set(held)
-
-    async def _find_or_take(self) -> _Held | None:
-        """Return what this node holds; None: another node has the lease."""
-        path = LeaseHolder.path(self._job)
+    async def _take(self) -> _Held | None:
         for _ in range(_TRIES_MAX):
             try:
-                node = await self._coordinator.get(path, watch=self._wake)
+                node = await self._coordinator.get(self._path, watch=self._hint)
             except NoNode:
                 await self._try_to_take()
                 continue
-            value = LeaseHolder.decode(path, node.data)
-            if not self._is_own(value, node.stat.ephemeral_owner):
+            if not self._is_own(node):
                 return None
+            value = LeaseHolder.decode(self._path, node.data)
             fence = await self._coordinator.get(LeaseFence.path(self._job))
             if LeaseFence.decode(LeaseFence.path(self._job), fence.data).fence != value.fence:
                 continue  # it was taken by another node between the two reads
@@ -195,28 +162,23 @@ class JobLease:
         )
         operations: list[Operation] = [
             Set(path, LeaseFence(fence=fence).encode(), node.stat.version),
-            Create(LeaseHolder.path(self._job), holder.encode(), ephemeral=True),
+            Create(self._path, holder.encode(), ephemeral=True),
         ]
         with contextlib.suppress(BadVersion, NodeExists, NoNode, ConnectionLost, SessionExpired):
             await self._coordinator.multi(operations)
 
-    def _is_own(self, value: LeaseHolder, owner: int) -> bool:
+    async def _give_back(self, held: _Held | None) -> None:
+        if held is not None:
+            await delete_own(self._coordinator, self._path, self._is_own)
+
+    def _is_own(self, node: Node) -> bool:
+        value = LeaseHolder.decode(self._path, node.data)
+        owner = node.stat.ephemeral_owner
         return owner == self._coordinator.session_id != 0 and value.nonce == self._nonce
 
-    def _on_session(self, state: SessionState) -> None:
-        if state in {SessionState.LOST, SessionState.CLOSED}:
-            self._set(None)
-        self._keeper.wake()
-
-    def _wake(self, _: WatchEvent) -> None:
-        self._keeper.wake()
-
-    def _set(self, held: _Held | None) -> None:
-        before, self._held = self.fence, held
-        if before == self.fence:
-            return
+    def _changed(self, held: _Held | None) -> None:
         if held is None:
-            logger.info("lease is lost", job=self._job, holder=self._holder, fence=before)
+            logger.info("lease is lost", job=self._job, holder=self._holder)
         else:
             logger.info("lease is taken", job=self._job, holder=self._holder, fence=held.fence)
         self._on_change(self.fence)

@@ -22,7 +22,6 @@ from vq.coordination.tree.coordinator import (
     Operation,
     Set,
     Unreadable,
-    Watch,
     join,
 )
 from vq.coordination.tree.reading import children_or_none, gather_all, numbered_children
@@ -30,8 +29,8 @@ from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.runs import (
     RUNS_KEPT,
     RUNS_MAX,
-    ArchiveRun,
     RunCounter,
+    RunOrder,
     RunResult,
     covering,
 )
@@ -45,6 +44,7 @@ __all__ = [
     "make_run",
     "read_result",
     "read_results",
+    "read_run",
     "read_runs",
     "write_result",
 ]
@@ -61,7 +61,7 @@ class Runs:
         daily_ms: When the last daily run was due; 0: there was none.
     """
 
-    known: Mapping[int, ArchiveRun] = field(default_factory=dict)
+    known: Mapping[int, RunOrder] = field(default_factory=dict)
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     since_ms: int = 0
     daily_ms: int = 0
@@ -86,7 +86,7 @@ async def begin_runs(coordinator: Coordinator, now_ms: int) -> None:
 
 
 async def make_run(
-    coordinator: Coordinator, run: ArchiveRun, *, lease: Callable[[], Check] | None = None
+    coordinator: Coordinator, run: RunOrder, *, lease: Callable[[], Check] | None = None
 ) -> int:
     """Make a run, unless it is there already; return its number.
 
@@ -113,8 +113,8 @@ async def make_run(
                 return Plan([], number)
         if lease is None and len(runs.known) >= RUNS_MAX:
             raise TooManyRuns(
-                f"{len(runs.known)} runs of the archive are there, at most {RUNS_MAX} may be: some "
-                "node has not done them",
+                f"there are {len(runs.known)} runs of the archive, and at most {RUNS_MAX} may "
+                "be: some node has not done them",
                 hint="`vq archive history` says which node is missing",
             )
         counter = _counter(node)
@@ -125,7 +125,7 @@ async def make_run(
         counter = replace(counter, next=number + 1, daily_ms=daily_ms)
         operations += [
             Set(path, counter.encode(), node.stat.version),
-            Create(ArchiveRun.path(number), run.encode()),
+            Create(RunOrder.path(number), run.encode()),
         ]
         return Plan(operations, number)
 
@@ -152,50 +152,43 @@ def _counter(node: Node) -> RunCounter:
         return RunCounter()
 
 
-async def read_runs(
-    coordinator: Coordinator,
-    *,
-    watch: Watch | None = None,
-    known: Mapping[int, ArchiveRun] | None = None,
-) -> Runs:
-    """Return the runs; ``watch`` fires when one is made or forgotten.
-
-    ``known`` has runs that were read before; they are not read again, since runs do not change.
-    """
-    numbers = await numbered_children(coordinator, RunCounter.path(), watch=watch)
-    found = {number: known[number] for number in numbers if known and number in known}
-    unreadable: dict[int, Unreadable] = {}
+async def read_runs(coordinator: Coordinator) -> Runs:
+    """Return the runs."""
+    numbers = await numbered_children(coordinator, RunCounter.path())
+    runs: dict[int, RunOrder | Unreadable | None] = dict.fromkeys(numbers)
 
     async def read(number: int) -> None:
-        path = ArchiveRun.path(number)
-        try:
-            found[number] = ArchiveRun.decode(path, (await coordinator.get(path)).data)
-        except NoNode:
-            pass
-        except Unreadable as error:
-            unreadable[number] = error
+        runs[number] = await read_run(coordinator, number)
 
-    await gather_all(read(number) for number in numbers if number not in found)
+    await gather_all(read(number) for number in numbers)
     try:
         counter = _counter(await coordinator.get(RunCounter.path()))
     except NoNode:
         counter = RunCounter()
     return Runs(
-        dict(sorted(found.items())),
-        dict(sorted(unreadable.items())),
+        {number: run for number, run in runs.items() if isinstance(run, RunOrder)},
+        {number: run for number, run in runs.items() if isinstance(run, Unreadable)},
         counter.since_ms,
         counter.daily_ms,
     )
 
 
-async def read_results(
-    coordinator: Coordinator, number: int, *, watch: Watch | None = None
-) -> dict[tuple[str, str], RunResult | Unreadable]:
-    """Return what nodes wrote of a run, by group and node; the error where a value is none.
+async def read_run(coordinator: Coordinator, number: int) -> RunOrder | Unreadable | None:
+    """Return a run, which never changes; the error where the value is none; None: it is gone."""
+    path = RunOrder.path(number)
+    try:
+        return RunOrder.decode(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return None
+    except Unreadable as error:
+        return error
 
-    ``watch`` fires when another node has written its first result.
-    """
-    parent = ArchiveRun.path(number)
+
+async def read_results(
+    coordinator: Coordinator, number: int
+) -> dict[tuple[str, str], RunResult | Unreadable]:
+    """Return what nodes wrote of a run, by group and node; the error where a value is none."""
+    parent = RunOrder.path(number)
     found: dict[tuple[str, str], RunResult | Unreadable] = {}
 
     async def read(name: str) -> None:
@@ -209,7 +202,7 @@ async def read_results(
         except Unreadable as error:
             found[RunResult.node_of(name)] = error
 
-    names = await children_or_none(coordinator, parent, watch=watch)
+    names = await children_or_none(coordinator, parent)
     await gather_all(read(name) for name in names)
     return dict(sorted(found.items()))
 
@@ -265,7 +258,7 @@ async def forget_runs(coordinator: Coordinator) -> None:
             }
             if not results or registered - ended:
                 continue
-        path = ArchiveRun.path(number)
+        path = RunOrder.path(number)
         for name in await children_or_none(coordinator, path):
             await _delete(coordinator, join(path, name))
         await _delete(coordinator, path)

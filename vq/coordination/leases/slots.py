@@ -28,10 +28,9 @@ from vq.coordination.tree.coordinator import (
     NodeExists,
     NoNode,
     SessionExpired,
-    SessionState,
     Set,
 )
-from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.own_node import OwnNode
 from vq.coordination.tree.paths import SLOT_MARKS, SLOTS
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.errors import CoordinationError, InvalidState
@@ -65,7 +64,7 @@ class NoSlotFree(CoordinationError):
     """Every message-id slot of the cluster is leased."""
 
 
-class SlotLease:
+class SlotLease(OwnNode[int]):
     """This producer's slot; after a lost session it leases another one.
 
     ``slot`` is None after the session was lost, until a new slot is leased: no ids may be made
@@ -99,7 +98,7 @@ class SlotLease:
         used_ms: Callable[[], int] = lambda: 0,
         slots: int = limits.SLOTS_MAX,
     ) -> None:
-        self._coordinator = coordinator
+        super().__init__(coordinator, what="message-id slot", audit_s=MARK_S, backoff=_BACKOFF)
         self._clock = clock
         self._holder = holder
         self._rng = rng or random.SystemRandom()
@@ -111,16 +110,11 @@ class SlotLease:
         self._mark_version = _NO_MARK
         self._mark_sent_ms = 0  # the latest mark of the slot that was sent or read
         self._count = slots
-        self._slot: int | None = None
-        self._keeper = Keeper(
-            coordinator, self._look, what="message-id slot", audit_s=MARK_S, backoff=_BACKOFF
-        )
-        self._remove_listener: Callable[[], None] | None = None
 
     @property
     def slot(self) -> int | None:
         """The present slot, None while there is none."""
-        return self._slot
+        return self._held
 
     async def start(self) -> int:
         """Lease a slot and keep one until ``stop``; return the first one.
@@ -130,25 +124,15 @@ class SlotLease:
         """
         if self._keeper.started:
             raise InvalidState("the slot lease was started before")
-        slot = await self._lease()
-        self._remove_listener = self._coordinator.add_listener(self._on_session)
-        self._set(slot)
-        self._keeper.start()
+        slot = await self._take()
+        self._begin(slot)
         return slot
 
-    async def stop(self) -> None:
-        """Release the slot if ZooKeeper can be reached; otherwise it ends with the session."""
-        if self._remove_listener is not None:
-            self._remove_listener()
-        await self._keeper.stop()
-        slot, self._slot = self._slot, None
-        if slot is not None and self._coordinator.state is SessionState.CONNECTED:
-            self._on_mark(0)  # the mark moves back to the last id: no more ids from here on
-            with contextlib.suppress(CoordinationError):
-                await self._release(slot)
-
-    async def _release(self, slot: int) -> None:
+    async def _give_back(self, slot: int | None) -> None:
         """Delete the slot's node, and set its mark back to the last id."""
+        if slot is None:
+            return
+        self._on_mark(0)  # no more ids from here on
         path = SlotMark.path(slot)
         used = SlotMark(until_ms=max(self._used_ms(), self.from_ms)).encode()
         for _ in range(MOVE_TRIES_MAX):
@@ -167,7 +151,7 @@ class SlotLease:
         latest_ms = max(self._clock.wall_ms(), self._used_ms(), self.from_ms)
         return max(latest_ms + MARK_AHEAD_MS, self._mark_sent_ms)
 
-    async def _lease(self) -> int:
+    async def _take(self) -> int:
         # It does not use ``update``: it pauses after a lost race, and after a lost answer it leases
         # another slot.
         value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
@@ -244,37 +228,31 @@ class SlotLease:
 
     def move_mark_soon(self) -> None:
         """Move the mark now, because the clock has passed it."""
-        if self._slot is not None:
-            self._keeper.wake()
+        if self._held is not None:
+            self.wake()
 
-    async def _move_mark(self) -> None:
-        """Move the mark of the present slot ahead of its ids.
+    async def _is_held(self, slot: int) -> bool:
+        """Move the mark of the slot ahead of its ids; return False if the slot is not ours.
 
         Raises:
             CoordinationError: The mark may have moved; then the next try gets ``BadVersion``.
         """
-        slot = self._slot
         for _ in range(MOVE_TRIES_MAX):
-            if slot is None or slot != self._slot:
-                return
             self._mark_sent_ms = until_ms = self._mark_ahead()
             try:
                 version = await self._write_mark(slot, SlotMark(until_ms=until_ms).encode())
             except (BadVersion, NodeExists, NoNode):
                 # An earlier move was applied without an answer, or an earlier read was stale.
-                if not await self._read_again(slot) and slot == self._slot:
+                if not await self._read_again(slot):
                     logger.warning("message-id slot was lost", slot=slot)
-                    self._set(None)
-                    self._keeper.wake()
+                    return False
             else:
-                if slot == self._slot:
-                    self._mark_version, self.until_ms = version, until_ms
-                    self._on_mark(until_ms)
-                return
-        if slot == self._slot:
-            raise CoordinationError(
-                f"the mark of message-id slot {slot} changed {MOVE_TRIES_MAX} times meanwhile"
-            )
+                self._mark_version, self.until_ms = version, until_ms
+                self._on_mark(until_ms)
+                return True
+        raise CoordinationError(
+            f"the mark of message-id slot {slot} changed {MOVE_TRIES_MAX} times meanwhile"
+        )
 
     async def _write_mark(self, slot: int, mark: bytes) -> int:
         """Write the mark, whose version is known; return the next version."""
@@ -300,23 +278,6 @@ class SlotLease:
         self._mark_sent_ms = max(self._mark_sent_ms, marked_ms)
         return True
 
-    def _on_session(self, state: SessionState) -> None:
-        if state in {SessionState.LOST, SessionState.CLOSED}:
-            self._set(None)  # CLOSED without LOST: the session is not kept alive any more
-            self._keeper.wake()
-
-    def _set(self, slot: int | None) -> None:
-        if slot == self._slot:
-            return
-        self._slot = slot
+    def _changed(self, slot: int | None) -> None:
         if self._on_change is not None:
             self._on_change(slot)
-
-    async def _look(self, _: bool) -> None:
-        """Move the mark of the slot, or lease a slot; see ``Keeper``."""
-        if self._slot is not None:
-            await self._move_mark()
-            return
-        slot = await self._lease()
-        if not self._keeper.hinted:  # a hint may mean that the session ended
-            self._set(slot)

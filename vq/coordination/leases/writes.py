@@ -51,7 +51,7 @@ _OPEN = 0
 class WriteOvertaken(InvalidState):
     """A later attempt of the task, or a later batch, has begun, or the write has ended."""
 
-    hint = "end this attempt; what it has sent is seen by the later one"
+    hint = "end this attempt; the later one sees what it has sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ async def create_missing_topic(
             continue
         except ConnectionLost as error:
             raise CoordinationError(
-                f"topic {name!r} was created or not: {error}",
+                f"it is unknown whether topic {name!r} was created: {error}",
                 hint="send or publish again; if it was created, it is used",
             ) from error
         return

@@ -24,9 +24,9 @@ from typing import Final
 from vq.coordination.topics import topics
 from vq.coordination.topics.topics import read_summaries
 from vq.coordination.tree.coordinator import Check, Coordinator, Create, NoNode, Operation, Set
-from vq.coordination.tree.reading import TopicSummary, TopicView, read_topic
+from vq.coordination.tree.reading import CountedTopic, TopicView, read_topic
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, GraceClock, Topic
+from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, GraceClock, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicDeletion, TopicOrigin, check_name
 
@@ -115,7 +115,7 @@ async def retire_topic(
         UnknownTopic: There is none, or it is being created or removed.
         Unreadable: A znode of it cannot be read, so nobody could bring it back.
     """
-    path = Topic.path(check_name("topic", name))
+    path = TopicNode.path(check_name("topic", name))
 
     async def plan(_: CoordinationError | None) -> Plan[TopicView]:
         view = await read_topic(coordinator, name, any_phase=True)
@@ -131,7 +131,7 @@ async def retire_topic(
             grace_ms=grace_ms,
             counted_ms=count.ms,
         )
-        topic = Topic(
+        topic = TopicNode(
             id=view.id,
             settings=view.settings,
             phase=IN_GRACE,
@@ -163,7 +163,7 @@ async def undelete_topic(coordinator: Coordinator, name: str) -> tuple[TopicView
     Raises:
         UnknownTopic: There is none, or it is being removed for good.
     """
-    path = Topic.path(check_name("topic", name))
+    path = TopicNode.path(check_name("topic", name))
     changed = False
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
@@ -174,7 +174,7 @@ async def undelete_topic(coordinator: Coordinator, name: str) -> tuple[TopicView
         if view.phase != IN_GRACE:
             raise _too_late(view)
         changed = True
-        topic = Topic(id=view.id, settings=view.settings, origin=view.origin)
+        topic = TopicNode(id=view.id, settings=view.settings, origin=view.origin)
         counts = await topics.counts_of(coordinator, view, 1)
         return Plan([Set(path, topic.encode(), view.version), *counts], None)
 
@@ -191,7 +191,7 @@ def _too_late(view: TopicView) -> UnknownTopic:
     return UnknownTopic(f"topic {view.name!r} is not ready: it is {view.phase}")
 
 
-async def list_deleted(coordinator: Coordinator) -> list[TopicSummary]:
+async def list_deleted(coordinator: Coordinator) -> list[CountedTopic]:
     """Return the topics that can be brought back, sorted by name; none that cannot be read."""
     found, _ = await read_summaries(coordinator)
     return [each for each in found if each.phase == IN_GRACE]

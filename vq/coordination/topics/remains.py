@@ -12,7 +12,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.reading import TopicView, numbered_children, read_topic
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import DELETING, Topic
+from vq.coordination.tree.values.topics import DELETING, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicSettings
 
@@ -30,7 +30,7 @@ class Remains:
         unreadable: Why not; "": it can.
     """
 
-    topic: Topic
+    topic: TopicNode
     version: int
     partitions: int
     view: TopicView | None = None
@@ -49,22 +49,22 @@ async def read_remains(coordinator: Coordinator, name: str) -> Remains:
         raise
     except CoordinationError as error:  # unreadable, or a partition is missing
         return await _salvage(coordinator, name, str(error))
-    topic = Topic(id=view.id, settings=view.settings, phase=DELETING, origin=view.origin)
+    topic = TopicNode(id=view.id, settings=view.settings, phase=DELETING, origin=view.origin)
     return Remains(topic, view.version, len(view.partitions), view)
 
 
 async def _salvage(coordinator: Coordinator, name: str, why: str) -> Remains:
-    path = Topic.path(name)
+    path = TopicNode.path(name)
     try:
         node = await coordinator.get(path)
     except NoNode:
         raise UnknownTopic(f"there is no topic {name!r} any more") from None
     numbers = await numbered_children(coordinator, Partition.parent(name))
     try:
-        topic = replace(Topic.decode(path, node.data), phase=DELETING)
+        topic = replace(TopicNode.decode(path, node.data), phase=DELETING)
     except Unreadable:
         settings = TopicSettings(partitions=max(1, len(numbers)))
-        topic = Topic(id=_id_in(node.data), settings=settings, phase=DELETING)
+        topic = TopicNode(id=_id_in(node.data), settings=settings, phase=DELETING)
     return Remains(topic, node.stat.version, len(numbers), unreadable=why)
 
 

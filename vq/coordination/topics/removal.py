@@ -19,7 +19,7 @@ from vq.coordination.tree.subtree import check_fence, remove_below
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.consumers import CommittedOffset, Owner
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import Topic
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import CoordinationError
 
 
@@ -44,7 +44,7 @@ async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> 
 
 async def _remove_last(coordinator: Coordinator, name: str, fence: Check) -> None:
     """Remove the topic's node together with the fence."""
-    path = Topic.path(name)
+    path = TopicNode.path(name)
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
         await check_fence(coordinator, fence)

@@ -1,24 +1,24 @@
 """Routes: the placement of partitions and the masters, cached, renewed by watches and a slow timer.
 
-``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the tracked topics. Watches only
-mark topics and groups as dirty; one task reads them again. While ZooKeeper is away the last
-snapshot stays in use. It may be outdated: after an error with ``refresh_routes``, call ``refresh``.
+``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the tracked topics. It mirrors
+them and their groups (``tree.mirror``); one task reads again what watches marked. While ZooKeeper
+is away the last snapshot stays in use. It may be outdated: after an error with ``refresh_routes``,
+call ``refresh``.
 """
 
-import asyncio
 import contextlib
-import functools
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from vq.backoff import Backoff
-from vq.coordination.tree.coordinator import Coordinator, NoNode, SessionState, WatchEvent
+from vq.coordination.tree.coordinator import Coordinator, NoNode, SessionState, Watch
 from vq.coordination.tree.keeper import Keeper
+from vq.coordination.tree.mirror import Mirror
+from vq.coordination.tree.paths import BROKERS, TOPICS
 from vq.coordination.tree.reading import TopicView, gather_all, read_topic
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import InvalidState, UnknownPartition, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import Address, PartitionPlacement, TopicPartition
@@ -117,19 +117,30 @@ class RouteWatcher:
     def __init__(self, coordinator: Coordinator, *, audit_s: float = AUDIT_INTERVAL_S) -> None:
         self._coordinator = coordinator
         self._snapshot = Routes()
-        self._tracked: set[str] = set()
-        self._dirty_topics: set[str] = set()
-        self._dirty_groups: set[str] = set()
-        self._dirty_whole = False  # everything is dirty: sync with ZooKeeper's leader first
-        self._with_copies = False
         self._keeper = Keeper(
             coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
         )
+        self._topics: Mirror[TopicView | UnknownTopic] = Mirror(
+            coordinator,
+            TOPICS,
+            self._read_topic,
+            listed=False,
+            on_hint=self._keeper.wake,
+            on_value=self._topic_changed,
+        )
+        self._groups = Mirror(
+            coordinator,
+            BROKERS,
+            self._read_master,
+            listed=False,
+            on_hint=self._keeper.wake,
+            on_value=self._master_changed,
+        )
+        self._is_behind = False  # sync with ZooKeeper's leader before anything is read
+        self._with_copies = False
         self._callbacks: list[Callable[[Routes], None]] = []
         self._remove_listener: Callable[[], None] | None = None
         self._closed = False
-        # One read of a topic or group at a time: otherwise an older answer could replace a newer.
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def snapshot(self) -> Routes:
@@ -155,10 +166,12 @@ class RouteWatcher:
             UnknownTopic: It does not exist now.
         """
         self._start()
-        known = topic in self._tracked and topic in self._snapshot.topics
-        self._tracked.add(topic)
-        if not known:
-            await self._read_topic(topic)
+        if not isinstance(self._topics.values.get(topic), TopicView):
+            view = await self._read(topic)
+            await gather_all(
+                self._groups.read(each)
+                for each in sorted(_groups_of(view) - self._groups.values.keys())
+            )
         return self._snapshot.partitions(topic)
 
     async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
@@ -168,9 +181,11 @@ class RouteWatcher:
             UnknownTopic: It does not exist.
         """
         self._start()
-        self._tracked.add(topic)
         await self._coordinator.sync()
-        await self._read_topic(topic, groups_too=True)
+        groups = sorted(_groups_of(await self._read(topic)))
+        masters = await gather_all(self._groups.read(each) for each in groups)
+        for group, master in zip(groups, masters, strict=True):
+            self._publish_master(group, master)  # after a sync also in the place of a hint
         return self._snapshot.partitions(topic)
 
     def read_copies(self) -> None:
@@ -180,7 +195,7 @@ class RouteWatcher:
         """
         if not self._with_copies:
             self._with_copies = True
-            self._dirty_groups |= self._groups()
+            self._groups.doubt()
             if self._keeper.started:
                 self._keeper.wake()
 
@@ -211,89 +226,71 @@ class RouteWatcher:
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            self._mark_all()
+            self._doubt()
             self._keeper.wake()
 
-    def _mark_all(self) -> None:
-        self._dirty_topics |= self._tracked
-        self._dirty_groups |= set(self._groups())
-        self._dirty_whole = True
-
-    def _on_topic(self, name: str, _: WatchEvent) -> None:
-        if name in self._tracked:
-            self._dirty_topics.add(name)
-            self._keeper.wake()
-
-    def _on_group(self, group: str, _: WatchEvent) -> None:
-        self._dirty_groups.add(group)
-        self._keeper.wake()
+    def _doubt(self) -> None:
+        self._topics.doubt()
+        self._groups.doubt()
+        self._is_behind = True
 
     async def _look(self, everything: bool) -> None:
-        """Read dirty topics and groups again; see ``Keeper``."""
+        """Read topics and groups that may have changed; see ``Keeper``."""
         if everything:
-            self._mark_all()
-        if self._dirty_whole:
-            self._dirty_whole = False
+            self._doubt()
+        if self._is_behind:
+            self._is_behind = False
             await self._coordinator.sync()
-        topics, self._dirty_topics = sorted(self._dirty_topics), set()
-        groups, self._dirty_groups = sorted(self._dirty_groups), set()
-        for topic in topics:
-            with contextlib.suppress(UnknownTopic):
-                await self._read_topic(topic)
-        wanted = self._groups()
-        await gather_all(self._read_group(group) for group in groups if group in wanted)
+        await self._topics.refresh()
+        self._groups.keep(set().union(*map(_groups_of, self._snapshot.topics.values())))
+        await self._groups.refresh()
 
     # Reading ------------------------------------------------------------------------------------
-    async def _read_topic(self, name: str, *, groups_too: bool = False) -> None:
-        """Read one topic and the masters of its new groups; with ``groups_too``, of all of them."""
-        watch = _Hint(self._on_topic, name)
-        async with self._lock(f"topic:{name}"):
-            known = self._snapshot.topics.get(name)
-            try:
-                view = await read_topic(self._coordinator, name, watch=watch, known=known)
-            except UnknownTopic:
-                self._publish_topic(name, None)
-                raise
-            if view is not known:
-                self._publish_topic(name, view)
-            elif not groups_too:
-                return
-        groups = {span.group for placement in view.partitions for span in placement.spans}
-        led = set() if groups_too else set(self._snapshot.masters)
-        await gather_all(
-            self._read_group(group, synced=groups_too) for group in sorted(groups - led)
-        )
+    async def _read(self, topic: str) -> TopicView:
+        found = await self._topics.read(topic)
+        if isinstance(found, UnknownTopic):
+            raise found
+        assert found is not None
+        return found
 
-    async def _read_group(self, group: str, *, synced: bool = False) -> None:
-        async with self._lock(f"group:{group}"):
-            master = await self._read_master(group)
-            masters = dict(self._snapshot.masters)
-            known = masters.get(group)
-            is_hint = known is not None and not known.incarnation
-            if master and known and is_hint and not synced and master.epoch < known.epoch:
-                return  # of a server that lags behind
-            if master is None:
-                masters.pop(group, None)
-            else:
-                masters[group] = master
-            self._publish(self._snapshot.topics, masters)
+    async def _read_topic(self, name: str, watch: Watch) -> TopicView | UnknownTopic:
+        known = self._snapshot.topics.get(name)
+        try:
+            return await read_topic(self._coordinator, name, watch=watch, known=known)
+        except UnknownTopic as error:
+            return error
 
-    async def _read_master(self, group: str) -> Master | None:
-        watch = _Hint(self._on_group, group)
+    def _topic_changed(self, name: str, found: TopicView | UnknownTopic | None) -> None:
+        topics = dict(self._snapshot.topics)
+        topics.pop(name, None)
+        if isinstance(found, TopicView):
+            topics[name] = found
+            for group in _groups_of(found):
+                self._groups.add(group)
+        self._publish(topics, self._snapshot.masters)
+
+    def _master_changed(self, group: str, master: Master | None) -> None:
+        known = self._snapshot.masters.get(group)
+        is_hint = known is not None and not known.incarnation
+        if master and known and is_hint and master.epoch < known.epoch:
+            return  # of a server that lags behind
+        self._publish_master(group, master)
+
+    async def _read_master(self, group: str, watch: Watch) -> Master | None:
         path = GroupState.path(group)
         try:
             state = GroupState.decode(path, (await self._coordinator.get(path, watch=watch)).data)
         except NoNode:
             await self._coordinator.exists(path, watch=watch)
             return None
-        node_path = BrokerNode.path(group, state.master)
+        node_path = Registration.path(group, state.master)
         try:
             node = await self._coordinator.get(node_path, watch=watch)
         except NoNode:
             return None  # the next claim of a master changes ``state``, and the watch fires
         if node.stat.czxid != state.incarnations.get(state.master):
             return None  # registered again, not yet master; the watch on ``state`` fires later
-        value = BrokerNode.decode(node_path, node.data)
+        value = Registration.decode(node_path, node.data)
         copies = await self._read_copies(group, state) if self._with_copies else ()
         return Master(
             Address(value.host, value.port),
@@ -308,37 +305,22 @@ class RouteWatcher:
         """Read the nodes in sync that are registered as the record says."""
         copies = []
         for name in state.insync:
-            path = BrokerNode.path(group, name)
+            path = Registration.path(group, name)
             if name == state.master:
                 continue
             with contextlib.suppress(NoNode):
                 found = await self._coordinator.get(path)
                 if found.stat.czxid == state.incarnations.get(name):
-                    value = BrokerNode.decode(path, found.data)
+                    value = Registration.decode(path, found.data)
                     copies.append(CopyNode(name, Address(value.host, value.port), value.rack))
         return tuple(copies)
 
-    def _lock(self, key: str) -> asyncio.Lock:
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
-
-    def _groups(self) -> set[str]:
-        return {
-            span.group
-            for view in self._snapshot.topics.values()
-            for placement in view.partitions
-            for span in placement.spans
-        }
-
-    def _publish_topic(self, name: str, view: TopicView | None) -> None:
-        topics = dict(self._snapshot.topics)
-        if view is None:
-            topics.pop(name, None)
-        elif name in self._tracked:
-            topics[name] = view
-        self._publish(topics, self._snapshot.masters)
+    def _publish_master(self, group: str, master: Master | None) -> None:
+        masters = dict(self._snapshot.masters)
+        masters.pop(group, None)
+        if master is not None:
+            masters[group] = master
+        self._publish(self._snapshot.topics, masters)
 
     def _publish(self, topics: Mapping[str, TopicView], masters: Mapping[str, Master]) -> None:
         before = self._snapshot
@@ -354,11 +336,6 @@ class RouteWatcher:
                 logger.exception("routes callback failed")
 
 
-class _Hint(functools.partial[None]):
-    """A watch for one name; equal for the same method and name, which watches need."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hint) and (self.func, self.args) == (other.func, other.args)
-
-    def __hash__(self) -> int:
-        return hash((self.func, self.args))
+def _groups_of(view: TopicView) -> set[str]:
+    """Return the groups that have partitions of a topic, or had them."""
+    return {span.group for placement in view.partitions for span in placement.spans}

@@ -44,7 +44,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.paths import TOPICS
 from vq.coordination.tree.reading import (
-    TopicSummary,
+    CountedTopic,
     TopicView,
     children_or_none,
     gather_all,
@@ -60,7 +60,7 @@ from vq.coordination.tree.values.topics import (
     READY,
     DeletedTopics,
     DeletionFence,
-    Topic,
+    TopicNode,
 )
 from vq.errors import CoordinationError, InvalidArgument, UnknownPartition, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
@@ -108,7 +108,7 @@ async def list_topics(coordinator: Coordinator) -> list[str]:
     return await children_or_none(coordinator, TOPICS)
 
 
-async def summarize_topics(coordinator: Coordinator) -> list[TopicSummary]:
+async def summarize_topics(coordinator: Coordinator) -> list[CountedTopic]:
     """Return all topics that are ready, sorted by name, without their partitions."""
     names = await list_topics(coordinator)
     found = await gather_all(read_summary(coordinator, name) for name in names)
@@ -117,7 +117,7 @@ async def summarize_topics(coordinator: Coordinator) -> list[TopicSummary]:
 
 async def summarize_readable(
     coordinator: Coordinator,
-) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
+) -> tuple[list[CountedTopic], dict[str, Unreadable]]:
     """Like ``summarize_topics``; a topic with an unreadable znode has its error beside the list."""
     found, unreadable = await read_summaries(coordinator)
     return [each for each in found if each.phase == READY], unreadable
@@ -125,11 +125,11 @@ async def summarize_readable(
 
 async def read_summaries(
     coordinator: Coordinator,
-) -> tuple[list[TopicSummary], dict[str, Unreadable]]:
+) -> tuple[list[CountedTopic], dict[str, Unreadable]]:
     """Return all topics in any phase, and by name the errors of those that cannot be read."""
     unreadable: dict[str, Unreadable] = {}
 
-    async def read(name: str) -> TopicSummary | None:
+    async def read(name: str) -> CountedTopic | None:
         try:
             return await read_summary(coordinator, name)
         except Unreadable as error:
@@ -183,11 +183,13 @@ async def create_topic(
     """
     check_name("topic", name)
     settings, rng = settings or TopicSettings(), rng or random.SystemRandom()
-    if await coordinator.exists(Topic.path(name)) is not None:
+    if await coordinator.exists(TopicNode.path(name)) is not None:
         raise await _exists_already(coordinator, name)
     whole = settings.partitions <= STEP_PARTITIONS
     phase = READY if whole else CREATING
-    topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase, origin=origin)
+    topic = TopicNode(
+        id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase, origin=origin
+    )
     places = await _create_first(coordinator, name, topic, rng, only_if)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
@@ -221,7 +223,7 @@ async def delete_topic(
     Raises:
         UnknownTopic: There is no such topic.
     """
-    path = Topic.path(check_name("topic", name))
+    path = TopicNode.path(check_name("topic", name))
     fence = ""
 
     async def plan(_: CoordinationError | None) -> Plan[bool]:
@@ -293,7 +295,7 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
     if not 1 <= count <= STEP_PARTITIONS:
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
     view = await describe_topic(coordinator, name)
-    total, path = len(view.partitions) + count, Topic.path(name)
+    total, path = len(view.partitions) + count, TopicNode.path(name)
     was_lost = False
 
     async def plan(failed: CoordinationError | None) -> Plan[None]:
@@ -342,8 +344,8 @@ async def alter_settings(coordinator: Coordinator, name: str, change: AlterSetti
             )
         if settings == view.settings:
             return Plan((), None)
-        topic = Topic(id=view.id, settings=settings, origin=view.origin)
-        return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
+        topic = TopicNode(id=view.id, settings=settings, origin=view.origin)
+        return Plan([Set(TopicNode.path(name), topic.encode(), view.version)], None)
 
     await apply_plan(coordinator, plan, what=f"topic {name!r}")
     return await describe_topic(coordinator, name)
@@ -445,7 +447,7 @@ async def _changes_of(
     data: bytes,
     version: int,
     opened: Mapping[str, int],
-) -> tuple[Topic, list[Operation] | None]:
+) -> tuple[TopicNode, list[Operation] | None]:
     """Return the topic and the operations that write a partition's node.
 
     The operations are None if the node has another version. ``opened`` has the change of the number
@@ -454,11 +456,11 @@ async def _changes_of(
     Raises:
         UnknownTopic: There is no such topic, or it is being deleted.
     """
-    topic_path, path = Topic.path(name), Partition.path(name, number)
+    topic_path, path = TopicNode.path(name), Partition.path(name, number)
     list_path = PlacementChanges.path(name)
     try:
         topic_node = await coordinator.get(topic_path)
-        topic = Topic.decode(topic_path, topic_node.data)
+        topic = TopicNode.decode(topic_path, topic_node.data)
         if topic.phase != READY:
             raise UnknownTopic(f"topic {name!r} is not ready: it is {topic.phase}")
         stat = await coordinator.exists(path)
@@ -492,7 +494,7 @@ def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[C
 async def _create_first(
     coordinator: Coordinator,
     name: str,
-    topic: Topic,
+    topic: TopicNode,
     rng: random.Random,
     only_if: OnlyIf | None,
 ) -> Sequence[str]:
@@ -525,7 +527,7 @@ async def _create_first(
         )
         opened = Counter(places)
         operations: list[Operation] = [
-            Create(Topic.path(name), topic.encode()),
+            Create(TopicNode.path(name), topic.encode()),
             Create(PlacementChanges.path(name), PlacementChanges(open=opened).encode()),
             *_creations(name, places, 0, min(len(places), STEP_PARTITIONS)),
         ]
@@ -539,7 +541,7 @@ async def _create_first(
 
 
 async def _create_rest(
-    coordinator: Coordinator, name: str, topic: Topic, places: Sequence[str]
+    coordinator: Coordinator, name: str, topic: TopicNode, places: Sequence[str]
 ) -> None:
     """Create the other partitions, then make the topic ready and count its partitions."""
     for start in range(STEP_PARTITIONS, len(places), STEP_PARTITIONS):
@@ -549,11 +551,11 @@ async def _create_rest(
         except ConnectionLost:
             if await coordinator.exists(step[-1].path) is None:
                 raise
-    path, ready = Topic.path(name), replace(topic, phase=READY)
+    path, ready = TopicNode.path(name), replace(topic, phase=READY)
 
     async def show(_: CoordinationError | None) -> Plan[None]:
         node = await coordinator.get(path)
-        found = Topic.decode(path, node.data)
+        found = TopicNode.decode(path, node.data)
         if found == ready:
             return Plan((), None)  # our own write, whose answer was lost
         if found != topic:
@@ -570,11 +572,11 @@ async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> l
     places = [each.writer_group or "" for each in view.partitions]
     views, counts = await counted_groups(coordinator)
     places += allocate(total - before, views, pool=settings.pool, min_insync=settings.min_insync)
-    topic = Topic(id=view.id, settings=settings, origin=view.origin)
+    topic = TopicNode(id=view.id, settings=settings, origin=view.origin)
     opened = Counter(places[before:])
     path = PlacementChanges.path(view.name)
     operations: list[Operation] = [
-        Set(Topic.path(view.name), topic.encode(), view.version),
+        Set(TopicNode.path(view.name), topic.encode(), view.version),
         *_creations(view.name, places, before, total),
         *counted(counts, opened),
     ]
@@ -588,10 +590,10 @@ async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> l
 
 async def _topic_id(coordinator: Coordinator, name: str) -> str | None:
     try:
-        node = await coordinator.get(Topic.path(name))
+        node = await coordinator.get(TopicNode.path(name))
     except NoNode:
         return None
-    return Topic.decode(Topic.path(name), node.data).id
+    return TopicNode.decode(TopicNode.path(name), node.data).id
 
 
 async def _exists_already(coordinator: Coordinator, name: str) -> TopicExists:

@@ -3,7 +3,8 @@
 This module decides when to compare. The owner's ``look`` compares and repairs.
 
     hint       a watch fired, a session began, or the owner called ``wake``: look now
-    audit      no hint for ``audit_s``: look nevertheless, because a watch may be lost
+    audit      ``audit_s`` after the last one: look at everything, because a watch may be lost;
+               hints do not put it off
     failure    look again after a back-off; a hint shortens the pause to the first back-off
     CLOSED     the coordinator gave up: the task ends
 
@@ -34,7 +35,7 @@ class Keeper:
             at an audit, and after a failure. If it raises, the error is logged and it is called
             again.
         what: The subject of log lines: "routes".
-        audit_s: Longest time between two successful looks.
+        audit_s: From one successful look at everything to the next.
         backoff: Pauses after failures.
         rng: For the jitter of ``backoff``.
     """
@@ -83,17 +84,19 @@ class Keeper:
             self._task = None
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         failures, pause_s = 0, self._audit_s
+        look_at = loop.time() + pause_s
         while True:
             if failures:
                 await asyncio.sleep(self._backoff.first_s)  # also if hints come
-                pause_s -= self._backoff.first_s
-            hinted = await self._is_hinted_within(pause_s)
+            hinted = await self._is_hinted_before(look_at)
             self._hint.clear()
             if self._coordinator.state is SessionState.CLOSED:
                 return
+            everything = failures > 0 or not hinted or loop.time() >= look_at
             try:
-                await self._look(failures > 0 or not hinted)
+                await self._look(everything)
             except CoordinationError as error:
                 failures += 1
                 pause_s = self._backoff.pause_s(failures, self._rng)
@@ -114,10 +117,13 @@ class Keeper:
                 )
             else:
                 failures, pause_s = 0, self._audit_s
+                if not everything:
+                    continue
+            look_at = loop.time() + pause_s
 
-    async def _is_hinted_within(self, seconds: float) -> bool:
+    async def _is_hinted_before(self, time_s: float) -> bool:
         try:
-            async with asyncio.timeout(max(0.0, seconds)):
+            async with asyncio.timeout_at(time_s):
                 await self._hint.wait()
         except TimeoutError:
             return False

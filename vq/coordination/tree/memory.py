@@ -228,6 +228,11 @@ class MemoryEnsemble:
             client.drop()
             client.reconnect_soon()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call, an answer or an event of any client is under way."""
+        return any(client.is_busy for client in self._clients)
+
     def is_live(self, session_id: int) -> bool:
         """Return whether a session is alive: it has neither ended nor timed out."""
         return session_id in self._sessions
@@ -343,6 +348,11 @@ class MemoryCoordinator(SessionBase):
         self._watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """See ``MemoryEnsemble.is_busy``."""
+        return bool(self._in_flight or self._request_pipe or self._reply_pipe)
 
     # Session ------------------------------------------------------------------------------------
     async def start(self, timeout_s: float = 15.0) -> None:
@@ -491,7 +501,7 @@ class MemoryCoordinator(SessionBase):
     # Calls --------------------------------------------------------------------------------------
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
         """See ``Coordinator.get``."""
-        full = self._full(path)
+        full = self.full_path(path)
 
         def read() -> Node:
             node = self._seen.get(full)
@@ -503,7 +513,7 @@ class MemoryCoordinator(SessionBase):
 
     async def get_many(self, paths: Sequence[str]) -> list[Read]:
         """See ``Coordinator.get_many``."""
-        full = [self._full(path) for path in check_reads(paths)]
+        full = [self.full_path(path) for path in check_reads(paths)]
 
         def read_one(path: str) -> Read:
             try:
@@ -521,7 +531,7 @@ class MemoryCoordinator(SessionBase):
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         """See ``Coordinator.exists``."""
-        full = self._full(path)
+        full = self.full_path(path)
 
         def read() -> Stat | None:
             self._watches.on_data(full, watch)
@@ -532,7 +542,7 @@ class MemoryCoordinator(SessionBase):
 
     async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
         """See ``Coordinator.children``."""
-        full = self._full(path)
+        full = self.full_path(path)
 
         def read() -> list[str]:
             names = self._seen.children(full)
@@ -552,24 +562,24 @@ class MemoryCoordinator(SessionBase):
                 await self.create(parent_of(path), parents=True)
             except NodeExists:
                 pass
-        results = await self._write([Create(self._full(path), data, ephemeral)])
+        results = await self._write([Create(self.full_path(path), data, ephemeral)])
         assert results[0] is not None
         return results[0]
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
         """See ``Coordinator.set``."""
-        results = await self._write([Set(self._full(path), check_data(path, data), version)])
+        results = await self._write([Set(self.full_path(path), check_data(path, data), version)])
         assert results[0] is not None
         return results[0]
 
     async def delete(self, path: str, *, version: int = -1) -> None:
         """See ``Coordinator.delete``."""
-        await self._write([Delete(self._full(path), version)])
+        await self._write([Delete(self.full_path(path), version)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
         """See ``Coordinator.multi``."""
         check_operations(operations)
-        absolute = [each._replace(path=self._full(each.path)) for each in operations]
+        absolute = [each._replace(path=self.full_path(each.path)) for each in operations]
         results = await self._write(absolute)
         return [
             result if isinstance(each, Set) else None
@@ -693,7 +703,8 @@ class MemoryCoordinator(SessionBase):
             )
 
     # Paths --------------------------------------------------------------------------------------
-    def _full(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
+        """Return a path from the root of the whole tree."""
         return join(self._base, check_path(path))
 
     def _relative(self, path: str) -> str:

@@ -17,6 +17,10 @@ class Pipe:
         self._items: deque[tuple[float, Callable[[], None]]] = deque()
         self._timer: asyncio.Handle | None = None
 
+    def __len__(self) -> int:
+        """How many items are under way."""
+        return len(self._items)
+
     def send(self, deliver: Callable[[], None]) -> None:
         """Call ``deliver`` after the delay, and after all that was sent before."""
         now = asyncio.get_running_loop().time()

@@ -7,10 +7,10 @@ of repeatable writes in ``writes``.
     security/secret                       ClusterSecret   by which brokers know each other
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
-      nodes/<node>            ephemeral   BrokerNode      where the process listens
+      nodes/<node>            ephemeral   Registration    where the process listens
       load/<node>             ephemeral   BrokerLoad      how busy it is
       partitions                          OpenPartitions  how many partitions are open on it
-    topics/<topic>                        Topic           id, settings, phase
+    topics/<topic>                        TopicNode       id, settings, phase
       partitions                          PlacementChanges  recently changed partitions
         <n>                               Partition       placement spans, state
       deleting-<id>                       DeletionFence   the topic with this id is being removed
@@ -28,7 +28,7 @@ of repeatable writes in ``writes``.
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
     archive/runs                          RunCounter      the number of the next run
-      <n>                                 ArchiveRun      what every node is to archive
+      <n>                                 RunOrder        what every node is to archive
         <group>:<node>                    RunResult       what one node has done of it
     writes/<write>/…                                      who writes repeatable writes: ``writes``
 """

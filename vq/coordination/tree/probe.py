@@ -38,7 +38,7 @@ async def _look(address: Address) -> str:
     except TimeoutError:
         if connected:
             return (
-                f"{address} accepts connections and does not answer: it hangs, or is no ZooKeeper"
+                f"{address} accepts connections and does not answer: it hangs, or is not ZooKeeper"
             )
         return f"{address} does not answer"
     except (socket.gaierror, UnicodeError):
@@ -58,4 +58,4 @@ async def _look(address: Address) -> str:
             "has as many as its maxClientCnxns allows (60 by default): close clients of this host, "
             "or raise maxClientCnxns in zoo.cfg and restart the server"
         )
-    return f"what listens at {address} is not ZooKeeper"
+    return f"the server at {address} is not ZooKeeper"

@@ -25,7 +25,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.paths import TOPICS
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
-from vq.coordination.tree.values.topics import IN_GRACE, READY, Topic
+from vq.coordination.tree.values.topics import IN_GRACE, READY, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicDeletion, TopicOrigin, TopicSettings
 
@@ -81,7 +81,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSummary:
+class CountedTopic:
     """One topic with the number of its partitions that are open on each group.
 
     The sum of ``open`` is the number of partitions; "" counts those that are open on no group. For
@@ -196,21 +196,14 @@ async def children_or_none(
                 return []
 
 
-async def numbered_children(
-    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
-) -> list[int]:
+async def numbered_children(coordinator: Coordinator, parent: str) -> list[int]:
     """Return the children whose names are numbers, in order; none if ``parent`` is missing."""
-    names = await children_or_none(coordinator, parent, watch=watch)
+    names = await children_or_none(coordinator, parent)
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-async def read_numbered(
-    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
-) -> dict[int, bytes]:
-    """Return the values of the numbered children, in order, without those deleted meanwhile.
-
-    ``watch`` fires when a child is added or removed.
-    """
+async def read_numbered(coordinator: Coordinator, parent: str) -> dict[int, bytes]:
+    """Return the values of the numbered children, in order, without those deleted meanwhile."""
 
     async def read(number: int) -> bytes | None:
         try:
@@ -218,7 +211,7 @@ async def read_numbered(
         except NoNode:
             return None
 
-    numbers = await numbered_children(coordinator, parent, watch=watch)
+    numbers = await numbered_children(coordinator, parent)
     values = await gather_all(read(number) for number in numbers)
     return {number: data for number, data in zip(numbers, values, strict=True) if data is not None}
 
@@ -239,7 +232,7 @@ async def read_topic(
     Raises:
         UnknownTopic: It does not exist, or (without ``any_phase``) is being created or deleted.
     """
-    path = Topic.path(name)
+    path = TopicNode.path(name)
     for _ in range(SNAPSHOT_TRIES_MAX):
         try:
             node = await coordinator.get(path, watch=watch)
@@ -249,7 +242,7 @@ async def read_topic(
             raise UnknownTopic(
                 f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`"
             ) from None
-        topic = Topic.decode(path, node.data)
+        topic = TopicNode.decode(path, node.data)
         if topic.phase == IN_GRACE and not any_phase:
             raise in_grace(name)
         if topic.phase != READY and not any_phase:
@@ -302,25 +295,25 @@ def in_grace(name: str) -> UnknownTopic:
     )
 
 
-async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | None:
+async def read_summary(coordinator: Coordinator, name: str) -> CountedTopic | None:
     """Read a topic and its number of open partitions per group; None if it does not exist.
 
     This takes two reads, whatever the number of partitions. If the topic was created or changed
     without the counts (by an older vq, or by hand), its partitions are read.
     """
-    path, list_path = Topic.path(name), PlacementChanges.path(name)
+    path, list_path = TopicNode.path(name), PlacementChanges.path(name)
     try:
         node, listed = await gather_all([coordinator.get(path), coordinator.get(list_path)])
-        topic = Topic.decode(path, node.data)
+        topic = TopicNode.decode(path, node.data)
         if topic.phase != READY:
-            return TopicSummary(
+            return CountedTopic(
                 name, topic.id, topic.settings, topic.phase, {}, topic.origin, topic.deletion
             )
         changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
         # One ``multi`` created both; otherwise one of them is of another topic with this name.
         counts = changes.open if listed.stat.czxid == node.stat.czxid else None
         if counts is not None and sum(counts.values()) == topic.settings.partitions:
-            return TopicSummary(name, topic.id, topic.settings, topic.phase, counts, topic.origin)
+            return CountedTopic(name, topic.id, topic.settings, topic.phase, counts, topic.origin)
     except NoNode:
         pass
     try:
@@ -328,7 +321,7 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
     except UnknownTopic:
         return None
     counts = Counter(each.writer_group or "" for each in view.partitions)
-    return TopicSummary(
+    return CountedTopic(
         name, view.id, view.settings, view.phase, counts, view.origin, view.deletion
     )
 
@@ -356,7 +349,7 @@ def _changed(
     return sorted({*changed, *range(count, now.settings.partitions)})
 
 
-async def _all_partitions(coordinator: Coordinator, topic: Topic, name: str) -> Sequence[int]:
+async def _all_partitions(coordinator: Coordinator, topic: TopicNode, name: str) -> Sequence[int]:
     if topic.phase in _WHOLE:
         return range(topic.settings.partitions)
     return await numbered_children(coordinator, Partition.parent(name))

@@ -1,7 +1,8 @@
 """Removes a node with all below it, step by step; several clients may do it at once.
 
-Every step checks a fence in its own ``multi``. So a client that was suspended meanwhile removes
-nothing that came after the fence went. Not in here: what is removed, and which fence guards it.
+With a fence, every step checks it in its own ``multi``. So a client that was suspended meanwhile
+removes nothing that came after the fence went. Not in here: what is removed, and which fence guards
+it.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ __all__ = ["check_fence", "remove_below"]
 STEP_NODES: Final = 500
 
 
-async def remove_below(coordinator: Coordinator, path: str, fence: Check) -> None:
+async def remove_below(coordinator: Coordinator, path: str, fence: Check | None = None) -> None:
     """Remove a node and all below it; a missing one is no error.
 
     Raises:
@@ -38,7 +39,7 @@ async def remove_below(coordinator: Coordinator, path: str, fence: Check) -> Non
     async def plan(_: CoordinationError | None) -> Plan[None]:
         await check_fence(coordinator, fence)
         stat = await coordinator.exists(path)
-        return Plan([] if stat is None else [fence, Delete(path)], None)
+        return Plan([] if stat is None else [*_fenced(fence), Delete(path)], None)
 
     try:
         await apply_plan(coordinator, plan, what=path)
@@ -47,17 +48,21 @@ async def remove_below(coordinator: Coordinator, path: str, fence: Check) -> Non
 
 
 async def _remove_children(
-    coordinator: Coordinator, path: str, names: Sequence[str], fence: Check
+    coordinator: Coordinator, path: str, names: Sequence[str], fence: Check | None
 ) -> None:
     """Remove nodes with one call; each alone if one of them is missing or has nodes below it."""
     try:
-        await coordinator.multi([fence, *(Delete(f"{path}/{name}") for name in names)])
+        await coordinator.multi([*_fenced(fence), *(Delete(f"{path}/{name}") for name in names)])
     except (NoNode, NotEmpty, ConnectionLost):
         await check_fence(coordinator, fence)
         await gather_all(remove_below(coordinator, f"{path}/{name}", fence) for name in names)
 
 
-async def check_fence(coordinator: Coordinator, fence: Check) -> None:
+def _fenced(fence: Check | None) -> list[Check]:
+    return [] if fence is None else [fence]
+
+
+async def check_fence(coordinator: Coordinator, fence: Check | None) -> None:
     """Raise ``NoNode`` if the fence is gone."""
-    if await coordinator.exists(fence.path) is None:
+    if fence is not None and await coordinator.exists(fence.path) is None:
         raise NoNode(fence.path)

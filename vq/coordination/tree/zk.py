@@ -499,13 +499,13 @@ class ZooKeeperCoordinator(SessionBase):
     # Calls --------------------------------------------------------------------------------------
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
         """See ``Coordinator.get``."""
-        full, once = self._full(path), self._once(watch)
+        full, once = self.full_path(path), self._once(watch)
         data, stat = await self._call(lambda c: c.get_async(full, watch=once), path)
         return Node(data, _stat(stat))
 
     async def get_many(self, paths: Sequence[str]) -> list[Read]:
         """See ``Coordinator.get_many``; a server before ZooKeeper 3.6 is asked for each node."""
-        full = tuple(self._full(path) for path in check_reads(paths))
+        full = tuple(self.full_path(path) for path in check_reads(paths))
         if not full:
             return []
         if self._reads_many:
@@ -536,20 +536,20 @@ class ZooKeeperCoordinator(SessionBase):
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         """See ``Coordinator.exists``."""
-        full, once = self._full(path), self._once(watch)
+        full, once = self.full_path(path), self._once(watch)
         stat = await self._call(lambda c: c.exists_async(full, watch=once), path)
         return _stat(stat) if stat is not None else None
 
     async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
         """See ``Coordinator.children``."""
-        full, once = self._full(path), self._once(watch)
+        full, once = self.full_path(path), self._once(watch)
         return sorted(await self._call(lambda c: c.get_children_async(full, watch=once), path))
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, parents: bool = False
     ) -> Stat:
         """See ``Coordinator.create``."""
-        full, value = self._full(path), check_data(path, data)
+        full, value = self.full_path(path), check_data(path, data)
         above = parent_of(path)
         if parents and above and await self.exists(above) is None:
             with contextlib.suppress(NodeExists):
@@ -563,13 +563,13 @@ class ZooKeeperCoordinator(SessionBase):
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
         """See ``Coordinator.set``."""
-        full, value = self._full(path), check_data(path, data)
+        full, value = self.full_path(path), check_data(path, data)
         stat = await self._call(lambda c: c.set_async(full, value, version), path, leader=True)
         return _stat(stat)
 
     async def delete(self, path: str, *, version: int = -1) -> None:
         """See ``Coordinator.delete``."""
-        full = self._full(path)
+        full = self.full_path(path)
         await self._call(lambda c: c.delete_async(full, version), path, leader=True)
 
     async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
@@ -596,11 +596,11 @@ class ZooKeeperCoordinator(SessionBase):
 
     async def sync(self, path: str = "") -> None:
         """See ``Coordinator.sync``."""
-        full = self._full(path)
+        full = self.full_path(path)
         await self._call(lambda c: c.sync_async(full), path, leader=True)
 
     def _add(self, transaction: Any, operation: Operation) -> None:
-        full = self._full(operation.path)
+        full = self.full_path(operation.path)
         match operation:
             case Create():
                 transaction.create(full, operation.data, ephemeral=operation.ephemeral)
@@ -657,7 +657,8 @@ class ZooKeeperCoordinator(SessionBase):
             self._answered(sent, session_id)
 
     # Paths --------------------------------------------------------------------------------------
-    def _full(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
+        """Return a path from the root of the whole tree."""
         return "/" + join(self._base, check_path(path))
 
     def relative(self, path: str) -> str:

@@ -162,7 +162,7 @@ def _read(path: Path, disk: Disk) -> tuple[_Owned, bool]:
         owned, born = _Owned(str(values["owner"]), *lists), values["born"]
     except (CorruptData, KeyError, TypeError) as error:
         logger.warning(
-            "it cannot be told which archives this data directory owns: it removes none of them",
+            "cannot tell which archives this data directory owns, none of them is removed",
             path=path,
             error=error,
         )

@@ -13,10 +13,10 @@ A step blocks for one read, or for what it takes to compress a piece of a chunk;
 it.
 """
 
-import contextlib
 import hashlib
 import json
 import zlib
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -40,14 +40,9 @@ from vq.store.archive.archived_file import inflate, read_stub
 from vq.store.archive.zip_format import Member, directory, header
 from vq.store.disk.disk import Disk, File
 from vq.store.disk.new_block import NewBlock
-from vq.store.records.format import (
-    BATCH_ON_DISK_BYTES_MAX,
-    CONTROL_BYTES,
-    BatchHeader,
-    decode_control,
-)
-from vq.store.records.offset_index import OffsetIndex
-from vq.store.records.scan import LogFacts, verify
+from vq.store.records.batches import headers, verified
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, decode_control
+from vq.store.records.scan import LogFacts
 
 __all__ = ["ArchiveCheck", "ArchiveWriter", "BlockWriter"]
 
@@ -62,57 +57,40 @@ PIECE_BYTES: Final = 64 * KIB
 STEP_BYTES: Final = 32 * KIB
 
 
-class _Bytes:
-    """Bytes of a block in memory; see ``disk.Readable``."""
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
-
-    def pread(self, position: int, length: int) -> bytes:
-        """See ``Readable.pread``."""
-        begin = position - self._position
-        return self._data[begin : begin + length]
-
-
 class _Verified:
-    """Verifies the batches of a block, one window of bytes after the other."""
+    """Verifies the batches of a block, one window of bytes after the other.
 
-    def __init__(self, start_offset: int, end_offset: int) -> None:
+    Attributes:
+        end: Of those verified so far.
+    """
+
+    def __init__(self, start_offset: int) -> None:
         self.facts = LogFacts()
         self.epochs: list[tuple[int, int]] = []
-        self._start = start_offset
-        self._end = end_offset
+        self.end = start_offset
+        self._batches: Iterator[BatchHeader] = iter(())
 
-    def look(self, data: bytes, offset: int, position: int) -> int:
-        """Verify some batches from ``offset`` on; return where they end, ``offset``: at none.
+    def begin(self, data: bytes) -> None:
+        """Have the next bytes of the block verified, from the end on."""
+        self._batches = verified(data, self.end)
 
-        Args:
-            data: Bytes of the block.
-            offset: Where a batch begins.
-            position: Of the first byte of ``data`` in the block.
+    def step(self) -> bool:
+        """Verify some batches of the window; return whether there were any left.
+
+        Raises:
+            CorruptData: One is damaged.
         """
-        window = _Bytes(data, position)
-        stop = min(self._start + position + len(data), self._end)
-        epoch = self.facts.epoch
-        for size in (STEP_BYTES, BATCH_ON_DISK_BYTES_MAX):
-            end = min(offset + size, stop)
-            reached = verify(window, self._start, offset, end, self.facts, OffsetIndex(offset))
-            if reached > offset:
-                if self.facts.epoch != epoch or not self.epochs:
-                    self._note_epochs(data, offset, reached, self._start + position)
-                return reached
-            if end == stop:
-                break
-        return offset
-
-    def _note_epochs(self, data: bytes, offset: int, end: int, begin: int) -> None:
-        while offset < end:
-            found = decode_control(data, offset - begin)
-            assert found is not None, "it was verified"
-            if not self.epochs or found.master_epoch > self.epochs[-1][0]:
-                self.epochs.append((found.master_epoch, offset))
-            offset = found.end_offset
+        begin = self.end
+        for batch in self._batches:
+            self.facts.take(batch)
+            self.facts.messages += batch.record_count
+            self.facts.batches += 1
+            if not self.epochs or batch.master_epoch > self.epochs[-1][0]:
+                self.epochs.append((batch.master_epoch, batch.start_offset))
+            self.end = batch.end_offset
+            if self.end - begin >= STEP_BYTES:
+                return True
+        return self.end > begin
 
 
 class _Deflating:
@@ -189,11 +167,10 @@ class ArchiveWriter:
         self._about = about or {}
         self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
         self._level = level
-        self._verified = _Verified(start_offset, end_offset)
+        self._verified = _Verified(start_offset)
         self._members: list[Member] = []
         self._data = b""  # the window that is looked at,
-        self._at = 0  # its position in the block,
-        self._reached = 0  # and how much of it is verified
+        self._at = 0  # and its position in the block
         self._deflating: _Deflating | None = None
         self._block_sha = hashlib.sha256()
         self._zip_sha = hashlib.sha256()
@@ -230,47 +207,35 @@ class ArchiveWriter:
         if self._at == self._end - self._start:
             self._end_zip()
             return 0
-        if not self._data:
-            self._read()
         return self._verify()
 
     def _read(self) -> None:
-        """Read the next window."""
+        """Read the next window, or a batch that is larger."""
         assert self._file is not None
         rest = self._end - self._start - self._at
-        self._data = self._file.pread(self._at, min(rest, self._chunk_bytes))
-        self._reached = 0
+        data = self._file.pread(self._at, min(rest, self._chunk_bytes))
+        first = next(headers(data, self._start + self._at), None)
+        if first is not None and len(data) < first.byte_length <= rest:
+            data = self._file.pread(self._at, first.byte_length)
+        self._data = data
+        self._verified.begin(data)
 
     def _verify(self) -> int:
         """Verify the next batches of the window; compress them when there are no more."""
-        begin = self._start + self._at + self._reached
-        reached = self._verified.look(self._data, begin, self._at)
-        if reached > begin:
-            self._reached += reached - begin
-            if self._reached < len(self._data):
+        try:
+            if not self._data:
+                self._read()
+            if self._verified.step():
                 return 0
-        elif not self._reached:
-            self._read_more(begin)
-            return 0
-        return self._begin_chunk()
-
-    def _read_more(self, offset: int) -> None:
-        """Read the whole of a batch that is larger than the window."""
-        assert self._file is not None
-        size = min(self._end - offset, BATCH_ON_DISK_BYTES_MAX)
-        data = self._file.pread(self._at, size)
-        with contextlib.suppress(CorruptData):
-            found = decode_control(data)
-            if found is not None and len(self._data) < found.byte_length <= len(data):
-                self._data = data[: found.byte_length]
-                return
-        raise CorruptData(
-            f"{self.path} is not archived: no intact batch is at offset {offset}",
-            details={"offset": offset},
-        )
-
-    def _begin_chunk(self) -> int:
-        self._deflating = _Deflating(self._data[: self._reached], self._level)
+            reached = self._verified.end - self._start - self._at
+            if not reached:
+                raise CorruptData("a batch goes on behind the end", details={"offset": self._at})
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self.path} is not archived: {error}",
+                details={"offset": self._verified.end},
+            ) from error
+        self._deflating = _Deflating(self._data[:reached], self._level)
         return 0
 
     def _deflate(self, chunk: _Deflating) -> int:
@@ -380,8 +345,7 @@ class ArchiveCheck:
         self._number = 0
         self._at = 0
         self._data = b""
-        self._offset = stub.archive.start_offset
-        self._verified = _Verified(self._offset, stub.archive.end_offset)
+        self._verified = _Verified(stub.archive.start_offset)
         self._zip_sha = hashlib.sha256()
         self._block_sha = hashlib.sha256()
 
@@ -419,19 +383,19 @@ class ArchiveCheck:
         except CorruptData as error:
             offset = self._stub.archive.start_offset + chunk.start
             raise CorruptData(str(error), details={"offset": offset}) from error
+        self._verified.begin(self._data)
         return 0
 
     def _verify(self) -> int:
-        chunk = self._stub.chunks[self._number]
-        reached = self._verified.look(self._data, self._offset, chunk.start)
-        if reached == self._offset:
+        chunk, begin = self._stub.chunks[self._number], self._verified.end
+        if not self._verified.step():
             raise CorruptData(
-                f"no intact batch is at offset {reached} of an archive", details={"offset": reached}
+                f"no intact batch is at offset {begin} of an archive", details={"offset": begin}
             )
-        size, self._offset = reached - self._offset, reached
-        at = reached - self._stub.archive.start_offset - chunk.start
+        size = self._verified.end - begin
+        at = self._verified.end - self._stub.archive.start_offset - chunk.start
         self._block_sha.update(memoryview(self._data)[at - size : at])
-        if reached == self._stub.archive.start_offset + chunk.end:
+        if at == chunk.length:
             self._number += 1
             self._data = b""
         return size

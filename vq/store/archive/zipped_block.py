@@ -159,9 +159,9 @@ class ZippedBlock:
         try:
             told = json.loads(inflate(data, Chunk(0, member.length, 0, member.size, member.crc)))
         except (ValueError, RecursionError) as error:
-            raise CorruptData(f"{DESCRIPTION_NAME} is no JSON: {error}") from error
+            raise CorruptData(f"{DESCRIPTION_NAME} is not JSON: {error}") from error
         if not isinstance(told, dict):
-            raise CorruptData(f"{DESCRIPTION_NAME} is no JSON object")
+            raise CorruptData(f"{DESCRIPTION_NAME} is not a JSON object")
         return told
 
     def _read(self, position: int, length: int) -> bytes:

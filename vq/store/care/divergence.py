@@ -29,21 +29,20 @@ from vq.store.archive.archive import Archive, ArchiveFiles
 from vq.store.archive.archive_place import drop_archive
 from vq.store.archive.archive_writer import BlockWriter
 from vq.store.archive.archived_file import open_stored, read_archive, stored_length
-from vq.store.disk.disk import Disk, File
+from vq.store.disk.disk import Disk
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.manifest import Kind, ManifestEntry
+from vq.store.records.batches import read_headers
 from vq.store.records.format import (
     ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
-    CONTROL_BYTES,
     CUT_MARK,
     INDEX_SUFFIX,
     KEYS_SUFFIX,
     OFFSET_DIGITS,
     BatchHeader,
     block_name,
-    decode_control,
     parse_name,
 )
 from vq.store.records.offset_index import OffsetIndex
@@ -374,23 +373,10 @@ def _headers_of(path: Path, start: int, disk: Disk) -> Iterator[BatchHeader]:
     """
     file = open_stored(disk, path)
     try:
-        end = start + file.size()
-        offset = start
-        while (header := _header_at(file, offset, start)) is not None:
-            if header.end_offset > end:
-                return
-            yield header
-            offset = header.end_offset
+        with contextlib.suppress(CorruptData):
+            yield from read_headers(file.pread, start, start, start + file.size(), path.name)
     finally:
         file.close()
-
-
-def _header_at(file: File, offset: int, start: int) -> BatchHeader | None:
-    try:
-        header = decode_control(file.pread(offset - start, CONTROL_BYTES), 0)
-    except CorruptData:
-        return None
-    return header if header is not None and header.start_offset == offset else None
 
 
 def _describe(path: Path, start: int, disk: Disk, *, at_start: bool) -> Diverged:

@@ -44,7 +44,6 @@ from vq.errors import CorruptData
 from vq.limits import KIB
 from vq.model import Key
 from vq.store.care.wanted import Wanted, fields_of, key_of
-from vq.store.records.batches import Batch
 from vq.store.records.format import (
     CONTROL_BYTES,
     FLAG_CONTROL,
@@ -52,6 +51,7 @@ from vq.store.records.format import (
     FLAG_TAG,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    BatchHeader,
     md5,
 )
 
@@ -145,7 +145,7 @@ class KeyIndex:
             CorruptData: The bytes are no index, are damaged, or of an unknown version.
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC or data[4] != _VERSION:
-            raise CorruptData(f"{len(data)} bytes are no key index of version {_VERSION}")
+            raise CorruptData(f"{len(data)} bytes are not a key index of version {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a key index fails its CRC")
         _, _, self.start_offset, self.end_offset, self.last_batch, self.last_crc, count = (
@@ -227,7 +227,7 @@ class KeyIndexBuilder:
         """Where the batches added so far end."""
         return self._end_offset
 
-    def add(self, data: bytes, batches: Sequence[Batch], offset: int) -> int:
+    def add(self, data: bytes, batches: Sequence[BatchHeader], offset: int) -> int:
         """Add intact batches of ``data``, whose first byte lies at ``offset``.
 
         Returns:
@@ -238,20 +238,20 @@ class KeyIndexBuilder:
         """
         messages = 0
         for batch in batches:
-            messages += self._add_records(data, batch)
+            start = batch.start_offset - offset
+            messages += self._add_records(data, start, start + batch.byte_length)
             self._times.append(batch.append_time_ms)
-            self._last_batch = offset + batch.start
-            control = data[batch.start : batch.start + CONTROL_BYTES]
-            self._last_crc = google_crc32c.value(control)
-            self._end_offset = offset + batch.end
+            self._last_batch = batch.start_offset
+            self._last_crc = google_crc32c.value(data[start : start + CONTROL_BYTES])
+            self._end_offset = batch.end_offset
             if self._end_offset - self._part_start >= PART_BYTES:
                 self._end_part()
         return messages
 
-    def _add_records(self, data: bytes, batch: Batch) -> int:
+    def _add_records(self, data: bytes, begin: int, batch_end: int) -> int:
         unpack, before = RECORD_HEADER.unpack_from, len(self._ids)
         tags, properties, add_id = self._tags, self._properties, self._ids.append
-        position, batch_end = batch.start + CONTROL_BYTES, batch.end
+        position = begin + CONTROL_BYTES
         while position < batch_end:
             start = position + RECORD_HEADER_BYTES
             if start > batch_end:

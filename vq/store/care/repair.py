@@ -12,14 +12,14 @@ from pathlib import Path
 from vq.errors import CorruptData
 from vq.store.archive.archive import ArchiveFiles
 from vq.store.archive.archived_file import open_stored, read_archive, read_stub
-from vq.store.care.scrub import Damage, Scrub
+from vq.store.care.walk import Damage, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.framing import check_frames
 from vq.store.log.piece import Piece
+from vq.store.records.batches import Order, read_batches, read_headers
 from vq.store.records.format import (
     ARCHIVE_SUFFIX,
-    BATCH_ON_DISK_BYTES_MAX,
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CONTROL_BYTES,
@@ -64,18 +64,14 @@ def read_intact(
         raise CorruptData(f"offset {start} is not stored here", details={"offset": start})
     file = piece.open(disk)
     try:
-        for size in (max_bytes, BATCH_ON_DISK_BYTES_MAX):
-            stop = min(start + size, piece.end)
-            facts = LogFacts()
-            end = verify(file, piece.block_start, start, stop, facts, OffsetIndex(start))
-            if end > start:
-                data = file.pread(start - piece.block_start, end - start)
-                return data, _control_behind(disk, piece.path, piece.block_start, end)
+        size = max(max_bytes, CONTROL_BYTES)
+        data, found = read_batches(file.pread, piece.block_start, start, size, piece.end, Order())
+    except CorruptData as error:
+        raise CorruptData(f"{piece.path}: {error}", details=error.details) from error
     finally:
         file.close()
-    raise CorruptData(
-        f"no intact batch begins at offset {start} of {piece.path}", details={"offset": start}
-    )
+    end = found[-1].end_offset
+    return data[: end - start], _control_behind(disk, piece.path, piece.block_start, end)
 
 
 def _control_behind(disk: Disk, path: Path, block_start: int, offset: int) -> bytes:
@@ -120,13 +116,9 @@ def batch_before(disk: Disk, path: Path, block_start: int, offset: int) -> tuple
         facts, index = LogFacts(), OffsetIndex(block_start)
         if verify(file, block_start, block_start, offset, facts, index) != offset:
             return None
-        position = index.at_offset(offset - 1).offset
-        while True:
-            record = file.pread(position - block_start, CONTROL_BYTES)
-            header = decode_control(record)
-            if header is None or header.end_offset >= offset:
-                return position, record
-            position = header.end_offset
+        near = index.at_offset(offset - 1).offset
+        *_, last = read_headers(file.pread, block_start, near, offset, path.name)
+        return last.start_offset, file.pread(last.start_offset - block_start, CONTROL_BYTES)
     finally:
         file.close()
 
@@ -170,7 +162,7 @@ def check_intact(
         )
     if not trusted and not (ours and ours == following) and not _is_promised(disk, damage, headers):
         raise CorruptData(
-            f"it cannot be told that both copies are equal up to {end}",
+            f"nothing shows that both copies are equal up to {end}",
             details={"offset": damage.start},
         )
     return end
@@ -245,17 +237,17 @@ def _damage_of(
     if following is None:
         end = max(end, start + size)
     begin = x if start < x < end else start
-    scrub = Scrub(disk, [Piece(path, start, begin, end)])
+    walk = Walk(disk, [Piece(path, start, begin, end)])
     try:
-        while not scrub.done:
-            scrub.step()
+        while not walk.done:
+            walk.step()
     finally:
-        scrub.close()
+        walk.close()
     if following is not None:
-        return scrub.damage
+        return walk.damage
     # Behind the last batch of a log there may be space taken ahead, or a torn tail.
     return [
         each._replace(end=min(each.end, needed)) if each.end == end else each
-        for each in scrub.damage
+        for each in walk.damage
         if each.end < end or each.start < needed
     ]

@@ -1,13 +1,11 @@
 """Searching the blocks of a log for messages, in steps small enough to do beside other work.
 
 Every batch that is read is verified before it counts as searched; what the key index of a block
-rules out is not read. Damage is noted, and the search goes on behind it. Like ``scrub``, this opens
-files anew and reads them with ``pread``, so another thread than the log's takes the steps. It
-writes nothing.
+rules out is not read. Damage is noted, and the search goes on behind it (``walk``). It writes
+nothing.
 """
 
 import copy
-import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,25 +15,16 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from vq.errors import CorruptData
-from vq.limits import KIB
 from vq.store.archive.archive_place import Unreachable
-from vq.store.archive.archived_file import place_of_file
 from vq.store.care.key_index import KeyIndex, Probe
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage, Run, Walk
 from vq.store.care.wanted import Wanted, matches
 from vq.store.disk.disk import Disk, File
 from vq.store.log.piece import Piece
-from vq.store.records.batches import Batch, read_batches
-from vq.store.records.format import CONTROL_BYTES, decode_control, keys_name
-from vq.store.records.scan import next_control
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, keys_name
 
 __all__ = ["Covered", "FoundRecord", "Search"]
 
-#: What one step reads, unless a batch is larger; see ``scrub``.
-STEP_BYTES_MIN: Final = 16 * KIB
-STEP_BYTES_MAX: Final = 256 * KIB
-#: A step that meets more batches than this is followed by a smaller one.
-STEP_BATCHES: Final = 128
 #: Damaged ranges that are told apart; the last one goes on to the end of what was searched.
 DAMAGE_MAX: Final = 64
 
@@ -101,10 +90,7 @@ class Search:
     """Searches ``[begin, end)`` of one log, one step after the other.
 
     Attributes:
-        damage: Ranges that could not be searched, in rising order.
-        unreachable: Ranges whose bytes lie in a place that cannot be reached now; nothing is known
-            of them.
-        position: Everything before it was searched, or is in one of these.
+        position: Everything before it was searched, is damaged, or cannot be reached.
         covered: How much was searched.
         unfit: Start offsets of blocks whose key index is damaged or does not fit.
         bare: Start offsets of blocks without a key index.
@@ -136,8 +122,6 @@ class Search:
             messages_max: Ends with so many messages, >= 1.
             bytes_max: Ends before their records take more, but not before the first one.
         """
-        self.damage: list[Damage] = []
-        self.unreachable: list[Damage] = []
         self.position = begin
         self.covered = Covered()
         self.unfit: list[int] = []
@@ -145,18 +129,15 @@ class Search:
         self.is_full = False
         self._disk = disk
         self._directory = directory
-        self._pieces = list(reversed(pieces))
+        self._walk = Walk(disk, list(pieces))
         self._wanted = wanted
         self._needles = wanted.needles
         self._probe = Probe(wanted)
         self._begin = begin
         self._end = end
         self._found = _Found(messages_max, bytes_max)
-        self._file: File | None = None
-        self._index: KeyIndex | None = None
-        self._step_bytes = STEP_BYTES_MIN
-        self._at = pieces[0].start if pieces else end  # a batch begins here, or damage goes on
-        self._bad: tuple[int, str] | None = None  # damage whose end is not known: start and why
+        self._indexed = -1  # the block whose index was looked for last,
+        self._index: KeyIndex | None = None  # and that
 
     @property
     def found(self) -> list[FoundRecord]:
@@ -166,43 +147,58 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether there is nothing more to do."""
-        return self.is_full or not self._pieces
+        return self.is_full or self._walk.done
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Ranges that could not be searched, in rising order; those side by side are one."""
+        found: list[Damage] = []
+        for each in self._within(self._walk.damage):
+            if found and (found[-1].end == each.start or len(found) >= DAMAGE_MAX):
+                found[-1] = found[-1]._replace(end=each.end)
+            else:
+                found.append(each)
+        return found
+
+    @property
+    def unreachable(self) -> list[Damage]:
+        """Ranges of which nothing is known: they lie in a place that cannot be reached now."""
+        return self._within(self._walk.unreachable)
+
+    def _within(self, ranges: Sequence[Damage]) -> list[Damage]:
+        """Return what of these lies in the range that is searched."""
+        clipped = (
+            each._replace(start=max(each.start, self._begin), end=min(each.end, self._end))
+            for each in ranges
+        )
+        return [each for each in clipped if each.start < each.end]
 
     def step(self) -> None:
         """Search the next bytes. Blocks for a few reads."""
         if self.done:
             return
-        piece = self._pieces[-1]
-        try:
-            if self._file is None:
-                self._file = piece.open(self._disk)
-                place = place_of_file(self._file)
-                if place and not piece.place:  # since a moment ago
-                    self._pieces[-1] = piece._replace(place=place)
-                    self.close()
-                    return
-                self._index = self._load_index(piece, self._file)
-            if self._bad is not None:
-                self._look_behind(self._file, piece, self._bad)
-            elif self._skip(piece):
-                self._scan(self._file, piece)
-        except OSError as error:
-            self._unreadable(piece, error)
+        walk = self._walk
+        file = walk.open()
+        if file is not None and (walk.in_damage or self._skip(file)):
+            run = walk.step(self._part_end())
+            if run is not None:
+                self._take(run)
         if self.is_full:
             self.close()
             return
-        self._pass(piece)
+        self._pass()
 
-    def _pass(self, piece: Piece) -> None:
-        """Note how far it is, and end the piece there."""
-        if self._at >= min(piece.end, self._end):
-            self._end_piece(piece)
-        self.position = max(self.position, min(self._at, self._end))
+    def _pass(self) -> None:
+        """Note how far it is, and end there if that is all."""
+        walk = self._walk
+        self.position = max(self.position, min(walk.at, self._end))
+        if walk.at >= self._end:
+            walk.stop()
 
     @property
     def waits_for(self) -> str:
         """The place, which may not answer for ever, that the next step reads from; "": none."""
-        return "" if self.done else self._pieces[-1].place
+        return "" if self.done else self._walk.waits_for
 
     def fork(self) -> "Search":
         """Return a search that is where this one is, and shares nothing with it.
@@ -210,32 +206,26 @@ class Search:
         For the case that a step of this one does not end.
         """
         other = copy.copy(self)
-        other.damage, other.unreachable = list(self.damage), list(self.unreachable)
+        other._walk = self._walk.fork()
         other.unfit, other.bare = list(self.unfit), list(self.bare)
         other.covered = replace(self.covered)
-        other._pieces = list(self._pieces)
         other._found = copy.copy(self._found)
         other._found.records = list(self._found.records)
-        other._file, other._index = None, None
         return other
 
     def give_up(self, why: str) -> None:
         """Go past the rest of a block in a place that does not answer."""
-        piece = self._pieces[-1]
-        self._leave(piece, why)
-        self._pass(piece)
+        self._walk.leave(why)
+        self._pass()
 
     def end(self) -> None:
         """Note damage the end of which was not found yet: nothing before ``position`` is silent."""
-        if self._pieces and not self.is_full:
-            self._end_damage(self._pieces[-1])
+        if not self.done:
+            self._walk.end()
 
     def close(self) -> None:
         """Give the file back. May be called twice."""
-        file, self._file = self._file, None
-        self._index = None
-        if file is not None:
-            file.close()
+        self._walk.close()
 
     # The key index ------------------------------------------------------------------------------
     def _load_index(self, piece: Piece, file: File) -> KeyIndex | None:
@@ -262,67 +252,61 @@ class Search:
             return None
         return index
 
-    def _skip(self, piece: Piece) -> bool:
+    def _skip(self, file: File) -> bool:
         """Go past the parts that have nothing; return whether something is left to read."""
-        index, end = self._index, min(piece.end, self._end)
+        walk, piece = self._walk, self._walk.piece
+        if self._indexed != piece.block_start:
+            self._indexed = piece.block_start
+            self._index = self._load_index(piece, file)
+        index, at, end = self._index, walk.at, min(piece.end, self._end)
         if index is None:
             return True
-        while self._at < end:
-            number = index.part_at(self._at)
+        while at < end:
+            number = index.part_at(at)
             if index.may_have(number, self._probe):
-                return True
+                break
             part = index.part(number)
             following = min(part.end, piece.end)
             self.covered.add(part.first_ms, part.last_ms)
-            self.covered.skipped_bytes += following - self._at
-            self._at = following
-        return False
+            self.covered.skipped_bytes += following - at
+            at = following
+        walk.skip(at)
+        return at < end
+
+    def _part_end(self) -> int | None:
+        """Return where the part of the index ends that is read; None: there is no index."""
+        index, at = self._index, self._walk.at
+        return None if index is None else index.part(index.part_at(at)).end
 
     # Reading ------------------------------------------------------------------------------------
-    def _scan(self, file: File, piece: Piece) -> None:
-        most = piece.end
-        if self._index is not None:
-            most = min(most, self._index.part(self._index.part_at(self._at)).end)
-        data, batches = read_batches(
-            file.pread, piece.block_start, self._at, self._step_bytes, most
-        )
-        if not batches:
-            self._bad = (self._at, self._why(data, piece))
-            return
-        few = len(batches) < STEP_BATCHES
-        wish = self._step_bytes * 2 if few else self._step_bytes // 2
-        self._step_bytes = min(max(wish, STEP_BYTES_MIN), STEP_BYTES_MAX)
-        self._take(data, batches, piece)
-
-    def _take(self, data: bytes, batches: list[Batch], piece: Piece) -> None:
-        """Take what is wanted of intact batches, the first of which starts at the position."""
-        base, read_end = self._at, batches[-1].end
-        begin, end = self._begin - base, self._end - base
-        batches = [each for each in batches if each.end > begin and each.start < end]
-        for batch in _candidates(data, batches, self._needles):
+    def _take(self, run: Run) -> None:
+        """Take what is wanted of intact batches."""
+        begin, end = self._begin, self._end
+        batches = [e for e in run.batches if e.end_offset > begin and e.start_offset < end]
+        for batch in _candidates(run, batches, self._needles):
             try:
-                self._take_of(data, batch, base)
+                self._take_of(run, batch)
             except CorruptData as error:
-                self._note(Damage(base + batch.start, base + batch.end, piece.path, str(error)))
+                damage = Damage(batch.start_offset, batch.end_offset, run.piece.path, str(error))
+                self._walk.damage.append(damage)
             if self.is_full:
                 self.covered.add(batches[0].append_time_ms, batch.append_time_ms)
-                self.covered.read_bytes += batch.end
+                self.covered.read_bytes += batch.end_offset - run.offset
                 return
         if batches:
             self.covered.add(batches[0].append_time_ms, batches[-1].append_time_ms)
-        self.covered.read_bytes += read_end
-        self._at = base + read_end
+        self.covered.read_bytes += run.end - run.offset
 
-    def _take_of(self, data: bytes, batch: Batch, base: int) -> None:
-        for start, end in matches(data, batch, self._wanted):
-            offset = base + start
+    def _take_of(self, run: Run, batch: BatchHeader) -> None:
+        for start, end in matches(run.data, run.offset, batch, self._wanted):
+            offset = run.offset + start
             if not self._begin <= offset < self._end:
                 continue
-            if not self._found.add(offset, batch.append_time_ms, data[start:end]):
+            if not self._found.add(offset, batch.append_time_ms, run.data[start:end]):
                 self._fill(offset)
                 return
             if self._found.is_full:
-                self._fill(base + end)
+                self._fill(run.offset + end)
                 return
 
     def _fill(self, position: int) -> None:
@@ -330,85 +314,22 @@ class Search:
         self.is_full = True
         self.position = position
 
-    # Damage -------------------------------------------------------------------------------------
-    def _why(self, data: bytes, piece: Piece) -> str:
-        """Return what is wrong with the batch that should be at the position."""
-        try:
-            header = decode_control(data)
-        except CorruptData:
-            return "its control record is damaged"
-        if header is None:
-            return "the file ends before it"
-        if header.start_offset != self._at or header.end_offset > piece.end:
-            return "its control record says that it lies elsewhere"
-        return "its records or its header fail their CRC"
 
-    def _look_behind(self, file: File, piece: Piece, bad: tuple[int, str]) -> None:
-        """Look for the next control record that is intact and in its place."""
-        begin = max(self._at, bad[0] + 1)
-        stop = min(begin + STEP_BYTES_MAX, piece.end)
-        found = next_control(file, piece.block_start, begin, stop, piece.end)
-        self._at = stop if found is None else found
-        if found is not None:
-            self._end_damage(piece)
-
-    def _unreadable(self, piece: Piece, error: OSError) -> None:
-        """Give up some bytes that the medium does not deliver, or the rest of a lost file."""
-        if error.errno == errno.EHOSTUNREACH:
-            self._leave(piece, str(error.strerror))
-            return
-        if self._bad is None:
-            self._bad = (self._at, f"it cannot be read: {error.strerror or error}")
-        lost = self._file is None or error.errno == errno.ENOENT
-        self._at = piece.end if lost else min(self._at + STEP_BYTES_MIN, piece.end)
-
-    def _leave(self, piece: Piece, why: str) -> None:
-        """Go past the rest of a block that lies in a place that cannot be reached."""
-        self._end_damage(piece)
-        start, end = max(self._at, self._begin), min(piece.end, self._end)
-        if start < end:
-            self.unreachable.append(Damage(start, end, piece.path, why))
-        self._at = piece.end
-
-    def _end_damage(self, piece: Piece) -> None:
-        if self._bad is not None:
-            start, why = self._bad
-            self._note(Damage(start, self._at, piece.path, why))
-            self._bad = None
-
-    def _note(self, damage: Damage) -> None:
-        """Note damage within the range, joined to that before it if it follows on it."""
-        start, end = max(damage.start, self._begin), min(damage.end, self._end)
-        if start >= end:
-            return
-        last = self.damage[-1] if self.damage else None
-        if last is not None and (last.end == start or len(self.damage) >= DAMAGE_MAX):
-            self.damage[-1] = last._replace(end=end)
-        else:
-            self.damage.append(damage._replace(start=start, end=end))
-
-    def _end_piece(self, piece: Piece) -> None:
-        self._end_damage(piece)
-        self.close()
-        self._pieces.pop()
-        if self._at >= self._end:
-            self._pieces.clear()
-        if self._pieces:
-            self._at = self._pieces[-1].start
-
-
-def _candidates(data: bytes, batches: list[Batch], needles: Sequence[bytes]) -> Iterator[Batch]:
+def _candidates(
+    run: Run, batches: list[BatchHeader], needles: Sequence[bytes]
+) -> Iterator[BatchHeader]:
     """Yield the batches that may have a message with one of the needles; all without any."""
     if not needles or not batches:
         yield from batches
         return
-    starts = [batch.start for batch in batches]
+    starts = [batch.start_offset - run.offset for batch in batches]
+    end = batches[-1].end_offset - run.offset
     hits: set[int] = set()
     for needle in needles:
-        at = data.find(needle, starts[0])
-        while 0 <= at < batches[-1].end:
+        at = run.data.find(needle, starts[0])
+        while 0 <= at < end:
             number = bisect_right(starts, at) - 1
             hits.add(number)
-            at = data.find(needle, batches[number].end)
+            at = run.data.find(needle, batches[number].end_offset - run.offset)
     for number in sorted(hits):
         yield batches[number]

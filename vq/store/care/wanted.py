@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 from vq.model import Key
-from vq.store.records.batches import Batch
 from vq.store.records.format import (
     FLAG_CONTROL,
     FLAG_PROPERTIES,
     FLAG_TAG,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    BatchHeader,
 )
 from vq.store.records.record import (
     KEY_BYTES_FIELD,
@@ -119,8 +119,12 @@ def fields_of(data: bytes, start: int, end: int, flag: int) -> Fields:
     return Fields(tag, properties)
 
 
-def matches(data: bytes, batch: Batch, wanted: Wanted) -> Iterator[tuple[int, int]]:
+def matches(
+    data: bytes, base: int, batch: BatchHeader, wanted: Wanted
+) -> Iterator[tuple[int, int]]:
     """Yield positions ``[start, end)`` of the messages wanted in an intact batch, in order.
+
+    ``base``: offset of the first byte of ``data``, which has the batch.
 
     Raises:
         CorruptData: Its records do not fill it.
@@ -128,7 +132,7 @@ def matches(data: bytes, batch: Batch, wanted: Wanted) -> Iterator[tuple[int, in
     unpack = RECORD_HEADER.unpack_from
     takes = wanted.takes
     wanted_id = wanted.id
-    position, batch_end = batch.start, batch.end
+    position, batch_end = batch.start_offset - base, batch.end_offset - base
     while position < batch_end:
         start = position + RECORD_HEADER_BYTES
         if start > batch_end:

@@ -213,8 +213,8 @@ class DataDirectories:
         if len(found) > 1:
             places = " and ".join(str(each.path / topic / str(partition)) for each in found)
             raise DirectoryRefused(
-                f"partition {topic}-{partition} lies in {places}, so it cannot be told which is "
-                "its log. Nothing was changed. Stop the broker and move one of them away"
+                f"partition {topic}-{partition} lies in {places}: this broker cannot tell which "
+                "one is its log. Nothing was changed. Stop the broker and move one of them away"
             )
         return found[0]
 

@@ -289,8 +289,8 @@ class DataDirectory:
             if found != topic_id:
                 raise DirectoryRefused(
                     f"{directory / TOPIC_FILE_NAME} names topic id {topic_id}, but {path} names "
-                    f"{found}: whose data these are cannot be told. Restore the file from a copy, "
-                    f"or move {directory} away"
+                    f"{found}: this broker cannot tell whose data these are. Restore the file "
+                    f"from a copy, or move {directory} away"
                 )
 
     def log_directory(self, topic: str, partition: int) -> Path:
@@ -317,7 +317,7 @@ class DataDirectory:
                 raise CorruptData(f"it names topic {values['topic']!r}")
             topic_id = values["id"]
             if version <= TOPIC_VERSION and not is_topic_id(topic_id):
-                raise CorruptData(f"id = {shown(topic_id)} is no id of a topic")
+                raise CorruptData(f"id = {shown(topic_id)} is not the id of a topic")
         except (CorruptData, KeyError) as error:
             raise self._unreadable(topic, f"cannot be read ({error})", wanted) from error
         if version > TOPIC_VERSION:
@@ -329,8 +329,8 @@ class DataDirectory:
     def _unreadable(self, topic: str, what: str, topic_id: str) -> DirectoryRefused:
         directory = self.path / topic
         return DirectoryRefused(
-            f"{directory / TOPIC_FILE_NAME} {what}, so it cannot be told whose data lie in "
-            f"{directory}. Nothing was changed. If they are those of the topic that is there now, "
+            f"{directory / TOPIC_FILE_NAME} {what}: this broker cannot tell whose data lie "
+            f"in {directory}. Nothing was changed. If they are those of the present topic, "
             f'write this line to the file: {{"v": 1, "topic": "{topic}", "id": "{topic_id}"}} '
             "(`vq topic describe` shows the id). If not, move the directory away"
         )

@@ -148,7 +148,7 @@ def check_identity(
     strangers = [name for name in disk.listdir(path) if name not in _HARMLESS]
     if strangers:
         raise DirectoryRefused(
-            f"{path} is no vq data directory, yet holds {strangers[0]!r}"
+            f"{path} is not a vq data directory and holds {strangers[0]!r}"
             f"{' and more' if len(strangers) > 1 else ''}: choose an empty or a new directory"
         )
     identity = Identity(cluster, group, node, secrets.token_hex(8), of)

@@ -22,7 +22,7 @@ from vq.errors import DirectoryRefused
 from vq.store.disk.file_system import FileSystem, FileSystems, birth
 from vq.store.disk.unlinked import UnlinkedFiles
 
-__all__ = ["TEMPORARY_SUFFIX", "Buffer", "Disk", "File", "Lock", "Readable", "RealDisk", "RealFile"]
+__all__ = ["TEMPORARY_SUFFIX", "Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,14 +37,6 @@ BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 #: An id of the installed system.
 MACHINE_ID_PATH: Final = Path("/etc/machine-id")
 _datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-
-
-class Readable(Protocol):
-    """Bytes that can be read by their position."""
-
-    def pread(self, position: int, length: int) -> bytes:
-        """Return up to ``length`` bytes; fewer only at the end."""
-        ...
 
 
 class File(Protocol):

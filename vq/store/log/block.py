@@ -24,7 +24,7 @@ from typing import Final
 
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
-from vq.store.archive.archive import Archive, ArchiveFiles
+from vq.store.archive.archive import Archive, ArchiveFiles, place_of
 from vq.store.archive.archived_file import (
     ArchivedFile,
     ChunkCache,
@@ -34,13 +34,12 @@ from vq.store.archive.archived_file import (
 )
 from vq.store.disk.disk import Disk, File
 from vq.store.log.block_facts import BlockFacts
+from vq.store.log.piece import Piece
+from vq.store.records.batches import read_headers
 from vq.store.records.format import (
-    BATCH_ON_DISK_BYTES_MAX,
-    CONTROL_BYTES,
     INDEX_SUFFIX,
     BatchHeader,
     block_name,
-    decode_control,
     parse_block_name,
 )
 from vq.store.records.offset_index import OffsetIndex
@@ -337,6 +336,12 @@ class Block:
         assert isinstance(file, ArchivedFile)
         return self.start_offset + file.chunk_end(offset - self.start_offset)
 
+    @property
+    def piece(self) -> Piece:
+        """All of the block, for who reads it beside the log."""
+        place = "" if self.archive is None else place_of(self.archive.url)
+        return Piece(self.path, self.start_offset, self.start_offset, self.end_offset, place)
+
     def _opened(self) -> File:
         file = self.file
         if file is None:
@@ -350,33 +355,17 @@ class Block:
         """Yield the header of every batch from ``offset``, the start of one, to the block's end.
 
         Raises:
-            CorruptData: A control record is damaged or lies about its place.
+            CorruptData: No batch begins at ``details["offset"]``.
             NotInMemory: As ``view``.
             OSError: The medium cannot deliver it.
         """
-        end = self.end_offset
-        window = memoryview(b"")
-        window_start = offset
-        while offset < end:
-            at = offset - window_start
-            if at + CONTROL_BYTES > len(window):
-                window_start, at = offset, 0
-                window = self.view(
-                    offset - self.start_offset, min(_WALK_BYTES, self.stop(offset) - offset)
-                )
-            try:
-                header = decode_control(window, at)
-            except CorruptData as error:
-                raise CorruptData(
-                    f"no intact batch at offset {offset} of {self.path.name}: {error}",
-                    details={"offset": offset},
-                ) from error
-            if header is None or header.start_offset != offset or header.end_offset > end:
-                raise CorruptData(
-                    f"no batch at offset {offset} of {self.path.name}", details={"offset": offset}
-                )
-            yield header
-            offset = header.end_offset
+        start = self.start_offset
+
+        def read(position: int, length: int) -> memoryview:
+            return self.view(position, min(length, self.stop(start + position) - start - position))
+
+        end, name = self.end_offset, self.path.name
+        return read_headers(read, start, offset, end, name, size=_WALK_BYTES)
 
     def header_at(self, offset: int) -> BatchHeader:
         """Return the header of the batch that starts at ``offset``, which the block holds.
@@ -472,6 +461,3 @@ def _rebuild(
     except OSError as error:
         logger.warning("index of a block cannot be saved", path=block.index_path, error=error)
         chunks.put(key, data)
-
-
-assert _WALK_BYTES <= BATCH_ON_DISK_BYTES_MAX

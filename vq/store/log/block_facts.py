@@ -4,12 +4,14 @@ Read from the files, on any thread, since a block that nobody reads may be cold.
 while the log is open notes its facts itself (``Log``).
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from vq.errors import CorruptData
 from vq.store.disk.disk import Disk, File
 from vq.store.log.piece import Piece
-from vq.store.records.format import CONTROL_BYTES, INDEX_SUFFIX, BatchHeader, decode_control
+from vq.store.records.batches import read_headers
+from vq.store.records.format import INDEX_SUFFIX, BatchHeader
 from vq.store.records.offset_index import OffsetIndex
 
 __all__ = ["BlockFacts", "read_facts", "read_first_ms"]
@@ -40,9 +42,8 @@ def read_facts(disk: Disk, piece: Piece) -> BlockFacts:
     offset, messages, last_ms = _from_index(disk, piece)
     file = piece.open(disk)
     try:
-        while offset < piece.end:
-            header = _header(file, piece, offset)
-            offset, last_ms = header.end_offset, header.append_time_ms
+        for header in _headers(file, piece, offset):
+            last_ms = header.append_time_ms
             messages += header.record_count
     finally:
         file.close()
@@ -57,7 +58,7 @@ def read_first_ms(disk: Disk, piece: Piece) -> int:
     """
     file = piece.open(disk)
     try:
-        return _header(file, piece, piece.block_start).append_time_ms
+        return next(_headers(file, piece, piece.block_start)).append_time_ms
     finally:
         file.close()
 
@@ -75,10 +76,5 @@ def _from_index(disk: Disk, piece: Piece) -> tuple[int, int, int]:
     return index.at_offset(piece.end)
 
 
-def _header(file: File, piece: Piece, offset: int) -> BatchHeader:
-    header = decode_control(file.pread(offset - piece.block_start, CONTROL_BYTES), 0)
-    if header is None or header.start_offset != offset or header.end_offset > piece.end:
-        raise CorruptData(
-            f"no batch at offset {offset} of {piece.path.name}", details={"offset": offset}
-        )
-    return header
+def _headers(file: File, piece: Piece, offset: int) -> Iterator[BatchHeader]:
+    return read_headers(file.pread, piece.block_start, offset, piece.end, piece.path.name)

@@ -110,10 +110,10 @@ class Checkpoint:
         """Return what ``to_bytes`` was given.
 
         Raises:
-            CorruptData: The bytes are no checkpoint, are damaged, or of an unknown version.
+            CorruptData: The bytes are not a checkpoint, are damaged, or of an unknown version.
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC:
-            raise CorruptData(f"{len(data)} bytes are no checkpoint")
+            raise CorruptData(f"{len(data)} bytes are not a checkpoint")
         if not _WITHOUT_MANIFEST <= data[4] <= _WITH_ARCHIVES:
             raise CorruptData(f"a checkpoint has version {data[4]}, not {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
@@ -138,7 +138,7 @@ class Checkpoint:
         try:
             topic_id = data[topic_start:topic_end].decode()
         except UnicodeDecodeError as error:
-            raise CorruptData("a checkpoint has a topic id that is no text") from error
+            raise CorruptData("a checkpoint has a topic id that is not text") from error
         return cls(
             topic_id=topic_id,
             start_offset=start,

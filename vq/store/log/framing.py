@@ -4,17 +4,18 @@ Plain values in and out. The bytes of a control record are ``format``; writing a
 ``log``; what recovery does with frames it cannot trust is ``scan``.
 """
 
+import contextlib
 import struct
 from typing import Final
 
 from vq import limits
 from vq.errors import BatchTooLarge, CorruptData, InvalidRequest, NotMaster, OffsetOutOfRange
 from vq.model import ProducerStamp
+from vq.store.records.batches import Order, headers, verified
 from vq.store.records.format import (
     BATCH_ON_DISK_BYTES_MAX,
     CONTROL_BYTES,
     BatchHeader,
-    batch_crc,
     decode_control,
     pack_control,
 )
@@ -89,62 +90,53 @@ def check_frames(
         CorruptData: They are no batches, or damaged; ``details["offset"]`` is where.
     """
     batches: list[BatchHeader] = []
-    position = 0
-    while position < len(data):
-        offset = end_offset + position
-        batch = _whole_batch(data, position, offset)
-        if batch.start_offset != offset:
-            if not batches:
-                raise OffsetOutOfRange(
-                    f"framed bytes begin at offset {batch.start_offset}, the log ends at {offset}; "
-                    "send what follows its end",
-                    details={"latest": offset},
-                )
-            raise _corrupt(offset, f"the batch there says it begins at {batch.start_offset}")
-        if batch.master_epoch < epoch:
-            raise epoch_is_over(batch.master_epoch, epoch)
-        if batch.append_time_ms < append_time_ms:
-            raise _corrupt(
-                offset, f"append time {batch.append_time_ms} comes before {append_time_ms}"
-            )
-        epoch, append_time_ms = batch.master_epoch, batch.append_time_ms
-        batches.append(batch)
-        position += batch.byte_length
+    order, end = Order(epoch, append_time_ms), end_offset
+    try:
+        for batch in verified(data, end_offset):
+            if batch.master_epoch < order.epoch:
+                raise epoch_is_over(batch.master_epoch, order.epoch)
+            order.take(batch)
+            batches.append(batch)
+            end = batch.end_offset
+    except CorruptData as error:
+        if end == end_offset:
+            _check_begin(data, end_offset)
+        raise CorruptData(f"bad framed bytes: {error}", details={"offset": end}) from error
+    left = len(data) - (end - end_offset)
+    if left:
+        raise CorruptData(
+            f"bad framed bytes: the last {left}, at offset {end}, are no whole batch",
+            details={"offset": end},
+        )
     return batches
 
 
-def batches_ready(data: bytes | memoryview, durable: int) -> int:
+def batches_ready(data: bytes | memoryview, offset: int, durable: int) -> int:
     """Return how many bytes at the front of ``data`` are batches that a copy may write now.
 
     They are whole, and nothing that they call durable lies behind ``durable``, up to where the copy
     is. Bytes that are no batch end them.
+
+    Args:
+        data: Of another copy.
+        offset: Of their first byte: where this copy ends.
+        durable: See above.
     """
-    position = 0
-    while True:
-        try:
-            batch = decode_control(data, position)
-        except CorruptData:
-            return position
-        if batch is None or batch.synced_offset > durable:
-            return position
-        if batch.byte_length > len(data) - position:
-            return position
-        position += batch.byte_length
+    ready, end = 0, offset + len(data)
+    with contextlib.suppress(CorruptData):
+        for batch in headers(data, offset):
+            if batch.end_offset > end or batch.synced_offset > durable:
+                break
+            ready = batch.end_offset - offset
+    return ready
 
 
-def _whole_batch(data: bytes | memoryview, position: int, offset: int) -> BatchHeader:
-    try:
-        batch = decode_control(data, position)
-    except CorruptData as error:
-        raise _corrupt(offset, str(error)) from error
-    left = len(data) - position
-    if batch is None or batch.byte_length > left:
-        needed = CONTROL_BYTES if batch is None else batch.byte_length
-        raise _corrupt(offset, f"the batch there needs {needed} bytes, {left} bytes came")
-    if batch_crc(data, position, batch.byte_length) != batch.crc:
-        raise _corrupt(offset, "the batch there fails its CRC")
-    return batch
-
-
-def _corrupt(offset: int, why: str) -> CorruptData:
-    return CorruptData(f"bad framed bytes at offset {offset}: {why}", details={"offset": offset})
+def _check_begin(data: bytes | memoryview, end_offset: int) -> None:
+    with contextlib.suppress(CorruptData):
+        first = decode_control(data)
+        if first is not None and first.start_offset != end_offset:
+            raise OffsetOutOfRange(
+                f"framed bytes begin at offset {first.start_offset}, the log ends at "
+                f"{end_offset}; send what follows its end",
+                details={"latest": end_offset},
+            )

@@ -56,6 +56,7 @@ class Log:
         directory: The directory of the log.
         topic_id: Of the topic.
         config: Sizes.
+        blocks: All of them, in rising order.
         status: Where the log begins and ends, its state.
         reader: Reads it.
         flushing: What is durable, and what the next flush has to do.
@@ -91,12 +92,12 @@ class Log:
             epoch=facts.epoch,
             append_time_ms=facts.append_time_ms,
         )
-        self._blocks = Blocks(recovered.blocks)
-        self.reader = LogReader(self.status, self._blocks)
+        self.blocks = Blocks(recovered.blocks)
+        self.reader = LogReader(self.status, self.blocks)
         self.flushing = Flushing(
             recovered,
             status=self.status,
-            blocks=self._blocks,
+            blocks=self.blocks,
             config=config,
             disk=disk,
             cache=cache,
@@ -107,7 +108,7 @@ class Log:
         self._tail = LogTail(
             recovered,
             status=self.status,
-            blocks=self._blocks,
+            blocks=self.blocks,
             flushing=self.flushing,
             config=config,
             disk=disk,
@@ -385,10 +386,10 @@ class Log:
 
         ``first`` is the place of bytes that are to follow.
         """
-        last = self._blocks.last
+        last = self.blocks.last
         manifest = [
             ManifestEntry(block.start_offset, Kind.ARCHIVE if block.is_archived else Kind.BLOCK)
-            for block in self._blocks
+            for block in self.blocks
             if block.length
         ]
         return Checkpoint(
@@ -421,14 +422,14 @@ class Log:
     @property
     def closed_blocks(self) -> Sequence[Block]:
         """The blocks that take no more appends, in rising order."""
-        blocks = list(self._blocks)
+        blocks = list(self.blocks)
         return blocks if self.open_block is None else blocks[:-1]
 
     @property
     def open_block(self) -> Block | None:
         """The last block, which takes the next append; None: a new one does, or none."""
         ended = self._tail.rolled or self.status.state is LogState.SEALED
-        return None if ended else self._blocks.last
+        return None if ended else self.blocks.last
 
     def drop_before(self, offset: int) -> int:
         """Drop the blocks that end at or before ``offset``; return how many bytes that frees.
@@ -451,8 +452,8 @@ class Log:
                 messages = self._messages_up_to(block)
             except (CorruptData, OSError) as error:
                 raise PartitionFailed(f"retention in {self.directory} failed: {error}") from error
-            if self._blocks.drop_first() is self._blocks.active:  # of a sealed log
-                self._blocks.active = None
+            if self.blocks.drop_first() is self.blocks.active:  # of a sealed log
+                self.blocks.active = None
             block.close()
             self.flushing.note_dropped(block)
             self.status.start_offset, self.status.start_messages = block.end_offset, messages
@@ -481,19 +482,19 @@ class Log:
             raise InvalidState(f"{block.path} is another block than the archive has")
         self.flushing.note_superseded(block.path)
         block.use_archive(archive)
-        self._tail.rolled |= block is self._blocks.last
+        self._tail.rolled |= block is self.blocks.last
 
     def places_behind(self, offset: int) -> str:
         """Return the places of what is behind an offset and lies elsewhere; see ``joined``."""
         return joined(
             place_of(block.archive.url)
-            for block in self._blocks
+            for block in self.blocks
             if block.end_offset > offset and block.archive is not None
         )
 
     def has(self, block: Block) -> bool:
         """Whether a block is one of this log, and not dropped."""
-        return self._blocks.at(block.start_offset) is block
+        return self.blocks.at(block.start_offset) is block
 
     def check_archivable(self, block: Block, *, takes_appends: bool = False) -> None:
         """Return if a block of this log is closed and durable, and in a block file.
@@ -597,7 +598,7 @@ class Log:
         if self.flushing.under_way and self.state is not LogState.FAILED:
             raise InvalidState(f"{self.directory}: a flush is running; wait for it, then close")
         own = BlockCache()  # this may run on another thread than the rest
-        for block in self._blocks:
+        for block in self.blocks:
             self._cache.give(block, own)
         try:
             if self.status.can_flush:
@@ -607,18 +608,18 @@ class Log:
             raise StorageFailed(f"closing {self.directory} failed: {error}") from error
         finally:
             own.close_all()
-            self._blocks.active = None
+            self.blocks.active = None
             self.status.readable = False
             self.status.stop(LogState.CLOSED, "the log is closed")
 
     def _close_properly(self, *, saves: bool) -> None:
-        last = self._blocks.last
+        last = self.blocks.last
         if not saves and self.synced_offset == self.end_offset:
             return
         if last is not None and self.end_offset > self.flushing.checkpoint_offset:
             self.flushing.checkpoint_wanted = True
         if not self.flushing.checkpoint_wanted:
-            if last is not None and last is self._blocks.active:
+            if last is not None and last is self.blocks.active:
                 last.cut_allocation()
             return
         if last is not None:

@@ -587,7 +587,7 @@ class _Recovery:
 
     def _tell_cut(self, case: Case, x: int, behind: Behind) -> None:
         report = self.report
-        held = "what they held cannot be told"
+        held = "it is unknown what they held"
         if behind.batches:
             report.cut_messages = behind.messages
             held = f"they announce at least {behind.messages} messages"

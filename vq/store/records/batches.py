@@ -1,97 +1,204 @@
-"""The intact batches in a run of log bytes, for those who look at the records in them."""
+"""Walking over the batches in log bytes, in one of two ways.
 
-from collections.abc import Callable
-from typing import NamedTuple
+    headers    believes a control record whose checksum holds: which batches there are
+    verified   believes a batch whose CRC holds, too: its records are what was appended
+
+Each takes bytes in memory, and has a function that reads a block: ``read_headers`` reads control
+records only, ``read_batches`` reads whole batches. A batch counts if it begins where the one before
+it ends and says so itself. At the first one that does not, ``CorruptData`` says where
+(``details["offset"]``) and why (``details["why"]``). What lies behind damage is for whoever goes on
+there (``scan``).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from vq.errors import CorruptData
-from vq.store.records.format import (
-    CONTROL_BYTES,
-    CONTROL_PAYLOAD_BYTES,
-    CONTROL_RECORD,
-    CONTROL_VERSION,
-    FLAG_CONTROL,
-    RECORD_HEADER_BYTES,
-    batch_crc,
-    decode_control,
-    md5,
-)
+from vq.store.records.format import BatchHeader, batch_crc, decode_control
 
-__all__ = ["Batch", "intact_batches", "read_batches"]
+__all__ = ["Order", "headers", "read_batches", "read_headers", "verified"]
+
+#: What ``read_headers`` reads at a time: it may have several control records, or one and what
+#: nobody wants.
+HEADERS_READ_BYTES: Final = 4096
 
 
-class Batch(NamedTuple):
-    """One intact batch in a run of log bytes.
+@dataclass(slots=True)
+class Order:
+    """What never falls along a log, as of the batch taken last."""
 
-    Attributes:
-        start: Position of its first byte in the run.
-        end: Position behind its last byte.
-        append_time_ms: When it was appended.
-    """
+    epoch: int = 0
+    append_time_ms: int = 0
 
-    start: int
-    end: int
-    append_time_ms: int
+    def take(self, header: BatchHeader) -> None:
+        """Note the next batch.
+
+        Raises:
+            CorruptData: It cannot follow the one before; nothing was noted.
+        """
+        if header.master_epoch < self.epoch:
+            why = f"it is of epoch {header.master_epoch} and follows one of epoch {self.epoch}"
+            raise _damaged(header.start_offset, why)
+        if header.append_time_ms < self.append_time_ms:
+            fall_ms = self.append_time_ms - header.append_time_ms
+            why = f"it was appended {fall_ms} ms before the batch before it"
+            raise _damaged(header.start_offset, why)
+        self.epoch, self.append_time_ms = header.master_epoch, header.append_time_ms
 
 
-def intact_batches(data: bytes, offset: int) -> list[Batch]:
-    """Return the whole batches that ``data`` begins with, up to the first one that is damaged.
+def headers(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
+    """Yield the headers of the batches that ``data`` begins with; ends where the bytes do.
 
-    A batch counts if its control record and its CRC hold and it says where it lies.
+    The last batch may go on behind them.
 
     Args:
         data: Log bytes that begin with a batch.
         offset: Of their first byte.
+
+    Raises:
+        CorruptData: No batch begins at ``details["offset"]``.
     """
-    unpack = CONTROL_RECORD.unpack_from
-    found: list[Batch] = []
-    add = found.append
-    start, size = 0, len(data)
-    while size - start >= CONTROL_BYTES:
-        fields = unpack(data, start)
-        length, checksum, record_id, flag, version, attributes = fields[:6]
-        end = start + fields[10]
-        if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:
-            break
-        if version != CONTROL_VERSION or attributes or fields[8] != offset + start:
-            break
-        if end > size or end - start < CONTROL_BYTES:
-            break
-        payload = data[start + RECORD_HEADER_BYTES : start + CONTROL_BYTES]
-        if md5(payload).digest()[:4] != checksum:
-            break
-        if batch_crc(data, start, end - start) != fields[16]:
-            break
-        add(Batch(start, end, fields[12]))
-        start = end
-    return found
+    at = 0
+    while True:
+        try:
+            header = decode_control(data, at)
+        except CorruptData as error:
+            raise _damaged(offset + at, "its control record is damaged") from error
+        if header is None:
+            return
+        if header.start_offset != offset + at:
+            why = f"its control record is that of offset {header.start_offset}"
+            raise _damaged(offset + at, why)
+        yield header
+        at += header.byte_length
+
+
+def verified(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
+    """Yield the headers of the whole batches that ``data`` begins with, once their CRC holds.
+
+    Args:
+        data: As ``headers``.
+        offset: As ``headers``.
+
+    Raises:
+        CorruptData: No intact batch begins at ``details["offset"]``. If its control record says
+            how long it is, it ends at ``details["end"]``.
+    """
+    size = len(data)
+    for header in headers(data, offset):
+        at = header.start_offset - offset
+        if at + header.byte_length > size:
+            return
+        if batch_crc(data, at, header.byte_length) != header.crc:
+            error = _damaged(header.start_offset, "its records or its header fail their CRC")
+            error.details["end"] = header.end_offset
+            raise error
+        yield header
+
+
+def read_headers(
+    read: Callable[[int, int], bytes | memoryview],
+    block_start: int,
+    offset: int,
+    end: int,
+    name: str,
+    *,
+    size: int = HEADERS_READ_BYTES,
+) -> Iterator[BatchHeader]:
+    """Yield the header of each batch of a block in ``[offset, end)``.
+
+    Args:
+        read: Reads from a position on so many bytes at most; ``File.pread``.
+        block_start: Offset of the first byte of the block.
+        offset: Where a batch begins.
+        end: Where one ends.
+        name: Of the block, for the error.
+        size: How much to read at a time, >= 88.
+
+    Raises:
+        CorruptData: No batch that ends there begins at ``details["offset"]``.
+        OSError: The medium cannot deliver it.
+    """
+    try:
+        while offset < end:
+            begin = offset
+            for header in headers(read(begin - block_start, min(size, end - begin)), begin):
+                _check_end(header, end)
+                yield header
+                offset = header.end_offset
+            if offset == begin:
+                raise _damaged(offset, "the file ends before it")
+    except CorruptData as error:
+        raise _damaged(offset, str(error.details["why"]), f" of {name}") from error
 
 
 def read_batches(
-    read: Callable[[int, int], bytes], block_start: int, offset: int, size: int, end: int
-) -> tuple[bytes, list[Batch]]:
-    """Read some bytes of a block, or one batch if that is larger; return the intact batches.
+    read: Callable[[int, int], bytes],
+    block_start: int,
+    offset: int,
+    size: int,
+    end: int,
+    order: Order | None = None,
+) -> tuple[bytes, list[BatchHeader]]:
+    """Read some bytes of a block, or one batch if that is larger; return its intact batches.
 
     Args:
-        read: Reads from a position on so many bytes; ``File.pread``.
-        block_start: Offset of the first byte of the block.
-        offset: Where a batch begins.
+        read: As ``read_headers``.
+        block_start: As ``read_headers``.
+        offset: Where a batch begins, before ``end``.
         size: How much to read, >= 88.
         end: Where what may be read ends.
+        order: Takes the batches; damage is what it does not take. None: they are in any order.
 
     Returns:
-        The bytes from ``offset`` on, and the batches that they begin with; none: it is damaged.
+        The bytes from ``offset`` on, and the headers of the batches that they begin with, one at
+        least.
 
     Raises:
+        CorruptData: No intact batch begins there.
         OSError: The medium cannot deliver them.
     """
     data = read(offset - block_start, min(size, end - offset))
-    found = intact_batches(data, offset)
-    if not found and len(data) == size < end - offset:
-        try:
-            header = decode_control(data)
-        except CorruptData:
-            header = None
-        if header is not None and size < header.byte_length <= end - offset:
-            data = read(offset - block_start, header.byte_length)
-            found = intact_batches(data, offset)
+    found = _intact(data, offset, order)
+    if found:
+        return data, found
+    header = next(headers(data, offset), None)
+    if header is None:
+        raise _damaged(offset, "the file ends before it")
+    _check_end(header, end)
+    data = read(offset - block_start, header.byte_length)
+    found = _intact(data, offset, order)
+    if not found:
+        raise _damaged(offset, "the file ends before it")
     return data, found
+
+
+def _intact(data: bytes, offset: int, order: Order | None) -> list[BatchHeader]:
+    """Return the batches up to the first damaged one.
+
+    Raises:
+        CorruptData: That is the first of all.
+    """
+    found: list[BatchHeader] = []
+    try:
+        for header in verified(data, offset):
+            if order is not None:
+                order.take(header)
+            found.append(header)
+    except CorruptData:
+        if not found:
+            raise
+    return found
+
+
+def _check_end(header: BatchHeader, end: int) -> None:
+    if header.end_offset > end:
+        why = f"it should end at {header.end_offset}, the block ends at {end}"
+        raise _damaged(header.start_offset, why)
+
+
+def _damaged(offset: int, why: str, of: str = "") -> CorruptData:
+    return CorruptData(
+        f"no intact batch at offset {offset}{of}: {why}", details={"offset": offset, "why": why}
+    )

@@ -456,7 +456,7 @@ def _append_record(table: Table, record: Record, selection: Selection) -> int:
         if record.tag is not None:
             record.tag.decode()
     except UnicodeDecodeError as error:
-        raise _corrupt(record.offset, "has a tag that is no UTF-8") from error
+        raise _corrupt(record.offset, "has a tag that is not UTF-8") from error
     if record.properties is not None:
         found = read_properties(record.properties)
         if found is None:

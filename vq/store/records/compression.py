@@ -165,7 +165,7 @@ def _compress_zstd(payload: bytes) -> bytes:
 def _decompress_zstd(payload: bytes, bytes_max: int) -> bytes:
     zstd = _zstd()
     if not payload.startswith(_ZSTD_MAGIC):
-        raise _bad(COMPRESSION_ZSTD, payload, "it is no zstd frame")
+        raise _bad(COMPRESSION_ZSTD, payload, "it is not a zstd frame")
     try:
         header = zstd.header_of(payload)
         size = header.content_size
@@ -220,7 +220,7 @@ def _compress_lz4(payload: bytes) -> bytes:
 def _decompress_lz4(payload: bytes, bytes_max: int) -> bytes:
     lz4 = _lz4()
     if not payload.startswith(_LZ4_MAGIC) or len(payload) < _LZ4_HEADER_BYTES_MIN:
-        raise _bad(COMPRESSION_LZ4, payload, "it is no lz4 frame")
+        raise _bad(COMPRESSION_LZ4, payload, "it is not an lz4 frame")
     if payload[_LZ4_BLOCK_SIZE_AT] > _LZ4_BLOCK_SIZE_MAX:
         raise _bad(COMPRESSION_LZ4, payload, "its blocks have 4 MiB, more than 1 MiB")
     size = bytes_max

@@ -202,6 +202,8 @@ _header_pack = RECORD_HEADER.pack
 _NO_HEAD: Final = bytes(CONTROL_HEAD.size)
 _control_unpack = CONTROL_RECORD.unpack_from
 _extend_crc = google_crc32c.extend
+#: Makes a named tuple without the checks of its own constructor, which take 0.3 µs.
+_new = tuple.__new__
 _NO_HEAD_CRC: Final[int] = google_crc32c.value(_NO_HEAD)
 
 
@@ -231,27 +233,28 @@ class BatchHeader(NamedTuple):
     @property
     def stamp(self) -> ProducerStamp:
         """Who wrote it; the producer id 0 stands for nobody."""
-        return ProducerStamp(self.producer_id, self.producer_epoch, self.producer_sequence)
+        return _new(ProducerStamp, self[6:9])
 
     @property
     def records_mark(self) -> int:
         """``records_mark`` of the CRC of the batch's records, which need not be read for it."""
+        start, length, count, time, epoch, synced, producer, its_epoch, sequence, id_, crc = self
         head = _head_pack(
             CONTROL_VERSION,
             0,
-            self.producer_epoch,
-            self.master_epoch,
-            self.start_offset,
-            self.synced_offset,
-            self.byte_length,
-            self.record_count,
-            self.append_time_ms,
-            self.producer_id,
-            self.producer_sequence,
-            self.transaction_id,
+            its_epoch,
+            epoch,
+            start,
+            synced,
+            length,
+            count,
+            time,
+            producer,
+            sequence,
+            id_,
         )
-        crc: int = google_crc32c.value(head)
-        return self.crc ^ crc
+        head_crc: int = google_crc32c.value(head)
+        return crc ^ head_crc
 
 
 def records_mark(records_crc: int) -> int:
@@ -362,7 +365,7 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
         raise CorruptData(f"control record at position {position} fails its checksum")
     if not CONTROL_BYTES <= byte_length <= BATCH_ON_DISK_BYTES_MAX or synced_offset > start_offset:
         raise CorruptData(f"control record at position {position} contradicts itself")
-    return BatchHeader(
+    fields = (
         start_offset,
         byte_length,
         record_count,
@@ -375,6 +378,7 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
         transaction_id,
         crc,
     )
+    return _new(BatchHeader, fields)
 
 
 def batch_crc(buf: bytes | memoryview, position: int, byte_length: int) -> int:

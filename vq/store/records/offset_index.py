@@ -139,7 +139,7 @@ class OffsetIndex:
             CorruptData: The bytes are no index, are damaged, or of an unknown version.
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC or data[4] != _VERSION:
-            raise CorruptData(f"{len(data)} bytes are no block index of version {_VERSION}")
+            raise CorruptData(f"{len(data)} bytes are not a block index of version {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a block index fails its CRC")
         _, _, start, end, before, messages, count = _HEAD.unpack_from(data)

@@ -223,14 +223,16 @@ class ProducerTable:
         """Return the table that ``to_bytes`` wrote; no bytes at all give an empty one.
 
         Raises:
-            CorruptData: The bytes are no producer table, are damaged, or of an unknown version.
+            CorruptData: The bytes are not a producer table, are damaged, or of an unknown version.
         """
         table = cls()
         if not data:
             return table
         head, batch = _LAYOUTS.get(data[0], (None, _BATCH))
         if head is None or len(data) < head.size + 4:
-            raise CorruptData(f"{len(data)} bytes are no producer table of version 1 to {_VERSION}")
+            raise CorruptData(
+                f"{len(data)} bytes are not a producer table of version 1 to {_VERSION}"
+            )
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a producer table fails its CRC")
         count = head.unpack_from(data)[-1]

@@ -1,4 +1,4 @@
-"""Verifying the bytes of a block, batch after batch, and searching for batches behind damage.
+"""What recovery wants to know of the bytes of a block, and searching for batches behind damage.
 
 In here: what the bytes hold. Not in here: what is done about it (``recovery``). Bytes are read with
 ``pread``, so that a medium error is an ``OSError`` here and no signal.
@@ -8,26 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import google_crc32c
-
 from vq.errors import CorruptData
 from vq.limits import MIB
-from vq.model import ProducerStamp
-from vq.store.disk.disk import File, Readable
+from vq.store.disk.disk import File
+from vq.store.records.batches import Order, read_batches
 from vq.store.records.format import (
-    BATCH_ON_DISK_BYTES_MAX,
     CONTROL_BYTES,
     CONTROL_MARK,
     CONTROL_MARK_AT,
-    CONTROL_PAYLOAD_BYTES,
-    CONTROL_RECORD,
-    CONTROL_VERSION,
-    FLAG_CONTROL,
-    RECORD_HEADER_BYTES,
     BatchHeader,
     decode_control,
-    md5,
-    records_mark,
 )
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable, Records
@@ -42,25 +32,36 @@ __all__ = [
     "verify",
 ]
 
-CHUNK_BYTES: Final = 8 * MIB
+CHUNK_BYTES: Final = 1 * MIB
 _ZEROS: Final = bytes(64 * 1024)
-assert CHUNK_BYTES > BATCH_ON_DISK_BYTES_MAX
 
 
 @dataclass(slots=True)
-class LogFacts:
+class LogFacts(Order):
     """What the batches seen so far add up to; ``verify`` carries it from block to block."""
 
-    epoch: int = 0
-    append_time_ms: int = 0
     messages: int = 0
     batches: int = 0
     verified_bytes: int = 0
     producers: ProducerTable = field(default_factory=ProducerTable)
 
+    def add(self, batches: list[BatchHeader]) -> None:
+        """Add up batches that were taken (``Order.take``)."""
+        record = self.producers.record
+        messages = 0
+        for header in batches:
+            count = header.record_count
+            messages += count
+            if header.producer_id:
+                records = Records(count, header.records_mark)
+                record(header.stamp, header.start_offset, records)
+        self.messages += messages
+        self.batches += len(batches)
+        self.verified_bytes += batches[-1].end_offset - batches[0].start_offset
+
 
 def verify(
-    file: Readable, block_start: int, offset: int, end: int, facts: LogFacts, index: OffsetIndex
+    file: File, block_start: int, offset: int, end: int, facts: LogFacts, index: OffsetIndex
 ) -> int:
     """Verify batches from ``offset`` on and return the offset of the first byte that is no batch.
 
@@ -75,58 +76,21 @@ def verify(
         facts: Updated with every good batch.
         index: Updated with every good batch.
     """
-    unpack = CONTROL_RECORD.unpack_from
-    crc32c = google_crc32c.value
-    extend = google_crc32c.extend
-    record_producer = facts.producers.record
     add = index.maybe_add
-    before = facts.messages - _messages_so_far(index, facts)
-    epoch, time, messages = facts.epoch, facts.append_time_ms, facts.messages
-    batches = 0
-    begin = chunk_start = offset
-    chunk = file.pread(offset - block_start, min(CHUNK_BYTES, end - offset))
-    while end - offset >= CONTROL_BYTES:
-        at = offset - chunk_start
-        if len(chunk) - at < BATCH_ON_DISK_BYTES_MAX and chunk_start + len(chunk) < end:
-            chunk_start, at = offset, 0
-            chunk = file.pread(offset - block_start, min(CHUNK_BYTES, end - offset))
-        if len(chunk) - at < CONTROL_BYTES:
-            break  # the file is shorter than its size said
-        fields = unpack(chunk, at)
-        length, checksum, record_id, flag, version, attributes = fields[:6]
-        if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:
+    messages = 0  # of the index's block
+    if index.messages_before >= 0:
+        messages = facts.messages - index.messages_before
+    while offset < end:
+        try:
+            _, found = read_batches(file.pread, block_start, offset, CHUNK_BYTES, end, facts)
+        except CorruptData:
             break
-        if version != CONTROL_VERSION or attributes or fields[8] != offset:
-            break
-        size, master_epoch, append_time = fields[10], fields[7], fields[12]
-        stop = at + size
-        if size < CONTROL_BYTES or stop > len(chunk) or offset + size > end:
-            break
-        payload = chunk[at + RECORD_HEADER_BYTES : at + CONTROL_BYTES]
-        if md5(payload).digest()[:4] != checksum:
-            break
-        crc = crc32c(chunk[at + CONTROL_BYTES : stop])
-        if extend(crc, payload[:-4]) != fields[16]:
-            break
-        if master_epoch < epoch or append_time < time or fields[9] > offset:
-            break
-        epoch, time = master_epoch, append_time
-        add(offset, messages - before, append_time)
-        if fields[13]:
-            stamp = ProducerStamp(fields[13], fields[6], fields[14])
-            record_producer(stamp, offset, Records(fields[11], records_mark(crc)))
-        messages += fields[11]
-        batches += 1
-        offset += size
-    facts.epoch, facts.append_time_ms, facts.messages = epoch, time, messages
-    facts.batches += batches
-    facts.verified_bytes += offset - begin
+        facts.add(found)
+        for header in found:
+            add(header.start_offset, messages, header.append_time_ms)
+            messages += header.record_count
+        offset = found[-1].end_offset
     return offset
-
-
-def _messages_so_far(index: OffsetIndex, facts: LogFacts) -> int:
-    """Return how many messages of the index's block are in ``facts`` already."""
-    return facts.messages - index.messages_before if index.messages_before >= 0 else 0
 
 
 def is_zero(file: File, position: int, end: int) -> bool:

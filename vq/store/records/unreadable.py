@@ -8,7 +8,6 @@ same bytes then, so none can repair it. A reader that stops there reports it, an
 from bisect import bisect_left
 
 from vq.errors import CorruptData
-from vq.store.disk.disk import File
 from vq.store.records.codec import intact
 from vq.store.records.compression import decompress
 from vq.store.records.format import (
@@ -16,7 +15,6 @@ from vq.store.records.format import (
     FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
     RECORD_HEADER_BYTES,
-    decode_control,
 )
 from vq.store.records.record import (
     Record,
@@ -45,32 +43,16 @@ def why_unreadable(record: bytes, offset: int) -> str:
     return ""
 
 
-def first_unreadable(
-    file: File, block_start: int, begin: int, offset: int
-) -> tuple[int, int, str] | None:
+def first_unreadable(data: bytes, begin: int, offset: int) -> tuple[int, int, str] | None:
     """Return the first record at or behind ``offset`` that no reader can read, and why.
 
-    It looks through the intact batch that holds ``offset``, and parses only the record that begins
-    there: of the others it verifies the checksums.
+    It parses only the record that begins there: of the others it verifies the checksums.
 
     Args:
-        file: The block.
-        block_start: The offset of its first byte.
-        begin: Where an intact batch starts, at or before ``offset``.
+        data: The intact batch that holds ``offset``.
+        begin: Where that starts.
         offset: See above.
-
-    Raises:
-        CorruptData: A batch on the way is damaged.
-        OSError: It cannot be read.
     """
-    while True:
-        header = decode_control(file.pread(begin - block_start, CONTROL_BYTES))
-        if header is None:
-            return None
-        if offset < begin + header.byte_length:
-            break
-        begin += header.byte_length
-    data = file.pread(begin - block_start, header.byte_length)
     position = CONTROL_BYTES
     while position + RECORD_HEADER_BYTES <= len(data):
         sound = intact(data, position)

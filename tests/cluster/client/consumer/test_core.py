@@ -74,7 +74,7 @@ async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFac
     with pytest.raises(InvalidArgument, match="names no tag"):
         alone.subscribe("wide", message_filter=" || ")
     for tags, said in (
-        ("ok || caf\udce9", "is no text"),  # how a shell's argument arrives that is not UTF-8
+        ("ok || caf\udce9", "is not text"),  # how a shell's argument arrives that is not UTF-8
         ("é" * 128, "256 bytes"),
         ("||".join(f"t{number}" for number in range(65)), "65 tags; at most 64"),
         ("a,b", "has ',', which no filter .* give tags as in 'a \\|\\| b', or '\\*' alone"),

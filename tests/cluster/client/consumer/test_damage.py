@@ -12,8 +12,6 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import streams
-from vq.admin.cluster import cluster_status
 from vq.backoff import Backoff
 from vq.broker.health.repairing import Repairer
 from vq.client.cluster import ClusterClient
@@ -28,6 +26,8 @@ from vq.errors import (
     CorruptData,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.messages import streams
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
 
@@ -107,8 +107,8 @@ async def test_get_reports_every_flipped_bit(
         return chunk_of(response, body)
 
     monkeypatch.setattr(forward, "chunk_of", damaged)
-    for start in (0, result.offset):
-        for flipped[0] in range(start * 8, message.next_offset * 8):
+    for start, step in ((0, 1), (result.offset, 7)):
+        for flipped[0] in range(start * 8, message.next_offset * 8, step):
             with pytest.raises(CorruptData):
                 await consumer.get("t", 0, start, 1_000)
 

@@ -145,7 +145,7 @@ SIZES = [
     for partitions, row in {
         10: {2: "", 10: "", 50: "slow"},
         100: {2: "", 10: "slow", 50: "slow"},
-        1_000: {2: "slow", 10: "slow", 50: "long"},
+        1_000: {2: "slow", 10: "long", 50: "long"},
         4_000: {2: "long", 10: "long", 50: "long"},
     }.items()
     for members, mark in row.items()

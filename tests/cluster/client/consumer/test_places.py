@@ -14,7 +14,6 @@ from support.client import factory_of, started
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
@@ -30,6 +29,8 @@ from vq.errors import (
     ProtocolError,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.groups import resets
+from vq.operations.groups.resets import Goal, Target, plan_reset
 
 pytestmark = pytest.mark.virtual_time
 
@@ -116,7 +117,7 @@ async def reset(cluster: MemoryCluster, goal: Goal, *, fence: bool = False) -> N
     async with started(cluster, host="operator") as client:
         planned = await plan_reset(client, "g", Target(goal=goal), only_stopped=True)
         assert len(planned) == 1
-        await carry_out(client, "g", planned, fence=fence)
+        await resets.reset(client, "g", planned, fence=fence)
 
 
 async def test_a_commit_says_what_identifies_its_place(cluster: MemoryCluster) -> None:
@@ -405,7 +406,7 @@ async def test_a_fenced_member_goes_on_from_the_reset_with_its_next_commit(
         assert await take(consumer, 2) == ["m0", "m1"]
         await until_true(first_is_committed)
         planned = await plan_reset(operator, "g", Target(goal=Goal.EARLIEST))
-        await carry_out(operator, "g", planned, fence=True)
+        await resets.reset(operator, "g", planned, fence=True)
         async with asyncio.timeout(WAIT_S):
             async for message in consumer:
                 if message.content == b"m0":

@@ -12,7 +12,6 @@ from support.coordination import strike
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.admin import placements
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, StartPosition
 from vq.client.consumer import share as shares
@@ -25,6 +24,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.model import Message, TopicPartition
+from vq.operations.partitions import placements
 
 pytestmark = pytest.mark.virtual_time
 

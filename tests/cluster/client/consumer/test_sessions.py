@@ -210,14 +210,14 @@ async def test_delivery_pauses_also_while_a_round_waits_for_zookeeper(
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     inside = asyncio.Event()
-    read = consumer.member._view.members
+    read = consumer.member._mirror.members
 
     async def members() -> Any:
         inside.set()
         await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
         return await read()
 
-    monkeypatch.setattr(consumer.member._view, "members", members)
+    monkeypatch.setattr(consumer.member._mirror, "members", members)
     group.cluster.ensemble.stop()
     consumer.member.wake()
     await until(lambda: consumer.events == ["suspend"])

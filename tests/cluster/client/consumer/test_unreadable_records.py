@@ -8,9 +8,6 @@ from support.consumers import consumer_of, take
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.admin import topics
-from vq.admin.cluster import cluster_status
-from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.broker.health.repairing import Repairer
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -18,6 +15,9 @@ from vq.client.reading.damage import report_damage
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import CorruptData
 from vq.model import TopicPartition
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.groups.resets import Goal, Target, plan_reset, reset
+from vq.operations.topics import topics
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
 
@@ -97,7 +97,7 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
         (planned,) = await plan_reset(client, "g", PAST_DAMAGE)
         assert (planned.skips, planned.repeats) == (1, 0)
         assert planned.after.offset == end
-        await carry_out(client, "g", [planned], fence=True)
+        await reset(client, "g", [planned], fence=True)
         assert await waiting == [b"12", b"13"]
     assert not await plan_reset(client, "g", PAST_DAMAGE)
 

@@ -11,6 +11,7 @@ from support.broker import MemoryCluster
 from support.counting import check_linear
 from support.producers import (
     SMALLEST_BUFFER,
+    core_of,
     ended,
     producer_of,
     published,
@@ -25,8 +26,9 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig, WhenFull
 from vq.client.future import SendFuture
-from vq.client.producer.batch import Ended
-from vq.client.producer.partitioner import TopicPartitions, key_partition
+from vq.client.producer.intake.accumulator import Accumulator
+from vq.client.producer.queue.batch import Ended
+from vq.client.producer.spread.partitioner import TopicPartitions, key_partition
 from vq.errors import (
     BufferFull,
     InvalidArgument,
@@ -64,7 +66,7 @@ async def test_nothing_is_appended_past_a_partitioner_of_ones_own(
 ) -> None:
     producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(1)))
     await producer.publish("t")
-    assert producer._core.append(Message("t", b"x"), None, None) is None
+    assert core_of(producer).append(Message("t", b"x"), None, None) is None
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -76,7 +78,7 @@ async def test_a_partitioner_that_fails_takes_no_space(
     producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(choice)))
     with pytest.raises(InvalidArgument, match="partitioner"):
         await producer.send(Message("t", b"x", key=key))
-    assert space(producer._core) == producer.config.buffer_bytes
+    assert space(core_of(producer)) == producer.config.buffer_bytes
     async with asyncio.timeout(WAIT_S):
         await producer.close()
 
@@ -98,12 +100,12 @@ async def test_a_partitioner_may_send(factory: aio.MessageFactory) -> None:
     class Sends(Chooses):
         def choose(self, message: Message, partitions: TopicPartitions) -> int:
             if message.key is not None:
-                producer._core.append_any(Message("t", b"note"))
+                core_of(producer).append_any(Message("t", b"note"))
             return 1 if message.key is None else 0
 
     producer = await factory.create_producer(ProducerConfig(partitioner=Sends(0)))
     await producer.publish("t")
-    with in_thread(lambda: producer._core.append_any(Message("t", b"x", key="k"))) as sending:
+    with in_thread(lambda: core_of(producer).append_any(Message("t", b"x", key="k"))) as sending:
         await until(sending.done)
     await producer.close()
     assert await stored(factory) == [b"x", b"note"]
@@ -121,7 +123,7 @@ async def test_a_partitioner_that_waits_holds_up_nobody_else(factory: aio.Messag
 
     producer = await factory.create_producer(ProducerConfig(partitioner=Waits(0)))
     await producer.publish("t")
-    core = producer._core
+    core = core_of(producer)
     with in_thread(lambda: core.append_any(Message("t", b"2", key="slow"))) as slow:
         await until(waiting.is_set)
         assert (await producer.send(Message("t", b"1", key="k"))).partition == 0
@@ -140,14 +142,14 @@ async def test_whatever_runs_in_the_middle_of_a_send_may_append(
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
 
     def inside() -> None:
-        with core._accumulator.lock:
+        with core.accumulator.lock:
             core.append_any(Message("t", b"x", key="k"))
             with pytest.raises(InvalidState, match="send_async"):
                 core.send_blocking(Message("t", b"y", key="k"))
-            core._accumulator._appender.use(SMALLEST_BUFFER, 0)
+            core.accumulator.appender.use(SMALLEST_BUFFER, 0)
             with pytest.raises(BufferFull):
                 core.append_any(Message("t", b"z", key="k"))
-            core._accumulator._appender.use(-SMALLEST_BUFFER, 0)
+            core.accumulator.appender.use(-SMALLEST_BUFFER, 0)
 
     with in_thread(inside) as running:
         await until(running.done)
@@ -162,15 +164,15 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
 ) -> None:
     producer = await producer_of(factory, buffer_bytes=SMALLEST_BUFFER)
     await producer.publish("t")
-    core = producer._core
-    core._cluster.ids_ready = False
+    core = core_of(producer)
+    core.cluster.ids_ready = False
     await producer.send_async(Message("t", b"x" * MESSAGE_BYTES_MAX))
     waiting = [asyncio.create_task(producer.send(Message("t", b"%d" % n))) for n in range(3)]
     with pytest.raises(BufferFull):
-        await core.wait_for_space(0.02)
+        await core.space_line.wait(0.02)
     assert not any(task.done() for task in waiting)
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     await asyncio.gather(*waiting)
     await producer.close()
     assert space(core) == core.config.buffer_bytes
@@ -211,7 +213,7 @@ async def test_a_send_that_waits_for_space_does_not_publish_its_topic_again(
     async def publish(_: str) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(producer._core, "publish", publish)
+    monkeypatch.setattr(core_of(producer), "publish", publish)
     await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(3)))
 
 
@@ -244,15 +246,15 @@ async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
 ) -> None:
     """Only a send that does not wait for its outcome is refused: ``send`` waits for space too."""
     producer = await producer_of(factory, buffer_messages=2, when_full=WhenFull.RAISE)
-    core = producer._core
-    core._cluster.ids_ready = False  # nothing can be sent now
+    core = core_of(producer)
+    core.cluster.ids_ready = False  # nothing can be sent now
     accepted = [await producer.send_async(Message("t", b"%d" % n)) for n in range(2)]
     with pytest.raises(BufferFull, match="buffer_messages is 2"):
         await producer.send_async(Message("t", b"2"))
     waiting = asyncio.create_task(producer.send(Message("t", b"3")))
-    await until(lambda: core._sender._space_line.waiting)
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    await until(lambda: core.sender.space_line.waiting)
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     assert (await waiting).id > 0
     assert all([(await ended(each)).id for each in accepted])
     assert (await ended(await producer.send_async(Message("t", b"4")))).id > 0
@@ -266,19 +268,19 @@ async def test_a_full_buffer_names_the_partition_that_takes_nothing(
     """To slow down would not help."""
     producer = await producer_of(factory, buffer_messages=2, when_full=WhenFull.RAISE)
     await producer.publish("t")
-    core = producer._core
+    core = core_of(producer)
     cluster.network.kill("b1")
     messages = [Message("t", b"%d" % n, key=0) for n in range(3)]
     for each in messages[:2]:
         await producer.send_async(each, timeout=600)
-    await until(lambda: core._cluster.unreachable)
-    core._sender._tick()
+    await until(lambda: core.cluster.unreachable)
+    core.sender.tick()
     cause = r"; t-0 takes none: its broker .* cannot be reached"
     with pytest.raises(BufferFull, match=f"buffer_bytes is .*{cause}") as full:
         await producer.send_async(messages[2])
     assert "vq cluster status" in full.value.hint
     with pytest.raises(BufferFull, match=f"within 0.02 s{cause}"):
-        await core.wait_for_space(0.02)
+        await core.space_line.wait(0.02)
     core.abandon("the test is over")
 
 
@@ -292,15 +294,15 @@ async def test_small_messages_fill_the_buffer_by_one_message_too_far_at_most(
     for name in names[1:]:
         await cluster.create_topic(name)
         await core.publish(name)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     taken = 0
     with contextlib.suppress(BufferFull):
         while taken < SMALLEST_BUFFER:
             send(core, Message(names[taken % topics], b"x" * 100))
             taken += 1
     assert taken == SMALLEST_BUFFER // (100 + MESSAGE_OVERHEAD_BYTES) + 1
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     await core.close()
     assert (
         sum([len(await stored(factory, name, 1)) for name in names[1:]])
@@ -313,7 +315,7 @@ async def test_order_is_kept_whatever_way_messages_are_taken(factory: aio.Messag
     """Plain ones are appended without a lock, the others under it."""
     producer = await producer_of(factory)
     await producer.publish("t")
-    core = producer._core
+    core = core_of(producer)
     key = next(key for key in "abcdefgh" if key_partition(key, 2) == 0)
     sizes = [10, 4_000, 8_000, 20, 50_000, 30]
     for number in range(60):
@@ -332,14 +334,14 @@ async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
 ) -> None:
     """It runs where room is made: waiting there would stop everything until the deadline."""
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER, send_timeout_s=30.0)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     send(core, Message("t", b"x" * MESSAGE_BYTES_MAX))
     begin = asyncio.get_running_loop().time()
     with pytest.raises(BufferFull):
         send(core, Message("t", b"y"))
     assert asyncio.get_running_loop().time() - begin < core.config.send_timeout_s / 2
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     await core.close()
 
 
@@ -347,14 +349,14 @@ async def test_a_thread_that_waits_for_space_is_woken_by_the_end(
     factory: aio.MessageFactory,
 ) -> None:
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
     with in_thread(lambda: send(core, Message("t", b"y"), None, 30.0)) as waiting:
-        await until(lambda: core._accumulator._waiting)
+        await until(lambda: core.accumulator.waiting_threads)
         closing = asyncio.create_task(core.close())
-        await until(lambda: not core._accumulator._waiting)
-        core._cluster.ids_ready = True
-        core._sender.send_waiting()
+        await until(lambda: not core.accumulator.waiting_threads)
+        core.cluster.ids_ready = True
+        core.sender.send_waiting()
         await closing
         assert isinstance(await asyncio.to_thread(waiting.exception, WAIT_S), InvalidState)
 
@@ -364,22 +366,22 @@ async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
 ) -> None:
     """One outcome makes room for all of them."""
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     large = send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
 
     def send_small() -> SendFuture:
         return send(core, Message("t", b"y"), None, 30.0)
 
     with in_thread(send_small) as one, in_thread(send_small) as two:
-        await until(lambda: core._accumulator._waiting == 2)
-        core._accumulator.drain()
+        await until(lambda: core.accumulator.waiting_threads == 2)
+        core.accumulator.drain()
         large.deadline = 0.0  # the only outcome while both wait
-        core._sender._tick()
+        core.sender.tick()
         assert large.done()
         async with asyncio.timeout(WAIT_S):
             futures = [await asyncio.wrap_future(each) for each in (one, two)]
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     assert [type(await ended(future)) for future in futures] == [SendResult] * 2
     assert space(core) == core.config.buffer_bytes
 
@@ -388,8 +390,8 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await producer_of(factory)
-    core = producer._core
-    publish, wait_for_space, append = core.publish, core.wait_for_space, core.append
+    core = core_of(producer)
+    publish, wait_for_space, append = core.publish, core.space_line.wait, core.append
     left: list[float] = []
 
     async def slow(topic: str) -> None:
@@ -407,7 +409,7 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
         return append(message, callback, timeout)
 
     monkeypatch.setattr(core, "publish_existing", slow)
-    monkeypatch.setattr(core, "wait_for_space", noted_wait)
+    monkeypatch.setattr(core.space_line, "wait", noted_wait)
     monkeypatch.setattr(core, "append", noted)
     assert (await producer.send(Message("t", b"x"), timeout=30.0)).id > 0
     first, room, outcome = left
@@ -448,7 +450,7 @@ async def test_the_buffer_bounds_the_memory_of_what_waits(
     if under_way:  # batches are made, and never answered
         monkeypatch.setattr(BrokerConnection, "send", lambda *_: 1)
     else:
-        core._cluster.ids_ready = False
+        core.cluster.ids_ready = False
     taken = 0
     tracemalloc.start()
     try:
@@ -464,8 +466,8 @@ async def test_the_buffer_bounds_the_memory_of_what_waits(
         tracemalloc.stop()
     assert taken > 100
     assert memory < 2.5 * core.config.buffer_bytes
-    core._accumulator.drain()
-    for queue in core._accumulator.topics["t"].queues:
+    core.accumulator.drain()
+    for queue in core.accumulator.topics["t"].queues:
         queue.close(NotSent())
     await until(lambda: space(core) == core.config.buffer_bytes)
     await core.close()
@@ -481,10 +483,11 @@ async def test_space_between_the_look_and_the_wait_wakes_a_sender(
         nonlocal looks
         looks += 1
         if looks == 1:
-            core._sender.on_ended(Ended(0, 0))  # another thread made space when this one had looked
+            core.sender.on_ended(Ended(0, 0))  # another thread made space when this one had looked
         return looks > 1
 
-    monkeypatch.setattr(core._sender._space_line, "_count_places", overtaken)
+    places_left = property(lambda _: overtaken())
+    monkeypatch.setattr(Accumulator, "places_left", places_left)
     async with asyncio.timeout(WAIT_S):
-        await core.wait_for_space(60.0)
-    assert not core._sender._space_line.waiting
+        await core.space_line.wait(60.0)
+    assert not core.sender.space_line.waiting

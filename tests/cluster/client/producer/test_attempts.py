@@ -4,12 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.producers import (
-    ended,
-    published,
-    send,
-    space,
-)
+from support.producers import client_of, ended, published, send, space
 from support.timers import NotedTimers
 from support.waiting import until
 
@@ -57,7 +52,7 @@ class Wire:
 @pytest.fixture
 def wire(factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch) -> Wire:
     wire = Wire()
-    monkeypatch.setattr(factory._cluster, "live_connection", lambda _: wire)
+    monkeypatch.setattr(client_of(factory), "live_connection", lambda _: wire)
     return wire
 
 
@@ -95,8 +90,8 @@ async def test_a_connection_that_takes_no_batch_costs_no_message(
 ) -> None:
     """Nothing was sent over one that has just ended, or is full: the batch goes out later."""
     core = await published(factory, retry_backoff_s=0.001)
-    timers: Any = NotedTimers(core._sender._loop)
-    core._sender._loop = timers
+    timers: Any = NotedTimers(core.sender.loop)
+    core.sender.loop = timers
     send_over, refusals = wire.send, [Busy("full"), ConnectionCut("ended")]
 
     def refuse_at_first(*request: Any) -> int:
@@ -112,7 +107,7 @@ async def test_a_connection_that_takes_no_batch_costs_no_message(
     assert not header.resend, "no copy of it can be stored"
     wire.stored(0, 88)
     assert future.result(0).offset == 88
-    watch = core._sender._no_answer
+    watch = core.sender.on_silence
     assert (timers.started(watch), timers.left(watch)) == (3, 0)
     await core.close()
 
@@ -121,18 +116,18 @@ async def test_messages_wait_when_a_burst_has_used_all_ids(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = await published(factory)
-    take_ids = core._cluster.take_ids
+    take_ids = core.cluster.take_ids
     asked: list[int] = []
 
     def none_left(count: int) -> list[int]:
         asked.append(count)
         raise IdsUsedUp("all ids up to the mark are used")
 
-    monkeypatch.setattr(core._cluster, "take_ids", none_left)
+    monkeypatch.setattr(core.sender, "take_ids", none_left)
     future = send(core, Message("t", b"x"))
     await until(lambda: asked)
     assert not future.done()
-    monkeypatch.setattr(core._cluster, "take_ids", take_ids)
+    monkeypatch.setattr(core.sender, "take_ids", take_ids)
     assert (await ended(future)).id > 0
     await core.close()
 
@@ -142,7 +137,7 @@ async def test_a_given_up_send_gives_its_buffer_space_back(
     factory: aio.MessageFactory, wire: Wire, fate: str
 ) -> None:
     core = await published(factory)
-    core._cluster.ids_ready = fate != "never sent"
+    core.cluster.ids_ready = fate != "never sent"
     message = Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500})
     futures = [core.append_any(message, None, 0.05) for _ in range(3)]
     if fate == "one left":  # of the same batch
@@ -159,7 +154,7 @@ async def test_a_given_up_send_gives_its_buffer_space_back(
         if fate != "refused again and again":
             wire.stored(0, 88)
         assert space(core) == core.config.buffer_bytes
-    for queue in core._accumulator.topics["t"].queues:
+    for queue in core.accumulator.topics["t"].queues:
         queue.close(NotSent())
     assert space(core) == core.config.buffer_bytes
     await core.close()
@@ -169,7 +164,7 @@ async def test_a_blocking_send_that_is_given_up_gives_its_buffer_space_back(
     factory: aio.MessageFactory,
 ) -> None:
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     message = Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500})
     future = await asyncio.to_thread(core.send_blocking, message, 0.05)
     assert isinstance(future.outcome, NotSent)

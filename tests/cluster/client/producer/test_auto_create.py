@@ -7,7 +7,7 @@ import pytest
 from support.broker import MemoryCluster
 from support.cases import case
 from support.client import factory_of
-from support.producers import producer_of, stored
+from support.producers import core_of, producer_of, stored
 
 from vq import aio
 from vq.client.producer.interceptors import ProducerInterceptor
@@ -184,12 +184,12 @@ async def test_a_topic_that_is_deleted_between_publish_and_append_is_unknown(
 ) -> None:
     """A refusal like any other, not an advice to publish."""
     async with await producer_of(factory) as producer:
-        core = producer._core
+        core = core_of(producer)
         publish = core.publish_existing
 
         async def publish_and_delete(topic: str) -> TopicSettings | None:
             found = await publish(topic)
-            core._accumulator.topics.pop(topic)
+            core.accumulator.topics.pop(topic)
             return found
 
         monkeypatch.setattr(core, "publish_existing", publish_and_delete)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import SMALLEST_BUFFER, producer_of, space, stored, stored_in
+from support.producers import SMALLEST_BUFFER, core_of, producer_of, space, stored, stored_in
 from support.waiting import until
 
 import vq
@@ -34,7 +34,7 @@ async def test_a_batch_is_stored_in_its_order_and_told_where(factory: aio.Messag
     assert await stored_in(factory, partition) == [message.content for message in messages]
     other = await producer.send_batch(iter(messages))
     assert {result.partition for result in other} == {1 - partition}
-    assert space(producer._core) == producer.config.buffer_bytes
+    assert space(core_of(producer)) == producer.config.buffer_bytes
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ async def test_a_batch_has_one_deadline(factory: aio.MessageFactory) -> None:
     """What was accepted is not sent in time, and the rest finds no space in time."""
     producer = await producer_of(factory, buffer_messages=4)
     await producer.publish("t")
-    producer._core._cluster.ids_ready = False  # nothing can be sent now
+    core_of(producer).cluster.ids_ready = False  # nothing can be sent now
     with pytest.raises(BatchFailed) as failed:
         await producer.send_batch(numbered(6), timeout=0.3)
     assert [type(each) for each in failed.value.outcomes] == [NotSent] * 4 + [BufferFull] * 2
-    assert space(producer._core) == producer.config.buffer_bytes
+    assert space(core_of(producer)) == producer.config.buffer_bytes
     metrics = producer.metrics()
     assert (metrics.messages_accepted, metrics.buffer_full) == (4, 2)
     assert metrics.buffer_waits >= 1
@@ -95,13 +95,13 @@ async def test_a_batch_has_one_deadline(factory: aio.MessageFactory) -> None:
 async def test_a_cancelled_batch_is_sent_nevertheless(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)
     await producer.publish("t")
-    producer._core._cluster.ids_ready = False
+    core_of(producer).cluster.ids_ready = False
     call = asyncio.create_task(producer.send_batch(numbered(3)))
-    await until(lambda: space(producer._core) < producer.config.buffer_bytes)
+    await until(lambda: space(core_of(producer)) < producer.config.buffer_bytes)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    producer._core._cluster.ids_ready = True
+    core_of(producer).cluster.ids_ready = True
     await producer.flush()
     assert len(await stored(factory)) == 3
 
@@ -131,7 +131,7 @@ async def test_one_way_messages_that_are_not_stored_are_counted_and_logged(
 ) -> None:
     producer = await producer_of(factory)
     await producer.publish("t")
-    producer._core._cluster.ids_ready = False
+    core_of(producer).cluster.ids_ready = False
     for message in numbered(20):
         await producer.send_oneway(message, timeout=0.05)
     await producer.close()
@@ -177,7 +177,7 @@ async def test_interceptors_see_every_message_of_a_batch_once(factory: aio.Messa
     await producer.send_batch(numbered(3))
     assert (notes.before, notes.after) == ([b"00000", b"00001", b"00002"], ["SendResult"] * 3)
     notes.after.clear()
-    producer._core._cluster.ids_ready = False
+    core_of(producer).cluster.ids_ready = False
     with pytest.raises(BatchFailed) as failed:
         await producer.send_batch([*numbered(3), Message("t", "text")], timeout=0.1)  # type: ignore[arg-type]
     names = ["NotSent", "NotSent", "BufferFull", "InvalidArgument"]
@@ -185,11 +185,11 @@ async def test_interceptors_see_every_message_of_a_batch_once(factory: aio.Messa
     assert sorted(notes.after) == sorted(names)
     notes.after.clear()
     call = asyncio.create_task(producer.send_batch(numbered(3), timeout=30.0))
-    await until(lambda: producer._core._sender._space_line.waiting)
+    await until(lambda: core_of(producer).sender.space_line.waiting)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert notes.after == ["NotSent"], "the third; the others were accepted"
-    producer._core._cluster.ids_ready = True
+    core_of(producer).cluster.ids_ready = True
     await producer.flush()
     assert notes.after == ["NotSent", "SendResult", "SendResult"]

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from support.cases import case
 from support.key_vectors import KEY_VECTORS
-from support.producers import (
-    ended,
-    producer_of,
-    published,
-    send,
-    space,
-    stored,
-)
+from support.producers import core_of, ended, producer_of, published, send, space, stored
 from support.waiting import WAIT_S
 
 from vq import aio
 from vq.client.config import ConsumerConfig
-from vq.client.producer.partitioner import key_partition
+from vq.client.producer.spread.partitioner import key_partition
 from vq.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -88,7 +81,7 @@ async def test_what_a_serializer_refuses_is_not_appended(
         with pytest.raises(InvalidArgument, match="cannot be written as JSON") as caught:
             await send_it(Message("t", content))
         assert isinstance(caught.value.__cause__, TypeError | ValueError)
-    assert space(producer._core) == producer.config.buffer_bytes
+    assert space(core_of(producer)) == producer.config.buffer_bytes
     with pytest.raises(MessageTooLarge, match="message of 1048577 bytes"):
         await producer.send(Message("t", "x" * (MESSAGE_BYTES_MAX - 1)))
     await producer.close()
@@ -135,7 +128,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
         with case(number):
             with pytest.raises(error):
                 await producer.send(message)
-            assert space(producer._core) == producer.config.buffer_bytes
+            assert space(core_of(producer)) == producer.config.buffer_bytes
     await producer.close()
 
 
@@ -247,7 +240,7 @@ async def test_an_object_whose_class_behaves_oddly_harms_no_other_message(
         if way == "send_batch":
             places = await producer.send_batch(sent)
         elif way == "threads":
-            core = producer._core
+            core = core_of(producer)
             futures = [await asyncio.to_thread(core.send_blocking, message) for message in sent]
             places = [future.result() for future in futures]
         elif way == "send_oneway":
@@ -258,7 +251,7 @@ async def test_an_object_whose_class_behaves_oddly_harms_no_other_message(
             futures = [await getattr(producer, way)(message) for message in sent]
             places = futures if way == "send" else [await future for future in futures]
         await producer.close()
-    assert space(producer._core) == producer._core.config.buffer_bytes
+    assert space(core_of(producer)) == core_of(producer).config.buffer_bytes
     assert sorted(await stored(factory)) == [b"before", b"behind", b"odd"]
     consumer = await factory.create_consumer()
     for place in places[1:2]:

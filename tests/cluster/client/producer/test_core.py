@@ -7,6 +7,8 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import started
 from support.producers import (
+    client_of,
+    core_of,
     ended,
     producer_of,
     published,
@@ -18,8 +20,8 @@ from support.producers import (
 from support.waiting import until
 
 from vq import aio
-from vq.client.producer import accumulator, appender
-from vq.client.producer.partitioner import key_partition
+from vq.client.producer.intake import accumulator, appender
+from vq.client.producer.spread.partitioner import key_partition
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
     InvalidState,
@@ -43,8 +45,8 @@ async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFa
     told: list[tuple[Any, Any]] = []
     await producer.send_async(Message("t", b"1"), lambda *outcome: told.append(outcome))
     await producer.flush()
-    core = producer._core
-    core._cluster.ids_ready = False  # nothing can be sent now
+    core = core_of(producer)
+    core.cluster.ids_ready = False  # nothing can be sent now
     await producer.send_async(Message("t", b"2"), lambda *outcome: told.append(outcome), 0.05)
     await until(lambda: len(told) == 2)
     assert told[0][0].partition in {0, 1}
@@ -71,10 +73,10 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     monkeypatch.setattr(accumulator, "make_appender", make)
     core = await published(factory)
     await ended(send(core, Message("t", b"first")))
-    (master,) = (each.address for each in core._cluster.routes.masters.values())
-    connection = core._cluster.live_connection(master)
+    (master,) = (each.address for each in core.cluster.routes.masters.values())
+    connection = core.cluster.live_connection(master)
     assert connection is not None
-    core._cluster.ids_ready = stored
+    core.cluster.ids_ready = stored
     told: list[bytes] = []
 
     def callback(number: int) -> Any:
@@ -91,9 +93,9 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     assert {type(future.outcome) for future in futures} == {SendResult if stored else NotSent}
     assert sorted(told) == [b"%d" % n for n in range(6)]
     assert not connection.closed
-    assert core._cluster.live_connection(master) is connection
+    assert core.cluster.live_connection(master) is connection
     assert space(core) == core.config.buffer_bytes
-    core._cluster.ids_ready = True
+    core.cluster.ids_ready = True
     assert (await ended(send(core, Message("t", b"last")))).id > 0
     await core.close()
 
@@ -104,9 +106,10 @@ async def test_a_send_carries_the_epoch_of_the_master_it_was_made_for(
     producer = await producer_of(factory)
     await producer.send(Message("t", b"x"))
     await producer.send(Message("t", b"x"))
-    master = factory._cluster.routes.master("b1")  # type: ignore[union-attr]
+    master = client_of(factory).routes.master("b1")
     assert master is not None
-    assert {queue.epoch for queue in producer._core._accumulator.topics["t"].queues} == {master[1]}
+    queues = core_of(producer).accumulator.topics["t"].queues
+    assert {queue.epoch for queue in queues} == {master[1]}
     assert master[1] > 0
     await producer.close()
 
@@ -123,7 +126,7 @@ async def test_a_topic_that_is_not_writable_is_refused(
 async def test_a_topic_must_be_published_before_the_core_takes_anything(
     factory: aio.MessageFactory,
 ) -> None:
-    core = (await producer_of(factory))._core
+    core = core_of(await producer_of(factory))
     with pytest.raises(NotPublished):
         send(core, Message("t", b"x"))
 
@@ -133,10 +136,10 @@ async def test_wrong_clock_tells_the_reason_and_heals(
 ) -> None:
     """No id can be made; the message is not lost without a word, the next ones are sent."""
     core = await published(factory)
-    ids = core._cluster._ids
+    ids = core.cluster._ids
     assert ids is not None
     with monkeypatch.context() as wrong:
-        wrong.setattr(core._cluster.clock, "wall_ms", lambda: 0)
+        wrong.setattr(core.cluster.clock, "wall_ms", lambda: 0)
         outcome = await ended(send(core, Message("t", b"x")))
     assert isinstance(outcome, NotSent)
     assert "clock" in str(outcome)
@@ -151,7 +154,7 @@ async def test_a_coordinator_that_gave_up_ends_sending_with_its_reason(
     """Without it there will be no ids: nobody waits for a deadline in vain."""
     core = await published(factory)
     assert (await ended(send(core, Message("t", b"before")))).offset > 0
-    coordinator = core._cluster.coordinator
+    coordinator = core.cluster.coordinator
     assert isinstance(coordinator, MemoryCoordinator)
     coordinator.give_up("its clients died")
     begin = asyncio.get_running_loop().time()
@@ -220,12 +223,12 @@ async def test_a_cancelled_send_is_sent_nevertheless(factory: aio.MessageFactory
     """Only the wait ends: the message was accepted."""
     producer = await producer_of(factory)
     await producer.publish("t")
-    producer._core._cluster.ids_ready = False  # nothing can be sent now
+    core_of(producer).cluster.ids_ready = False  # nothing can be sent now
     call = asyncio.create_task(producer.send(Message("t", b"x")))
-    await until(lambda: space(producer._core) < producer.config.buffer_bytes)
+    await until(lambda: space(core_of(producer)) < producer.config.buffer_bytes)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    producer._core._cluster.ids_ready = True
+    core_of(producer).cluster.ids_ready = True
     await producer.flush()
     assert await stored(factory) == [b"x"]

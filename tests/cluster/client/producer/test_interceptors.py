@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import SMALLEST_BUFFER, producer_of, stored
+from support.producers import SMALLEST_BUFFER, core_of, producer_of, stored
 from support.waiting import until
 
 from vq import aio
@@ -95,7 +95,7 @@ async def test_a_topic_that_is_made_again_meanwhile_counts_once(
         await producer.send(Message("t", b"0"))
         async with cluster.admin() as coordinator:
             await topics.delete_topic(coordinator, "t")
-        await until(lambda: "t" not in producer._core._accumulator.topics)
+        await until(lambda: "t" not in core_of(producer).accumulator.topics)
         await cluster.create_topic("t", partitions=2)
         await producer.send(Message("t", b"1"))
     assert len(noting.before) == len(noting.after) == 2

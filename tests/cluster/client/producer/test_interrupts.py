@@ -8,13 +8,15 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.interrupts import Interrupted, Interrupter
+from support.producers import core_of
 from support.waiting import until
 
 from vq import aio
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import appender, sender
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.intake import appender
+from vq.client.producer.send import sender
 from vq.errors import ConnectionCut
 from vq.model import Message, SendResult
 from vq.remoting.broker_connection import BrokerConnection
@@ -41,7 +43,7 @@ async def core(
     async with factory_of(cluster) as factory:
         producer = await factory.create_producer()
         await producer.publish("t")
-        yield producer._core
+        yield core_of(producer)
 
 
 @pytest.fixture(
@@ -80,7 +82,7 @@ async def everywhere(
     """
     reached = missed = 0
     for place in range(0, PLACES_MAX, step):
-        await until(lambda: core._sender._tick_timer is None and not core._accumulator.awake)
+        await until(lambda: core.sender._tick_timer is None and not core.accumulator.awake)
         interrupter = Interrupter(place, *INSIDE)
         try:
             await send(interrupter, place)
@@ -103,7 +105,7 @@ def is_idle(core: ProducerCore) -> bool:
     """Whether nothing is left in any queue."""
     return not any(
         queue.owner or queue.claimed or queue.pending or queue.in_flight
-        for queue in core._accumulator.queues()
+        for queue in core.accumulator.queues()
     )
 
 
@@ -113,7 +115,7 @@ async def settled(core: ProducerCore) -> None:
         await core.flush()
     await until(lambda: is_idle(core))
     if appender.COMPILED:  # in Python, the account may be interrupted as well
-        assert core._accumulator.waiting()[:2] == (0, 0)
+        assert core.accumulator.waiting()[:2] == (0, 0)
 
 
 async def test_a_blocking_send_may_be_interrupted_anywhere(
@@ -139,7 +141,7 @@ async def test_a_thread_that_is_interrupted_strands_none_of_its_batch(
     core: ProducerCore, cluster: MemoryCluster, step: int
 ) -> None:
     """Its batch carries the message of another thread, which gets its result."""
-    queue = core._accumulator.topics["t"].queues[0]
+    queue = core.accumulator.topics["t"].queues[0]
     outcomes: list[object] = []
 
     async def send(interrupter: Interrupter, place: int) -> None:
@@ -155,7 +157,7 @@ async def test_a_thread_that_is_interrupted_strands_none_of_its_batch(
             count = len(queue.pending)
             sharing = group.create_task(asyncio.to_thread(core.send_blocking, other, 20.0))
             await until(lambda: len(queue.pending) > count)
-            core._accumulator.leave(queue, before)
+            core.accumulator.leave(queue, before)
             async with asyncio.timeout(5):
                 outcomes.append((await sharing).outcome)
         await leader
@@ -185,16 +187,16 @@ async def test_an_append_may_be_interrupted_anywhere(core: ProducerCore, message
 
 async def test_a_thread_interrupted_again_and_again_leaves_its_queue(core: ProducerCore) -> None:
     """Whatever it did not come to do: the sender takes the queue of a thread that has gone."""
-    queue = core._accumulator.topics["t"].queues[0]
+    queue = core.accumulator.topics["t"].queues[0]
 
     def interrupted(*_: object) -> None:
         raise Interrupted
 
     with pytest.MonkeyPatch.context() as signals:
         for name in ("leave", "hand_to_sender"):
-            signals.setattr(core._accumulator, name, interrupted)
-        signals.setattr(core._sender, "check_all", interrupted)
-        signals.setattr(core._blocking_sender, "_exchange", interrupted)
+            signals.setattr(core.accumulator, name, interrupted)
+        signals.setattr(core.sender, "check_all", interrupted)
+        signals.setattr(core.connections, "borrow", interrupted)
         with pytest.raises(Interrupted):
             await asyncio.to_thread(core.send_blocking, Message("t", b"x"), 20.0)
     assert isinstance(queue.owner, BlockingSendFuture)
@@ -215,7 +217,7 @@ async def test_a_tick_may_be_interrupted_anywhere(
     async with factory_of(cluster) as factory:
         for place in range(0, PLACES_MAX, step):
             producer = await factory.create_producer(ProducerConfig(ordered=ordered))
-            core = producer._core
+            core = core_of(producer)
             await producer.publish("t")
             await producer.send(Message("t", b"first"))
             told: list[int] = []
@@ -225,22 +227,22 @@ async def test_a_tick_may_be_interrupted_anywhere(
                 message = Message("t", b"%d" % number, key="k")
                 return core.append_any(message, lambda *_: told.append(number), timeout)
 
-            core._cluster.ids_ready = where != "pending"
+            core.cluster.ids_ready = where != "pending"
             cluster.flushers["b1"].held = True
             interrupter = Interrupter(place, *INSIDE)
             with pytest.MonkeyPatch.context() as network:
                 if where == "not sent":
                     network.setattr(BrokerConnection, "send", cut)
                 futures = [submit(number) for number in range(4)]
-                core._sender.send_waiting()
+                core.sender.send_waiting()
                 try:
-                    interrupter.run(core._sender._tick)
+                    interrupter.run(core.sender.tick)
                 except Interrupted:
                     pass
                 else:
                     break
                 finally:
-                    core._cluster.ids_ready = True
+                    core.cluster.ids_ready = True
                     cluster.flushers["b1"].release()
             try:
                 await settled(core)

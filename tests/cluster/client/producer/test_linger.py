@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.producers import producer_of, stored
+from support.producers import core_of, producer_of, stored
 from support.threads import in_thread
 from support.waiting import WAIT_S, until
 
@@ -33,7 +33,7 @@ async def sent(producer: aio.MessageProducer, count: int) -> list[SendFuture]:
 
 async def runs_of_the_sender(producer: aio.MessageProducer, count: int) -> None:
     """Wait until the sender has looked at its queues so many times."""
-    sender, seen = producer._core._sender, 0
+    sender, seen = core_of(producer).sender, 0
     look = sender.accumulator.drain
 
     def counting() -> None:
@@ -50,7 +50,7 @@ async def lingering(producer: aio.MessageProducer) -> SendFuture:
     """Return a message that lingers; from now on the sender runs only if somebody wakes it."""
     await producer.send(Message("t", b"connects"))
     (future,) = await sent(producer, 1)
-    sender = producer._core._sender
+    sender = core_of(producer).sender
     await until(lambda: sender._rest_timer is not None)
     stop_looking(producer)
     return future
@@ -58,7 +58,7 @@ async def lingering(producer: aio.MessageProducer) -> SendFuture:
 
 def stop_looking(producer: aio.MessageProducer) -> None:
     """Take the timers from the sender at which it looks whether somebody waits."""
-    sender = producer._core._sender
+    sender = core_of(producer).sender
     for timer in (sender._rest_timer, sender._tick_timer):
         if timer is not None:
             timer.cancel()
@@ -71,7 +71,7 @@ async def test_messages_that_come_slowly_share_a_batch(
     for number in range(5):
         await producer.send_async(Message("t", b"%d" % number))
         await runs_of_the_sender(producer, 2)
-    assert not any(queue.in_flight for queue in producer._core._accumulator.queues())
+    assert not any(queue.in_flight for queue in core_of(producer).accumulator.queues())
     await producer.flush()
     assert producer.metrics().total.batches_stored == 1
     assert await stored(factory) == [b"%d" % number for number in range(5)]
@@ -122,7 +122,7 @@ async def test_a_blocking_send_does_not_linger(
     factory: aio.MessageFactory, hour: dict[str, Any]
 ) -> None:
     producer = await producer_of(factory, **hour)
-    core = producer._core
+    core = core_of(producer)
     (before,) = await sent(producer, 1)
     await runs_of_the_sender(producer, 3)
     with in_thread(lambda: core.send_blocking(Message("t", b"x"), HOUR_S)) as sending:
@@ -156,7 +156,7 @@ async def test_a_blocking_send_wakes_the_sender(
 ) -> None:
     producer = await producer_of(factory, **hour)
     before = await lingering(producer)
-    core = producer._core
+    core = core_of(producer)
     with in_thread(lambda: core.send_blocking(Message("t", b"x"), HOUR_S)) as sending:
         await until(sending.done)
     assert before.done()
@@ -166,7 +166,7 @@ async def test_a_thread_that_waits_for_space_wakes_the_sender(
     factory: aio.MessageFactory, hour: dict[str, Any]
 ) -> None:
     producer = await producer_of(factory, buffer_messages=2, **hour)
-    core = producer._core
+    core = core_of(producer)
     await lingering(producer)
     await sent(producer, 1)
     with in_thread(lambda: core.append_any(Message("t", b"x"))) as sending:
@@ -219,7 +219,7 @@ async def test_a_thread_that_waits_for_space_lets_nothing_linger(
 ) -> None:
     producer = await producer_of(factory, buffer_messages=4, **hour)
     await sent(producer, 4)
-    core = producer._core
+    core = core_of(producer)
     with in_thread(lambda: core.append_any(Message("t", b"x"))) as sending:
         await until(sending.done)
     await producer.close()

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.producers import producer_of
+from support.producers import core_of, producer_of
 
 from vq import aio
 from vq.model import Message
@@ -52,7 +52,7 @@ async def test_a_message_that_waits_for_space_is_prepared_once(
     """Its serializer, its checks and its compression run when there is space."""
     producer = await producer_of(factory, buffer_messages=2)
     await producer.publish("t")
-    stages = producer._core._accumulator._stages
+    stages = core_of(producer).accumulator._stages
     prepare, prepared = type(stages).prepare, 0
 
     def counted(self: Any, *args: Any) -> Any:
@@ -88,13 +88,13 @@ async def test_a_send_that_waits_has_few_objects(factory: aio.MessageFactory) ->
     """
     producer = await producer_of(factory, buffer_messages=1)
     await producer.publish("t")
-    core = producer._core
-    core._cluster.ids_ready = False  # nothing can be sent now
+    core = core_of(producer)
+    core.cluster.ids_ready = False  # nothing can be sent now
     first = asyncio.ensure_future(producer.send(Message("t", b"x")))
     await asyncio.sleep(0)
     for_space = await objects_per_send(producer, 500)
     print(f"objects of a send that waits for space: {for_space:.1f}")
     assert for_space <= 15
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     await first

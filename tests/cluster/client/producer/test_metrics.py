@@ -4,7 +4,7 @@ import random
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import delete_topic, ended, producer_of, published, queue_of, send
+from support.producers import core_of, delete_topic, ended, producer_of, published, queue_of, send
 from support.threads import in_thread
 from support.waiting import WAIT_S, until
 
@@ -47,8 +47,8 @@ async def test_the_last_message_of_a_deleted_topic_is_counted(
     future = send(core, Message("t", b"x", key=0))
     await until(lambda: queue.pending)
     await delete_topic(cluster)
-    await until(lambda: "t" not in core._accumulator.topics)
-    core._accumulator.leave(queue, leader)
+    await until(lambda: "t" not in core.accumulator.topics)
+    core.accumulator.leave(queue, leader)
     assert isinstance(await ended(future), UnknownTopic)
     metrics = core.metrics()
     assert (metrics.total.messages_refused, metrics.total.bytes_refused) == (1, 7)
@@ -63,7 +63,7 @@ async def test_a_message_that_no_broker_takes_is_refused(
     async with await producer_of(factory) as producer:
         await producer.publish("t")
         await cluster.stop()
-        await until(lambda: not producer._core._cluster.routes.masters)
+        await until(lambda: not core_of(producer).cluster.routes.masters)
         with pytest.raises(NotSent):
             await producer.send(Message("t", b"x"), timeout=0.0)
         metrics = producer.metrics()
@@ -113,13 +113,13 @@ async def test_a_plain_producer_counts_no_compression(factory: aio.MessageFactor
 
 async def test_a_wait_for_space_counts_when_it_ends(factory: aio.MessageFactory) -> None:
     core = await published(factory, buffer_messages=1)
-    core._cluster.ids_ready = False  # nothing can be sent now
+    core.cluster.ids_ready = False  # nothing can be sent now
     send(core, Message("t", b"1"))
     with in_thread(lambda: core.append_any(Message("t", b"2"))) as running:
-        await until(lambda: core._accumulator._waiting)
+        await until(lambda: core.accumulator.waiting_threads)
         assert core.metrics().buffer_waits == 0
-        core._cluster.ids_ready = True
-        core._sender.send_waiting()
+        core.cluster.ids_ready = True
+        core.sender.send_waiting()
         await until(running.done)
     await core.close()
     metrics = core.metrics()

@@ -10,6 +10,8 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import HOST
 from support.producers import (
+    client_of,
+    core_of,
     delete_topic,
     ended,
     producer_of,
@@ -19,6 +21,7 @@ from support.producers import (
     space,
     stored,
 )
+from support.queues import meter_of
 from support.threads import in_thread
 from support.timers import NotedTimers
 from support.waiting import WAIT_S, until
@@ -26,12 +29,12 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client import future as future_module
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import batch as batch_module
-from vq.client.producer import sender
-from vq.client.producer.batch import Ended
-from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
-from vq.client.producer.partitioner import key_partition
+from vq.client.producer.queue import batch as batch_module
+from vq.client.producer.queue.batch import Ended
+from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.producer.send import sender
+from vq.client.producer.spread.partitioner import key_partition
 from vq.coordination.topics import topics
 from vq.errors import (
     InvalidState,
@@ -70,7 +73,7 @@ async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
 
 
 async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> None:
-    core = (await producer_of(factory))._core
+    core = core_of(await producer_of(factory))
     async with asyncio.timeout(WAIT_S):
         await core.flush()
 
@@ -80,8 +83,7 @@ def claimed(core: ProducerCore, future: BlockingSendFuture) -> None:
     queue = queue_of(core)
     future.leads = True
     queue.pending.append(future)
-    assert core._accumulator.claim(queue, future)
-    assert core._accumulator.take(queue) == [future]
+    assert core.accumulator.claim(queue, future) == [future]
 
 
 async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
@@ -95,21 +97,21 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     flushing = asyncio.create_task(core.flush())
     for _ in range(20):
         await asyncio.sleep(0)
-        turns += len(core._sender._waiters)
+        turns += len(core.sender._waiters)
     assert not flushing.done()
     assert turns <= 20
     future.fail(NotSent())
-    core._sender.on_ended(Ended(0, 0))
+    core.sender.on_ended(Ended(0, 0))
     async with asyncio.timeout(WAIT_S):
         await flushing
 
 
 async def test_blocking_connections_end_with_the_mastership_of_their_broker(
-    factory: aio.MessageFactory,
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Except one that a thread is at."""
     core = await published(factory)
-    (master,) = (each.address for each in core._cluster.routes.masters.values())
+    (master,) = (each.address for each in core.cluster.routes.masters.values())
     former, busy = Address("former", 1), Address("busy", 1)
     closed: list[Address] = []
 
@@ -122,15 +124,14 @@ async def test_blocking_connections_end_with_the_mastership_of_their_broker(
         def close(self) -> None:
             closed.append(self.address)
 
-    connect: Any = Connection
-
-    connections = core._connections = BlockingConnections(connect)
+    connections = core.connections
+    monkeypatch.setattr(connections, "connect", Connection)
     for address in (master, former):
         made = connections.borrow(address)
         assert made is not None
         connections.give_back(made)
     assert connections.borrow(busy) is not None
-    core._cluster._changed()
+    core.cluster._changed()
     assert closed == [former]
 
 
@@ -145,13 +146,13 @@ async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
             seen = super().done()
             if not seen:
                 self.fail(NotSent())
-                core._sender.on_ended(Ended(0, 0))
+                core.sender.on_ended(Ended(0, 0))
             return seen
 
     claimed(core, Overtaken(b"x", None, None, 1e9))
     async with asyncio.timeout(WAIT_S):
         await core.flush()
-    assert core._sender._waiters == {}
+    assert core.sender._waiters == {}
 
 
 async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_sleep(
@@ -160,14 +161,14 @@ async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_s
     """Ctrl-C in the main thread: the next message wakes the loop, and both are sent."""
     core = await published(factory)
     await ended(send(core, Message("t", b"first")))
-    await until(lambda: not core._accumulator.awake)
+    await until(lambda: not core.accumulator.awake)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as signal:
         loop = SimpleNamespace(call_soon_threadsafe=interrupted)
-        signal.setattr(core._sender, "_loop", loop)
+        signal.setattr(core.sender, "loop", loop)
         with pytest.raises(KeyboardInterrupt):
             core.append(Message("t", b"second"), None, None)
     await ended(send(core, Message("t", b"third")))
@@ -180,8 +181,8 @@ async def test_flush_looks_after_a_message_that_nobody_spoke_of(
 ) -> None:
     """Ctrl-C between the append and what its thread does next."""
     core = await published(factory)
-    await until(lambda: not core._accumulator.awake)
-    _, future = core._accumulator.append_waited(Message("t", b"x"), None)
+    await until(lambda: not core.accumulator.awake)
+    _, future = core.accumulator.append_waited(Message("t", b"x"), None)
     async with asyncio.timeout(5):
         await core.flush()
     assert isinstance(future.outcome, SendResult)
@@ -205,7 +206,7 @@ async def test_logging_that_raises_ends_no_deadline(
     monkeypatch.setattr(future_module, "report", report)
     monkeypatch.setattr(batch_module, "report", report)
     core = await published(factory)
-    core._cluster.ids_ready = not late
+    core.cluster.ids_ready = not late
     futures = [
         send(core, Message("t", b"%d" % n), callback, 0.01 if late else 30.0) for n in range(4)
     ]
@@ -220,10 +221,10 @@ async def test_logging_that_raises_ends_no_deadline(
 async def test_the_end_of_the_loop_leaves_nobody_waiting(factory: aio.MessageFactory) -> None:
     """As when a factory's ``shutdown`` is interrupted, and threads still wait for outcomes."""
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     future = send(core, Message("t", b"x"))
     with in_thread(lambda: core.send_blocking(Message("t", b"y"), 30.0)) as sending:
-        await until(lambda: sum(len(queue.pending) for queue in core._accumulator.queues()) == 2)
+        await until(lambda: sum(len(queue.pending) for queue in core.accumulator.queues()) == 2)
         core.abandon("the factory is shut down")
         await until(sending.done)
         assert isinstance(sending.result().outcome, NotSent)
@@ -250,8 +251,8 @@ async def test_threads_that_lead_when_the_loop_ends_get_their_outcome(
         may_end[PutRequest.FromString(header).partition].wait(WAIT_S)
         raise ConnectionResetError("interrupted")
 
-    monkeypatch.setattr(core._connections, "borrow", lambda _: SimpleNamespace(exchange=exchange))
-    monkeypatch.setattr(core._connections, "give_back", lambda _: None)
+    monkeypatch.setattr(core.connections, "borrow", lambda _: SimpleNamespace(exchange=exchange))
+    monkeypatch.setattr(core.connections, "give_back", lambda _: None)
     with contextlib.ExitStack() as threads:
         sending = [
             threads.enter_context(
@@ -262,7 +263,7 @@ async def test_threads_that_lead_when_the_loop_ends_get_their_outcome(
         await until(lambda: all(queue_of(core, n).in_flight for n in range(2)))
         core.abandon("the factory is shut down")
         stopped = SimpleNamespace(call_soon_threadsafe=call_soon_threadsafe)
-        monkeypatch.setattr(core._sender, "_loop", stopped)
+        monkeypatch.setattr(core.sender, "loop", stopped)
         for each, event in zip(sending, may_end, strict=True):
             event.set()
             await until(each.done)
@@ -299,12 +300,12 @@ async def test_nothing_is_taken_after_close(factory: aio.MessageFactory) -> None
 
 
 async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFactory) -> None:
-    before = len(factory._cluster._listeners)  # type: ignore[union-attr]
+    before = len(client_of(factory)._listeners)
     core = await published(factory)
     await ended(send(core, Message("t", b"x")))
     await core.close()
-    assert len(core._cluster._listeners) == before
-    timer = core._sender._tick_timer
+    assert len(core.cluster._listeners) == before
+    timer = core.sender._tick_timer
     assert timer is None or timer.cancelled()
 
 
@@ -312,30 +313,30 @@ async def test_a_producer_that_is_closed_while_it_publishes_takes_nothing(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await producer_of(factory)
-    core = producer._core
-    track = core._cluster.track
+    core = core_of(producer)
+    track = core.cluster.track
 
     async def closed_meanwhile(topic: str) -> Any:
         routes = await track(topic)
         await core.close()
         return routes
 
-    monkeypatch.setattr(core._cluster, "track", closed_meanwhile)
+    monkeypatch.setattr(core.cluster, "track", closed_meanwhile)
     with pytest.raises(InvalidState, match="closed"):
         await producer.publish("t")
     with pytest.raises(InvalidState, match="closed"):
         send(core, Message("t", b"x"))
-    assert core._accumulator.topics == {}
+    assert core.accumulator.topics == {}
 
 
 async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.MessageFactory) -> None:
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     future = send(core, Message("t", b"x"))
     held, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with core._accumulator.lock:  # by a thread that is not there in the child
+        with core.accumulator.lock:  # by a thread that is not there in the child
             held.set()
             assert forked.wait(20)
 
@@ -345,7 +346,7 @@ async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.Message
         forked.set()
     with pytest.raises(InvalidState, match="forked"):
         future.result(0)
-    core._accumulator.topics.clear()
+    core.accumulator.topics.clear()
 
 
 async def test_a_fork_strands_no_message_between_the_list_of_its_topic_and_its_queue(
@@ -353,16 +354,16 @@ async def test_a_fork_strands_no_message_between_the_list_of_its_topic_and_its_q
 ) -> None:
     """A thread of the parent had dealt it out and not yet moved it."""
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     future = send(core, Message("t", b"x"))
-    queues = core._accumulator.topics["t"]
+    queues = core.accumulator.topics["t"]
     queues.drain()
     queue = next(each for each in queues.queues if each.pending)
     queues.shares = [(queue, queue.pending[:])]
     queue.pending.clear()
     core.abandon_in_child("forked")
     assert isinstance(future.outcome, InvalidState)
-    core._accumulator.topics.clear()
+    core.accumulator.topics.clear()
 
 
 @pytest.mark.parametrize("case", ["pending", "in flight", "in flight with others", "deleted"])
@@ -374,7 +375,7 @@ async def test_a_fork_strands_no_message_that_is_just_given_its_outcome(
     if case.startswith("in flight"):
         monkeypatch.setattr(BrokerConnection, "send", lambda *_: 1)  # it is never answered
     else:
-        core._cluster.ids_ready = False
+        core.cluster.ids_ready = False
     futures: list[SendFuture] = []
 
     def fork(*_: object) -> None:
@@ -390,7 +391,7 @@ async def test_a_fork_strands_no_message_that_is_just_given_its_outcome(
     await until(futures[0].done)
     for future in futures[1:]:
         assert isinstance(future.outcome, InvalidState), "it waits for ever in the child"
-    core._accumulator.topics.clear()
+    core.accumulator.topics.clear()
 
 
 # Brokers that fall silent -------------------------------------------------------------------------
@@ -403,7 +404,7 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     await ended(send(core, Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost
     future = send(core, Message("t", b"1", key="k"))
-    client = factory._cluster
+    client = client_of(factory)
     assert client is not None
     (master,) = (each.address for each in client.routes.masters.values())
     await until(lambda: client._connections.live(master) is None)  # given up
@@ -416,10 +417,10 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
 async def test_an_answer_ends_the_watch_for_a_silent_broker(factory: aio.MessageFactory) -> None:
     """It would cut a connection that works, ten seconds after each batch."""
     core = await published(factory)
-    timers: Any = NotedTimers(core._sender._loop)
-    core._sender._loop = timers
+    timers: Any = NotedTimers(core.sender.loop)
+    core.sender.loop = timers
     await ended(send(core, Message("t", b"x")))
-    assert (timers.started(core._sender._no_answer), timers.left(core._sender._no_answer)) == (1, 0)
+    assert (timers.started(core.sender.on_silence), timers.left(core.sender.on_silence)) == (1, 0)
 
 
 async def test_deadlines_hold_while_the_broker_is_silent(
@@ -456,7 +457,7 @@ async def test_turns_follow_new_partitions(
     core = await published(factory)
     async with cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 1)
-    await until(lambda: len(core._accumulator.topics["t"].queues) == 3)
+    await until(lambda: len(core.accumulator.topics["t"].queues) == 3)
     used = {(await ended(send(core, Message("t", b"x")))).partition for _ in range(6)}
     assert used == {0, 1, 2}
 
@@ -466,7 +467,8 @@ async def test_the_master_of_a_partition_that_is_not_there_is_nobody(
 ) -> None:
     core = await published(factory)
     for partition in (TopicPartition("t", 9), TopicPartition("gone", 0)):
-        assert core._sender.master_of(core._make_queue(partition)) is None
+        queue = PartitionQueue(partition, core.sender, meter_of())
+        assert core.sender.master_of(queue) is None
 
 
 async def test_settings_of_the_topic_are_followed(

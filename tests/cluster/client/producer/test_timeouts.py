@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import (
-    ended,
-    producer_of,
-    published,
-    send,
-    space,
-)
+from support.producers import core_of, ended, producer_of, published, send, space
 from support.waiting import WAIT_S
 
 from vq import aio
@@ -48,7 +42,7 @@ async def test_an_endless_time_out_is_as_good_as_a_long_one(
     future = await producer.send_async(Message("t", b"2", key="k"), timeout=timeout)
     assert (await ended(future)).id > 0
     assert future.deadline < math.inf
-    core = producer._core
+    core = core_of(producer)
     blocking = await asyncio.to_thread(core.send_blocking, Message("t", b"3"), timeout)
     assert blocking.result(0).id > 0
     consumer = await factory.create_consumer()
@@ -73,7 +67,7 @@ async def test_a_time_out_that_is_no_number_is_refused(
                 await call
         if not published_before:
             await producer.publish("t")
-    assert space(producer._core) == producer.config.buffer_bytes
+    assert space(core_of(producer)) == producer.config.buffer_bytes
 
 
 async def test_a_time_out_of_0_waits_for_no_routes(
@@ -88,13 +82,13 @@ async def test_a_time_out_of_0_waits_for_no_routes(
     assert "is not published" in str(failed.value.outcomes[0])
     await producer.publish("t")
     # On a busy machine the sender might look at deadlines before it sees the answer.
-    monkeypatch.setattr(producer._core._sender, "_tick", lambda: None)
+    monkeypatch.setattr(core_of(producer).sender, "tick", lambda: None)
     assert (await producer.send(Message("t", b"x"), timeout=0)).id > 0, "the broker is at hand"
 
 
 async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     for timeout in (-1, -math.inf, -(10**400), 0):
         assert isinstance(await ended(send(core, Message("t", b"x"), None, timeout)), NotSent)
     assert space(core) == core.config.buffer_bytes

@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import replace
 
-import pytest
 from support.broker import MemoryCluster
 from support.producers import (
     SMALLEST_BUFFER,
+    core_of,
     delete_topic,
     ended,
     producer_of,
@@ -32,7 +32,7 @@ async def test_a_deleted_topic_gives_up_what_waits_for_it(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
-    core._cluster.ids_ready = False  # so that it waits
+    core.cluster.ids_ready = False  # so that it waits
     future = send(core, Message("t", b"x"))
     await delete_topic(cluster)
     assert isinstance(await ended(future), UnknownTopic)
@@ -44,10 +44,10 @@ async def test_a_caller_overtaken_by_the_deletion_is_told(
 ) -> None:
     """It waited for space meanwhile; its message must not go where nobody looks again."""
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
     with in_thread(lambda: send(core, Message("t", b"y"), None, 30.0)) as waiting:
-        await until(lambda: core._accumulator._waiting)
+        await until(lambda: core.accumulator.waiting_threads)
         await delete_topic(cluster)
         assert isinstance(await asyncio.to_thread(waiting.exception, WAIT_S), NotPublished)
     assert space(core) == core.config.buffer_bytes
@@ -71,7 +71,7 @@ async def test_plain_messages_are_taken_at_once(
         assert (await ended(future)).offset >= 0
     assert sorted(await stored(factory)) == [b"1", b"2", b"2"]
     await delete_topic(cluster)
-    await until(lambda: "t" not in core._accumulator.topics)
+    await until(lambda: "t" not in core.accumulator.topics)
     assert core.append(plain, None, None) is None
 
 
@@ -83,7 +83,7 @@ async def test_a_smaller_bound_of_a_topic_reaches_append(
         view = await topics.describe_topic(coordinator, "t")
         smaller = replace(view.settings, max_message_bytes=100)
         await topics.change_settings(coordinator, "t", smaller)
-    await until(lambda: core._accumulator.topics["t"].content_bytes_max == 100)
+    await until(lambda: core.accumulator.topics["t"].content_bytes_max == 100)
     assert core.append(Message("t", b"x" * 101), None, None) is None
     future = core.append(Message("t", b"x" * 100), None, None)
     assert future is not None
@@ -91,23 +91,21 @@ async def test_a_smaller_bound_of_a_topic_reaches_append(
 
 
 async def test_a_topic_made_again_is_another_topic(
-    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     """With fewer partitions, too; even when the picture changes in one step."""
     producer = await producer_of(factory)
     for _ in range(4):
         await producer.send(Message("t", b"old"))
-    core = producer._core
-    watcher = core._cluster._watcher
-    publish = watcher._publish_topic
-    monkeypatch.setattr(
-        watcher, "_publish_topic", lambda name, view: publish(name, view) if view else None
-    )
-    old = core._accumulator.topics["t"].topic_id
+    core = core_of(producer)
+    coordinator = core.cluster.coordinator
+    cluster.ensemble.hold_events(coordinator)
+    old = core.accumulator.topics["t"].topic_id
     await delete_topic(cluster)
     await cluster.create_topic("t", partitions=1)
+    cluster.ensemble.release_events(coordinator)
     await until(
-        lambda: "t" not in core._accumulator.topics or core._accumulator.topics["t"].topic_id != old
+        lambda: "t" not in core.accumulator.topics or core.accumulator.topics["t"].topic_id != old
     )
     consumer = await factory.create_consumer()
 
@@ -126,14 +124,14 @@ async def test_a_topic_that_goes_while_a_blocking_sender_has_it_waits_for_that_o
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
-    queue, future = core._accumulator.append_waited(Message("t", b"x"), None)
+    queue, future = core.accumulator.append_waited(Message("t", b"x"), None)
     future.leads = True
-    assert core._accumulator.claim(queue, future)
+    assert core.accumulator.claim(queue, future) == [future]
     await delete_topic(cluster)
-    await until(lambda: "t" not in core._accumulator.topics)
-    assert [queue in each.queues for each in core._sender._dropped] == [True]
+    await until(lambda: "t" not in core.accumulator.topics)
+    assert [queue in each.queues for each in core.sender.dropped] == [True]
     assert not future.done()
-    core._accumulator.leave(queue, future)
+    core.accumulator.leave(queue, future)
     assert isinstance(await ended(future), UnknownTopic)
-    await until(lambda: not core._sender._dropped)
+    await until(lambda: not core.sender.dropped)
     await core.close()

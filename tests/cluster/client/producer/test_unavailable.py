@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
-from support.producers import ended, producer_of, published, queue_of, send, stored_in
+from support.producers import core_of, ended, producer_of, published, queue_of, send, stored_in
 from support.waiting import until
 
 from vq import aio
@@ -31,7 +31,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 
 
 def partitions_of(core: ProducerCore, group: str) -> list[int]:
-    routes = core._cluster.routes
+    routes = core.cluster.routes
     return [
         number
         for number in range(PARTITIONS)
@@ -40,7 +40,7 @@ def partitions_of(core: ProducerCore, group: str) -> list[int]:
 
 
 def address_of(core: ProducerCore, group: str = "b2") -> Address:
-    master = core._cluster.routes.master(group)
+    master = core.cluster.routes.master(group)
     assert master is not None
     return master[0]
 
@@ -49,8 +49,8 @@ async def kill(cluster: MemoryCluster, core: ProducerCore, group: str = "b2") ->
     """End a broker's network; ZooKeeper still names it as master. Return once that is known."""
     cluster.network.kill(group)
     address = address_of(core, group)
-    await until(lambda: core._cluster.live_connection(address) is None)
-    await until(lambda: address in core._cluster.unreachable)
+    await until(lambda: core.cluster.live_connection(address) is None)
+    await until(lambda: address in core.cluster.unreachable)
 
 
 async def come_back(cluster: MemoryCluster, core: ProducerCore, group: str = "b2") -> None:
@@ -59,9 +59,9 @@ async def come_back(cluster: MemoryCluster, core: ProducerCore, group: str = "b2
     address: list[Address] = []
 
     def is_back() -> bool:
-        master = core._cluster.routes.master(group)
+        master = core.cluster.routes.master(group)
         address[:] = [] if master is None else [master[0]]
-        return bool(address) and core._cluster.live_connection(address[0]) is not None
+        return bool(address) and core.cluster.live_connection(address[0]) is not None
 
     await until(is_back)
 
@@ -118,21 +118,21 @@ async def test_what_a_partition_waits_for_is_the_cause_at_the_deadline(
     core = await published(factory)
     key = partitions_of(core, "b2")[0]
     message = Message("t", b"x", key=key)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     assert "message ids cannot be made" in str(await ended(send(core, message, None, 0.05)))
-    core._cluster.ids_ready = True
+    core.cluster.ids_ready = True
     await cluster.nodes["b2"].stop()
-    await until(lambda: core._cluster.routes.master("b2") is None)
+    await until(lambda: core.cluster.routes.master("b2") is None)
     assert "b2 has no master" in str(await ended(send(core, message, None, 0.05)))
-    assert core._sender.why_waiting(TopicPartition("t", 99)) == "t-99 does not exist"
-    assert core._sender.why_waiting(TopicPartition("u", 0)) == "u-0 does not exist"
+    assert core.sender.why_waiting(TopicPartition("t", 99)) == "t-99 does not exist"
+    assert core.sender.why_waiting(TopicPartition("u", 0)) == "u-0 does not exist"
 
 
 async def test_a_broker_that_does_not_say_hello_is_the_cause_at_the_deadline(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = await published(factory)
-    monkeypatch.setattr(core._cluster, "live_connection", lambda _: None)
+    monkeypatch.setattr(core.cluster, "live_connection", lambda _: None)
     outcome = await ended(send(core, Message("t", b"x", key=0), None, 0.05))
     assert "there is no connection to its broker" in str(outcome)
 
@@ -203,7 +203,7 @@ async def test_queued_messages_follow_the_policy_in_their_order(
 ) -> None:
     """They are in the queues of all partitions, and none was sent, when the broker goes."""
     core = await published(factory, on_unavailable=policy)
-    cluster_of_core = core._cluster
+    cluster_of_core = core.cluster
     cluster_of_core.ids_ready = False
     keyed = [send(core, Message("t", b"k%d" % n, key=n % PARTITIONS)) for n in range(24)]
     spread = [send(core, Message("t", b"%03d" % n)) for n in range(60)]
@@ -211,7 +211,7 @@ async def test_queued_messages_follow_the_policy_in_their_order(
     queued = [[item.content for item in queue_of(core, number).pending] for number in ALL]
     await kill(cluster, core)
     cluster_of_core.ids_ready = True
-    core._sender.send_waiting()
+    core.sender.send_waiting()
     away, left = partitions_of(core, "b2"), partitions_of(core, "b1")
     at_away = {text for number in away for text in queued[number]}
     staying = [future for future in spread if future.content in at_away]
@@ -289,15 +289,15 @@ async def test_a_blocking_send_that_waits_is_dealt_again(
 ) -> None:
     """Its thread sleeps at the first queue and gets the outcome of the second one."""
     core = await published(factory)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     sends = [
         asyncio.create_task(asyncio.to_thread(core.send_blocking, Message("t", b"%d" % n), 20.0))
         for n in range(PARTITIONS)
     ]
     await until(lambda: all(queue_of(core, number).pending for number in ALL))
     await kill(cluster, core)
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     for each in sends:
         outcome: Any = (await each).outcome
         assert outcome.partition in partitions_of(core, "b1")
@@ -323,16 +323,16 @@ async def test_a_batch_without_keys_goes_round(
 ) -> None:
     """All its messages go to one partition, and to another one if that becomes unavailable."""
     core = await published(factory, on_unavailable="fail", partitioner="round-robin")
-    core._cluster.ids_ready = False
-    producer = aio.MessageProducer(core, core._cluster)
+    core.cluster.ids_ready = False
+    producer = aio.MessageProducer(core, core.cluster)
     batches = [
         asyncio.create_task(producer.send_batch([Message("t", b"1"), Message("t", b"2")]))
         for _ in ALL
     ]
     await until(lambda: all(queue_of(core, number).pending for number in ALL))
     await kill(cluster, core)
-    core._cluster.ids_ready = True
-    core._sender.send_waiting()
+    core.cluster.ids_ready = True
+    core.sender.send_waiting()
     for each in batches:
         results = await each
         assert {result.partition for result in results} <= set(partitions_of(core, "b1"))
@@ -376,7 +376,7 @@ async def test_ordered_messages_behind_a_late_one_fail_too(
     cluster.flushers[group].held = True
     sent = [send(core, Message("t", b"%d" % n, key=number)) for n in range(2)]
     await until(lambda: queue_of(core, number).in_flight)
-    core._cluster.ids_ready = False
+    core.cluster.ids_ready = False
     late = send(core, Message("t", b"late", key=number), None, 0.05)
     behind = [send(core, Message("t", b"behind", key=number)) for _ in range(3)]
     assert type(await ended(late)) is NotSent
@@ -384,7 +384,7 @@ async def test_ordered_messages_behind_a_late_one_fail_too(
         assert "an earlier message" in str(await ended(future))
         assert type(future.outcome) is NotSent
     assert not any(future.done() for future in sent), "what was accepted before goes on"
-    core._cluster.ids_ready = True
+    core.cluster.ids_ready = True
     cluster.flushers[group].release()
     again = [send(core, Message("t", b"%d" % n, key=number)) for n in range(2, 6)]
     for future in [*sent, *again]:
@@ -408,9 +408,9 @@ async def test_ordered_messages_accepted_while_one_fails_fail_too(
         if queue_of(core, number).pending and not first.done():
             accepted.append(send(core, Message("t", b"second", key=number)))
 
-    look, core._accumulator.drain = core._accumulator.drain, drain  # type: ignore[method-assign]
+    look, core.accumulator.drain = core.accumulator.drain, drain  # type: ignore[method-assign]
     assert isinstance(await ended(first), NotSent | PartitionUnavailable)
-    del core._accumulator.drain
+    del core.accumulator.drain
     assert accepted
     await come_back(cluster, core)
     for future in accepted:
@@ -425,7 +425,7 @@ async def test_ordered_a_batch_send_does_not_go_on_behind_its_failed_messages(
     """Its first chunk is refused; the broker is back before the second one is appended."""
     producer = await producer_of(factory, ordered=True, on_unavailable="fail", batch_records=2)
     await producer.publish("t")
-    core = producer._core
+    core = core_of(producer)
     here, away = (partitions_of(core, group)[0] for group in ("b1", "b2"))
     await kill(cluster, core)
     messages = [Message("t", b"%d" % n, key=away if n % 2 else here) for n in range(8)]

@@ -9,13 +9,13 @@ from support.broker import MemoryCluster
 from support.columns import rows_of
 
 from vq import aio
-from vq.admin import streams
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, StartPosition
 from vq.client.reading.partition_reader import PartitionReader
 from vq.client.reading.positions import AtTime
 from vq.errors import OffsetNotBoundary, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from vq.model import Message, TopicPartition
+from vq.operations.messages import streams
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,7 +1,7 @@
 """What became of acknowledged messages: lost, doubled, out of order, unknown."""
 
 from bench.peers.accounts import Account, account
-from vq.cli.workload import content
+from vq.cli.bench.workload import content
 
 SIZE = 16
 

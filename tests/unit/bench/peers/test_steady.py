@@ -3,7 +3,7 @@
 import pytest
 
 from bench.peers.steady import Progress
-from vq.cli.workload import WorkFailed, content
+from vq.cli.bench.workload import WorkFailed, content
 
 
 def progress(in_flight: int = 2, rate: float = 1e9) -> Progress:

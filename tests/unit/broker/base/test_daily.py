@@ -29,7 +29,7 @@ def test_a_time_of_day_is_hours_and_minutes(text: str, time: tuple[int, int]) ->
 
 @pytest.mark.parametrize("text", ["", "2:00", "02:0", "24:00", "02:60", "02.00", "٠٢:٠٠", "a:b", 2])
 def test_another_text_is_no_time_of_day(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="is no time of day; give HH:MM"):
+    with pytest.raises(InvalidArgument, match="is not a time of day; give HH:MM"):
         DailyTime.parse(text)
 
 

@@ -134,7 +134,7 @@ BAD = {
     "a tag that leaves it": (record(field(9, b"x" * 8), TAG), InvalidRequest, "inside its tag"),
     "the largest tag length": (record(b"\xff" * 4, TAG), InvalidRequest, "inside its tag"),
     "a tag too large": (record(field(256), TAG), MessageTooLarge, "tag of 256 bytes"),
-    "a tag that is no UTF-8": (record(field(2, b"\xc3("), TAG), InvalidRequest, "no UTF-8"),
+    "a tag that is no UTF-8": (record(field(2, b"\xc3("), TAG), InvalidRequest, "not UTF-8"),
     "properties that leave it": (
         record(field(3) + field(9, b""), TAG | PROPERTIES),
         InvalidRequest,

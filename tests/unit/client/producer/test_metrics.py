@@ -12,21 +12,21 @@ from vq.client.producer.metrics import (
     TopicMetrics,
     Waiting,
 )
+from vq.clock import ManualClock
 from vq.errors import Busy, InvalidArgument, TimedOut
 
 NOTHING = Waiting(0, 0, 0, 0.0)
 
 
 def latency_of(*seconds: float) -> Latency:
-    now = 0.0
-    meter = Meter(lambda: now).topic("t")
+    meter = Meter(ManualClock()).topic("t")
     for each in seconds:
-        meter.stored(1, 1, now - each)
+        meter.stored(1, 1, -each)
     return meter.read().latency
 
 
 def test_a_new_producer_has_counted_nothing() -> None:
-    metrics = Meter(lambda: 0.0).read(NOTHING)
+    metrics = Meter(ManualClock(monotonic=0.0)).read(NOTHING)
     assert (metrics.messages_accepted, metrics.bytes_accepted) == (0, 0)
     assert (metrics.buffer_full, metrics.buffer_waits, metrics.buffer_wait_s) == (0, 0, 0.0)
     assert metrics.total.batches_stored == 0
@@ -37,7 +37,7 @@ def test_a_new_producer_has_counted_nothing() -> None:
 
 
 def test_outcomes_are_counted_by_kind() -> None:
-    meter = Meter(lambda: 2.0)
+    meter = Meter(ManualClock(monotonic=2.0))
     topic = meter.topic("t")
     topic.batch_resent()
     topic.stored(3, 30, 1.0, diverted=2)
@@ -71,7 +71,7 @@ def test_outcomes_are_counted_by_kind() -> None:
 
 
 def test_what_a_deleted_topic_counts_later_counts() -> None:
-    meter = Meter(lambda: 1.0)
+    meter = Meter(ManualClock(monotonic=1.0))
     first = meter.topic("a")
     meter.forget("a")
     second = meter.topic("a")
@@ -88,7 +88,7 @@ def test_what_a_deleted_topic_counts_later_counts() -> None:
 
 
 def test_the_producer_is_the_sum_of_its_topics_also_of_deleted_ones() -> None:
-    meter = Meter(lambda: 1.0)
+    meter = Meter(ManualClock(monotonic=1.0))
     meter.topic("a").stored(1, 2, 0.0)
     meter.topic("b").stored(10, 20, 0.9)
     both = meter.read(NOTHING)

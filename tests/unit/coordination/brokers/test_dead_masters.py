@@ -9,21 +9,21 @@ from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.brokers.leadership import Following
 from vq.coordination.tree.coordinator import Node, NoNode
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 
-MASTER = BrokerNode.path("b1", "n1")
+MASTER = Registration.path("b1", "n1")
 
 
 async def followed(client: MemoryCoordinator) -> Following:
     """Register ``n1``, which leads in epoch 3, and ``n2``, in sync; return what ``n2`` follows."""
-    value = BrokerNode(host="127.0.0.1", port=8123, nonce="first")
+    value = Registration(host="127.0.0.1", port=8123, nonce="first")
     found: dict[str, Node] = {}
     for name in ("n1", "n2"):
         await client.create(
-            BrokerNode.path("b1", name), value.encode(), ephemeral=True, parents=True
+            Registration.path("b1", name), value.encode(), ephemeral=True, parents=True
         )
-        found[name] = await client.get(BrokerNode.path("b1", name))
+        found[name] = await client.get(Registration.path("b1", name))
     incarnations = {name: each.stat.czxid for name, each in found.items()}
     state = GroupState(epoch=3, master="n1", insync=("n1", "n2"), incarnations=incarnations)
     await client.create(GroupState.path("b1"), state.encode(), parents=True)
@@ -92,7 +92,7 @@ async def test_a_process_that_came_back_is_not_removed_again(
 ) -> None:
     """It lives. A new process of that node may be dead."""
     following, dead = await followed(client), remover(client)
-    value = BrokerNode.decode(MASTER, (await client.get(MASTER)).data)
+    value = Registration.decode(MASTER, (await client.get(MASTER)).data)
     if lost:
         ensemble.lose_next_reply(client, skip=1)  # that of the write
     await dead.remove(following)

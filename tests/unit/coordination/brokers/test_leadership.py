@@ -13,7 +13,7 @@ from vq.coordination.brokers.insync import MastershipRefused
 from vq.coordination.brokers.leadership import Following, Leadership, Registered
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.tree.memory import MemoryCoordinator
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.model import Address, GroupView
 
@@ -69,7 +69,7 @@ async def test_mastership_needs_the_registration(client) -> None:
     """A process whose node is gone leads nothing, whatever it believes."""
     one = broker(client)
     info = await one.registration.register()
-    await client.delete(BrokerNode.path("b1", "n1"))
+    await client.delete(Registration.path("b1", "n1"))
     with pytest.raises(CoordinationError):
         await one.leadership.claim_mastership(info.incarnation)
     assert await registry.read_state(client, "b1") is None
@@ -80,7 +80,7 @@ async def test_a_later_mastership_needs_the_registration_too(client) -> None:
     one = broker(client)
     info = await one.registration.register()
     state = await one.leadership.claim_mastership(info.incarnation)
-    await client.delete(BrokerNode.path("b1", "n1"))
+    await client.delete(Registration.path("b1", "n1"))
     with pytest.raises(CoordinationError):
         await one.leadership.claim_mastership(info.incarnation)
     assert await registry.read_state(client, "b1") == state

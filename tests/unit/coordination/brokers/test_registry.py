@@ -1,19 +1,19 @@
 """Broker registration: create-only nodes, lost sessions, the list of groups."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike
 from support.waiting import WAIT_S, until
 
+from vq.clock import SystemClock
 from vq.coordination.brokers import registry
 from vq.coordination.brokers.leadership import Registered
-from vq.coordination.brokers.registry import NameTaken
+from vq.coordination.brokers.registry import BrokerRegistration, NameTaken
 from vq.coordination.tree.coordinator import ConnectionLost, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
 
@@ -88,13 +88,11 @@ async def test_two_processes_with_copies_of_a_directory_do_not_fight(
     """A copy that was made as a backup and started by mistake: the later process has the name."""
     first = broker(client, directory="d1")
     await first.start()
+    await asyncio.sleep(0.002)  # times of a start have milliseconds
     later = broker(other, directory="d1")
-    later.registration._value = replace(
-        later.registration._value, started_ms=first.registration._value.started_ms + 1
-    )
     await later.start()
     await until(lambda: "with a copy of this data directory" in caplog.text)
-    parent = BrokerNode.parent("b1")
+    parent = Registration.parent("b1")
     registrations = (await client.get(parent)).stat.version
     for _ in range(50):  # as long as a fight of some rounds takes
         assert (await client.get(parent)).stat.version == registrations
@@ -156,7 +154,7 @@ async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
-    await other.delete(BrokerNode.path("b1", "n1"))
+    await other.delete(Registration.path("b1", "n1"))
     await until(lambda: len(told) == 3)
     assert told[1] is None
     assert told[2] is not None
@@ -169,10 +167,10 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
-    path = BrokerNode.path("b1", "n1")
+    path = Registration.path("b1", "n1")
     for _ in range(2):
         await other.set(path, (await other.get(path)).data)
-        await until(lambda: client._watches.data.get(client._full(path)))
+        await until(lambda: client._watches.data.get(client.full_path(path)))
     assert len(told) == 1, "a change by hand is no loss"
     await other.delete(path)
     await until(lambda: len(told) == 3)
@@ -184,7 +182,7 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
     """No registration is told of that is not there; nobody has to wait for the audit."""
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
-    exists, path = client.exists, BrokerNode.path("b1", "n1")
+    exists, path = client.exists, Registration.path("b1", "n1")
     deleted: list[str] = []
 
     async def late(asked: str, **options: Any) -> Stat | None:
@@ -205,23 +203,29 @@ async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other
 async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
     """It has another incarnation, and the parent's version tells: a join by the old one fails."""
     told = list[int | None]()
-    first = broker(client)
-    first.registration._on_change = told.append
-    await first.registration.start()
-    path, parent = BrokerNode.path("b1", "n1"), BrokerNode.parent("b1")
+    first = BrokerRegistration(
+        client,
+        SystemClock(),
+        group="b1",
+        node="n1",
+        address=Address("127.0.0.1", 8123),
+        on_change=told.append,
+    )
+    await first.start()
+    path, parent = Registration.path("b1", "n1"), Registration.parent("b1")
     old, version = (await other.get(path)).stat.czxid, (await other.get(parent)).stat.version
-    await first.registration.renew()
+    await first.renew()
     new = (await other.get(path)).stat.czxid
     assert new > old
     assert (await other.get(parent)).stat.version == version + 1
     await until(lambda: told[-1] == new)
     assert told == [old, None, new]
-    await first.registration.stop()
+    await first.stop()
 
 
 async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
     """Somebody changes the node between read and write; the next try is told, once."""
-    damaged, get, path = [False], client.get, BrokerNode.path("b1", "n1")
+    damaged, get, path = [False], client.get, Registration.path("b1", "n1")
     changed = list[int]()
     first = broker(client, damaged=lambda: damaged[0])
     await first.start()
@@ -236,7 +240,7 @@ async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypat
 
     monkeypatch.setattr(client, "get", slow)
     damaged[0] = True
-    first.registration.look()
+    first.registration.wake()
     async with asyncio.timeout(WAIT_S):
         while not (await registry.read_node(other, "b1", "n1")).damaged:
             await asyncio.sleep(0.001)

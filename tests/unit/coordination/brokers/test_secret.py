@@ -50,7 +50,7 @@ async def test_a_lost_answer_makes_no_second_one(monkeypatch):
 
 async def test_without_one_there_is_an_error():
     client = await started(MemoryEnsemble())
-    with pytest.raises(CoordinationError, match="a broker that starts makes it"):
+    with pytest.raises(CoordinationError, match="start a broker, which makes it"):
         await read_secret(client)
 
 

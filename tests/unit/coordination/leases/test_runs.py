@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
-from support.waiting import until
 
 from vq.coordination.leases import runs
 from vq.coordination.leases.leases import LeaseNotHeld
@@ -18,15 +17,15 @@ from vq.coordination.leases.runs import (
     read_runs,
     write_result,
 )
-from vq.coordination.tree.coordinator import Check, NodeExists, WatchEvent
+from vq.coordination.tree.coordinator import Check, NodeExists
 from vq.coordination.tree.memory import MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode
+from vq.coordination.tree.values.brokers import Registration
 from vq.coordination.tree.values.leases import LeaseFence
 from vq.coordination.tree.values.runs import (
     RUNS_KEPT,
-    ArchiveRun,
     ArchiveTopicRun,
     RunCounter,
+    RunOrder,
     RunResult,
     RunState,
 )
@@ -35,8 +34,8 @@ from vq.errors import CoordinationError
 DONE = RunResult(state=RunState.DONE, begun_ms=1, ended_ms=2, total=ArchiveTopicRun(blocks=3))
 
 
-def run(nonce: str = "a", **values: object) -> ArchiveRun:
-    return ArchiveRun(**{"as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": nonce, **values})
+def run(nonce: str = "a", **values: object) -> RunOrder:
+    return RunOrder(**{"as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": nonce, **values})
 
 
 async def test_runs_have_rising_numbers_and_are_read_in_order(client) -> None:
@@ -99,25 +98,6 @@ async def test_an_unreadable_run_is_set_aside(client) -> None:
     assert "upgrade vq" in str(found.unreadable[1])
 
 
-async def test_known_runs_are_not_read_again(client) -> None:
-    await make_run(client, run("a"))
-    before = await read_runs(client)
-    await client.set("archive/runs/0", b"odd")  # nobody does: runs never change
-    again = await read_runs(client, known=before.known)
-    assert again.known == before.known
-
-
-async def test_a_new_run_fires_the_watch(client, other) -> None:
-    seen: list[WatchEvent] = []
-    await read_runs(client, watch=seen.append)  # the folder is missing
-    await make_run(other, run("a"))
-    await until(lambda: bool(seen))
-    seen.clear()
-    await read_runs(client, watch=seen.append)
-    await make_run(other, run("b"))
-    await until(lambda: bool(seen))
-
-
 async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
     for n in range(RUNS_KEPT + 3):
         await make_run(client, run(str(n)))
@@ -133,8 +113,8 @@ async def test_the_newest_runs_are_kept_with_their_results(client) -> None:
 
 async def registered(client, *nodes: str) -> None:
     for node in nodes:
-        made = BrokerNode(host=node, port=1)
-        await client.create(BrokerNode.path("b1", node), made.encode(), parents=True)
+        made = Registration(host=node, port=1)
+        await client.create(Registration.path("b1", node), made.encode(), parents=True)
 
 
 async def test_a_run_that_a_registered_node_has_not_done_is_not_forgotten(client) -> None:
@@ -228,4 +208,4 @@ async def test_a_fault_of_any_call_makes_a_run_once_or_tells(
         found = (await read_runs(other)).known
         assert [at for at, each in found.items() if each.nonce == "a"] == [number]
         with pytest.raises(NodeExists):
-            await other.create(ArchiveRun.path(number))
+            await other.create(RunOrder.path(number))

@@ -21,10 +21,10 @@ from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, Operation, SessionExpired, Unreadable
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.reading import TopicView, read_topic
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Owner
 from vq.coordination.tree.values.partitions import Partition
-from vq.coordination.tree.values.topics import DELETING, IN_GRACE, GraceClock, Topic
+from vq.coordination.tree.values.topics import DELETING, IN_GRACE, GraceClock, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import TopicDeletion, TopicOrigin, TopicPartition, TopicSettings
 
@@ -36,8 +36,8 @@ P = TopicPartition("t", 0)
 async def add_broker(client: MemoryCoordinator, group: str) -> None:
     """Put a live broker group into the tree, with a count of its partitions."""
     await registry.ensure_group(client, group)
-    node = BrokerNode(host="127.0.0.1", port=1).encode()
-    stat = await client.create(BrokerNode.path(group, "n1"), node, ephemeral=True, parents=True)
+    node = Registration(host="127.0.0.1", port=1).encode()
+    stat = await client.create(Registration.path(group, "n1"), node, ephemeral=True, parents=True)
     state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await client.create(GroupState.path(group), state.encode())
 
@@ -89,7 +89,7 @@ async def test_an_undeleted_topic_is_as_it_was(client: MemoryCoordinator) -> Non
     assert (view.partitions, view.partition_versions) == (made.partitions, made.partition_versions)
     assert await opened(client) == counts
     assert await commits.read_offsets(client, "g", ["t"]) == {P: committed}
-    assert (await client.exists(Topic.path("t"))).czxid == made.created  # type: ignore[union-attr]
+    assert (await client.exists(TopicNode.path("t"))).czxid == made.created  # type: ignore[union-attr]
     assert await grace.undelete_topic(client, "t") == (view, False)
 
 
@@ -147,8 +147,8 @@ async def test_what_is_made_or_removed_in_part_is_neither_deleted_nor_undeleted(
     client: MemoryCoordinator,
 ) -> None:
     view = await topics.create_topic(client, "t")
-    topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
-    await client.set(Topic.path("t"), topic.encode())
+    topic = TopicNode(id=view.id, settings=view.settings, phase=DELETING)
+    await client.set(TopicNode.path("t"), topic.encode())
     with pytest.raises(UnknownTopic, match="is deleting"):
         await retire(client)
     with pytest.raises(UnknownTopic, match="removed for good"):
@@ -175,10 +175,10 @@ async def test_a_deletion_that_cannot_be_read_removes_nothing(
 ) -> None:
     await topics.create_topic(client, "t")
     await retire(client, grace_ms=0)
-    node = await client.get(Topic.path("t"))
+    node = await client.get(TopicNode.path("t"))
     document = json.loads(node.data)
     document["deletion"].update(wrong)
-    await client.set(Topic.path("t"), json.dumps(document).encode())
+    await client.set(TopicNode.path("t"), json.dumps(document).encode())
     await count_to(client, 10 * HOUR_MS)
     assert not await grace.remove_when_due(client, "t", document["id"])
     assert await grace.list_deleted(client) == []
@@ -268,7 +268,7 @@ async def test_a_topic_is_removed_when_its_time_is_up_and_not_before(
     assert not await grace.remove_when_due(client, "t", "another id")
     assert await grace.remove_when_due(client, "t", view.id)
     assert await topics.was_deleted(client, view.id)
-    assert await client.exists(Topic.path("t")) is None
+    assert await client.exists(TopicNode.path("t")) is None
 
 
 async def count_to_first(client: MemoryCoordinator) -> None:
@@ -341,7 +341,7 @@ async def test_a_removal_that_was_begun_is_finished_by_another(client: MemoryCoo
     with pytest.raises(UnknownTopic, match="removed for good"):
         await grace.undelete_topic(client, "t")
     assert await grace.remove_when_due(client, "t", "")
-    assert await client.exists(Topic.path("t")) is None
+    assert await client.exists(TopicNode.path("t")) is None
     assert await commits.read_offsets(client, "g", ["t"]) == {}
 
 
@@ -387,7 +387,7 @@ async def test_a_client_that_goes_on_late_removes_nothing_of_a_namesake() -> Non
             view = await topics.describe_topic(client, "t")
             assert (view.id, len(view.partitions)) == (late.made.id, 2)
             assert (await commits.read_offsets(client, "g", ["t"]))[P].offset == 3
-            assert await client.children(Topic.path("t")) == ["partitions"]
+            assert await client.children(TopicNode.path("t")) == ["partitions"]
     assert step > 5
 
 

@@ -16,7 +16,7 @@ from vq.coordination.topics.placement import close_span, move
 from vq.coordination.topics.routes import CopyNode, Master, Routes, RouteWatcher
 from vq.coordination.tree.coordinator import SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
 
@@ -215,8 +215,13 @@ async def test_an_older_read_does_not_replace_a_newer_one(
         slow = SlowFirst(routes_module.read_topic)
         monkeypatch.setattr(routes_module, "read_topic", slow)
     else:
-        slow = SlowFirst(watcher._read_master)
-        monkeypatch.setattr(watcher, "_read_master", slow)
+        get = client.get
+        slow = SlowFirst(get)
+
+        async def get_slowly(path: str, **fields: Any) -> Any:
+            return await (slow if path == GroupState.path(group) else get)(path, **fields)
+
+        monkeypatch.setattr(client, "get", get_slowly)
     await topics.add_partitions(admin, "t", 1)
     first = asyncio.ensure_future(watcher.refresh("t"))
     await slow.answered.wait()
@@ -279,7 +284,7 @@ async def test_a_closed_watcher_keeps_its_picture_only(admin, watcher) -> None:
 
 # Hints --------------------------------------------------------------------------------------------
 async def test_a_master_that_a_broker_named_is_used_until_zookeeper_says_as_much(
-    admin, watcher
+    ensemble, admin, watcher
 ) -> None:
     """An answer of a server that lags behind does not replace it; one after a sync does."""
     await topics.create_topic(admin, "t", TopicSettings(partitions=2))
@@ -288,7 +293,10 @@ async def test_a_master_that_a_broker_named_is_used_until_zookeeper_says_as_much
     told = Master(Address("127.0.0.1", 9), known.epoch + 1, "n2")
     watcher.hint("b1", told)
     assert watcher.snapshot.master("b1") == (told.address, told.epoch)
-    await watcher._read_group("b1")
+    path, served = GroupState.path("b1"), ensemble.served
+    await admin.set(path, (await admin.get(path)).data)
+    await until(lambda: ensemble.served >= served + 4)  # the watcher has read the group again
+    await admin.sync()
     assert watcher.snapshot.masters["b1"] == told
     await watcher.refresh("t")
     assert watcher.snapshot.masters["b1"] == known
@@ -307,11 +315,11 @@ async def test_copies_in_sync_are_shown_to_who_asks_for_them(admin, watcher) -> 
     """Those that are registered as the record says, with their racks; before, none are read."""
     await topics.create_topic(admin, "t", TopicSettings(partitions=2))
     for name, rack in (("n2", "blue"), ("n3", ""), ("n4", "")):
-        node = BrokerNode(host="h", port=int(name[1:]), rack=rack)
-        await admin.create(BrokerNode.path("b1", name), node.encode())
+        node = Registration(host="h", port=int(name[1:]), rack=rack)
+        await admin.create(Registration.path("b1", name), node.encode())
     state = await read_state(admin, "b1")
     czxid = {
-        name: (await admin.get(BrokerNode.path("b1", name))).stat.czxid for name in ("n2", "n4")
+        name: (await admin.get(Registration.path("b1", name))).stat.czxid for name in ("n2", "n4")
     }
     record = replace(
         state,

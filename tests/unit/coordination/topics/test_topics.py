@@ -17,10 +17,10 @@ from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import BadVersion, ConnectionLost, NoNode, SessionExpired
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerGroup, BrokerNode, GroupState
+from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
 from vq.coordination.tree.values.consumers import CommittedOffset, Owner
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
-from vq.coordination.tree.values.topics import CREATING, Topic
+from vq.coordination.tree.values.topics import CREATING, TopicNode
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, TopicSettings
 
@@ -28,9 +28,9 @@ from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, 
 async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None = None) -> None:
     """Put a live broker group into the tree."""
     await client.create(BrokerGroup.path(group), BrokerGroup(pool=pool).encode(), parents=True)
-    node = BrokerNode(host="127.0.0.1", port=1)
+    node = Registration(host="127.0.0.1", port=1)
     stat = await client.create(
-        BrokerNode.path(group, "n1"), node.encode(), ephemeral=True, parents=True
+        Registration.path(group, "n1"), node.encode(), ephemeral=True, parents=True
     )
     state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await client.create(GroupState.path(group), state.encode())
@@ -123,8 +123,8 @@ async def test_a_large_topic_is_made_in_steps_and_seen_whole(client) -> None:
 
 async def test_a_topic_left_half_made_is_hidden_and_can_be_deleted(client) -> None:
     """Its maker died between two steps."""
-    topic = Topic(id="x", settings=TopicSettings(partitions=9), phase=CREATING)
-    await client.create(Topic.path("t"), topic.encode(), parents=True)
+    topic = TopicNode(id="x", settings=TopicSettings(partitions=9), phase=CREATING)
+    await client.create(TopicNode.path("t"), topic.encode(), parents=True)
     with pytest.raises(UnknownTopic, match="creating"):
         await topics.describe_topic(client, "t")
     with pytest.raises(TopicExists, match="vq topic delete t"):

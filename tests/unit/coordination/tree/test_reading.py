@@ -23,15 +23,15 @@ from vq.coordination.tree.values.partitions import (
     Partition,
     PlacementChanges,
 )
-from vq.coordination.tree.values.topics import DELETING, Topic
+from vq.coordination.tree.values.topics import DELETING, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings
 
 
 async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
     """Write a topic into the tree by hand, one partition on each group."""
-    topic = Topic(id="id", settings=TopicSettings(partitions=len(groups)))
-    await client.create(Topic.path(name), topic.encode(), parents=True)
+    topic = TopicNode(id="id", settings=TopicSettings(partitions=len(groups)))
+    await client.create(TopicNode.path(name), topic.encode(), parents=True)
     for number, group in enumerate(groups):
         value = Partition(spans=(Span(group, 0),))
         await client.create(Partition.path(name, number), value.encode(), parents=True)
@@ -40,7 +40,7 @@ async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
 async def test_a_snapshot_never_mixes_two_versions(client) -> None:
     """A mover flips two partitions together again and again; readers never see them differ."""
     await put_topic(client, "t", "a", "a")
-    topic = (await client.get(Topic.path("t"))).data
+    topic = (await client.get(TopicNode.path("t"))).data
     stop = False
 
     async def flip() -> None:
@@ -52,7 +52,7 @@ async def test_a_snapshot_never_mixes_two_versions(client) -> None:
                 [
                     Set(Partition.path("t", 0), value),
                     Set(Partition.path("t", 1), value),
-                    Set(Topic.path("t"), topic),
+                    Set(TopicNode.path("t"), topic),
                 ]
             )
             if turn % 3 == 0:
@@ -155,8 +155,8 @@ async def test_a_topic_without_one_of_its_partitions_is_damage(client) -> None:
 async def test_a_topic_in_deletion_is_unknown_unless_asked_for(client) -> None:
     """Clients do not see it, its deletion does."""
     await put_topic(client, "t", "a")
-    topic = Topic(id="id", settings=TopicSettings(), phase=DELETING)
-    await client.set(Topic.path("t"), topic.encode())
+    topic = TopicNode(id="id", settings=TopicSettings(), phase=DELETING)
+    await client.set(TopicNode.path("t"), topic.encode())
     with pytest.raises(UnknownTopic, match="deleting"):
         await read_topic(client, "t")
     assert (await read_topic(client, "t", any_phase=True)).phase == DELETING

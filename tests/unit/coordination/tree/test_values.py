@@ -12,9 +12,9 @@ from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
-    BrokerNode,
     GroupState,
     OpenPartitions,
+    Registration,
 )
 from vq.coordination.tree.values.cluster import ClusterSecret, ClusterSettings
 from vq.coordination.tree.values.consumers import (
@@ -28,14 +28,14 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import (
-    ArchiveRun,
     ArchiveTopicRun,
     RunCounter,
+    RunOrder,
     RunResult,
     RunState,
 )
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
-from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, Topic
+from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
 from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
@@ -87,7 +87,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"insync": ["n1", "n2"], "topics": ["t"]}]}',
     ),
     (
-        BrokerNode(
+        Registration(
             host="h", port=1, started_ms=2, version="0.1", nonce="x", directory="d", pid=4711
         ),
         '{"v": 1, "host": "h", "port": 1, "metrics_port": 0, "started_ms": 2, "version": "0.1", '
@@ -101,7 +101,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '"queue_depth": 3, "flush_ms": 0.0, "partitions": 0}',
     ),
     (
-        Topic(id="ab", settings=TopicSettings(partitions=2, flush=FlushMode.ASYNC, pool="p")),
+        TopicNode(id="ab", settings=TopicSettings(partitions=2, flush=FlushMode.ASYNC, pool="p")),
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
@@ -194,12 +194,12 @@ GOLDEN: list[tuple[Value, str]] = [
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
     (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),
     (
-        ArchiveRun(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),
+        RunOrder(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),
         '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "b1/n1", "nonce": "ab", "dry_run": false, '
         '"due_ms": 4, "fence": 3}',
     ),
     (
-        ArchiveRun(as_of_ms=5, started_ms=6, by="me", nonce="ab", topic="t", dry_run=True),
+        RunOrder(as_of_ms=5, started_ms=6, by="me", nonce="ab", topic="t", dry_run=True),
         '{"v": 1, "as_of_ms": 5, "started_ms": 6, "by": "me", "nonce": "ab", "topic": "t", '
         '"dry_run": true}',
     ),
@@ -254,15 +254,15 @@ def test_damaged_values_are_refused_with_their_path() -> None:
 @pytest.mark.parametrize("topic_id", ["", "..", "../../etc", "a/b", "a.b", "a\0", "x" * 33, 5])
 def test_an_id_of_a_topic_that_is_no_part_of_a_name_is_refused(topic_id: object) -> None:
     """It becomes a part of names of files, and of URLs; the error tells what it may be."""
-    stored = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
+    stored = json.loads(TopicNode(id="ab", settings=TopicSettings()).encode())
     with pytest.raises(CoordinationError, match="1 to 32 characters of A-Z a-z 0-9 _ -") as caught:
-        Topic.decode("topics/t", json.dumps({**stored, "id": topic_id}).encode())
+        TopicNode.decode("topics/t", json.dumps({**stored, "id": topic_id}).encode())
     assert "topics/t" in str(caught.value)
 
 
 def test_missing_fields_of_old_values_get_their_defaults() -> None:
     """Fields that came later have defaults; those that were always there are required."""
-    assert BrokerNode.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""
+    assert Registration.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""
     assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').member == ""
     assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').epoch == 0
     for epoch in (b"-1", b"4294967296", b"true", b"null"):
@@ -278,9 +278,9 @@ def test_the_paths_are_those_of_the_tree() -> None:
         ClusterSecret.path(),
         BrokerGroup.path("b1"),
         GroupState.path("b1"),
-        BrokerNode.path("b1", "n1"),
+        Registration.path("b1", "n1"),
         BrokerLoad.path("b1", "n1"),
-        Topic.path("t"),
+        TopicNode.path("t"),
         Partition.path("t", 3),
         ConsumerGroup.path("g"),
         Member.path("g", "m"),

@@ -39,7 +39,7 @@ from vq.store.archive.archive_place import (
 )
 from vq.store.archive.archive_writer import ArchiveCheck, BlockWriter
 from vq.store.archive.archived_file import NotInMemory
-from vq.store.care.scrub import Scrub
+from vq.store.care.walk import Walk
 from vq.store.directory.directory import DataDirectory
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import BlockCache
@@ -188,12 +188,12 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
             log.reader.read(0, 100, log.end_offset)
     assert told == [], "nothing is known to be damaged"
     assert bytes(log.reader.read(blocks_of(log)[2].start_offset, 100, log.end_offset))
-    scrub = Scrub(disk, log.reader.pieces(0, log.end_offset))
-    while not scrub.done:
-        scrub.step()
-    assert scrub.damage == []
-    assert "nobody answers" in scrub.unreachable
-    assert 0 < scrub.read_bytes < scrub.total_bytes
+    walk = Walk(disk, log.reader.pieces(0, log.end_offset))
+    while not walk.done:
+        walk.step()
+    assert walk.damage == []
+    assert "nobody answers" in walk.unreachable[0].why
+    assert 0 < walk.read_bytes < log.size_bytes
     log.drop_before(blocks_of(log)[0].end_offset)
     flush(log)
     (mark,) = log.flushing.discards

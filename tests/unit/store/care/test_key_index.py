@@ -11,7 +11,7 @@ from vq.model import Key
 from vq.store.care import key_index
 from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Part, Probe
 from vq.store.care.wanted import Wanted
-from vq.store.records.batches import intact_batches
+from vq.store.records.batches import verified
 from vq.store.records.record import encode_record
 
 START = 4_096
@@ -23,7 +23,7 @@ def built(batches: list[list[bytes]], start: int = START) -> tuple[KeyIndex, byt
     for number, records in enumerate(batches):
         data += batch(records, start + len(data), 1_000 * (number + 1))
     builder = KeyIndexBuilder(start)
-    assert builder.add(data, intact_batches(data, start), start) == sum(map(len, batches))
+    assert builder.add(data, list(verified(data, start)), start) == sum(map(len, batches))
     return KeyIndex(builder.to_bytes()), data
 
 
@@ -95,14 +95,14 @@ def test_few_parts_seem_to_have_a_key_that_is_not_there() -> None:
     wrong = sum(len(numbers(index, Wanted(key=f"absent-{n}"))) for n in range(tries))
     assert wrong / (tries * len(index)) < 0.02
     made = KeyIndexBuilder(START)
-    made.add(data, intact_batches(data, START), START)
+    made.add(data, list(verified(data, START)), START)
     assert len(made.to_bytes()) < len(data) // 100
 
 
 def test_the_last_part_ends_with_the_block(small_parts: None) -> None:
     builder = KeyIndexBuilder(0)
     data = batch([encode_record(1, b"x")])
-    builder.add(data, intact_batches(data, 0), 0)
+    builder.add(data, list(verified(data, 0)), 0)
     index = KeyIndex(builder.to_bytes())
     assert (builder.end_offset, index.part(0).end, len(index)) == (len(data), len(data), 1)
 
@@ -114,7 +114,7 @@ def _with_crc(data: bytes) -> bytes:
 def test_a_damaged_index_is_refused() -> None:
     builder = KeyIndexBuilder(START)
     data = batch([encode_record(1, b"x", b"t", keyed("k"))], START)
-    builder.add(data, intact_batches(data, START), START)
+    builder.add(data, list(verified(data, START)), START)
     good = builder.to_bytes()
     KeyIndex(good)
     for at in range(len(good)):
@@ -130,7 +130,7 @@ def test_a_damaged_index_is_refused() -> None:
 def test_an_index_that_contradicts_itself_is_refused_though_its_crc_holds() -> None:
     builder = KeyIndexBuilder(START)
     data = batch([encode_record(1, b"x", b"t")], START)
-    builder.add(data, intact_batches(data, START), START)
+    builder.add(data, list(verified(data, START)), START)
     body = builder.to_bytes()[:-4]
     for at, value in (
         (36, b"\x00\x00\x00\x00"),  # no part

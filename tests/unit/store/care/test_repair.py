@@ -8,7 +8,7 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, paylo
 from vq.clock import ManualClock
 from vq.errors import CorruptData
 from vq.store.care.repair import check_intact, find_damage, read_intact
-from vq.store.care.scrub import Damage
+from vq.store.care.walk import Damage
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.log import Log, LogState
@@ -152,7 +152,7 @@ def test_the_end_of_a_log_is_taken_only_from_a_copy_that_is_known_to_be_equal() 
     damage = Damage(starts[-2], starts[-1], DIRECTORY / block_name(block_of(disk, starts[-2])), "")
     data, following = take(good, damage)
     block_start = int(damage.path.stem)
-    with pytest.raises(CorruptData, match="cannot be told that both copies are equal"):
+    with pytest.raises(CorruptData, match="nothing shows that both copies are equal"):
         check_intact(disk, damage, block_start, data, following, trusted=False)
     end = check_intact(disk, damage, block_start, data, following, trusted=True)
     assert end == starts[-1]
@@ -176,7 +176,7 @@ def test_the_end_that_a_checkpoint_names_is_taken_from_a_log_with_that_batch(
     if taken:
         assert check_intact(disk, damage, int(path.stem), data, following, trusted=False) == end
         return
-    with pytest.raises(CorruptData, match="cannot be told that both copies are equal"):
+    with pytest.raises(CorruptData, match="nothing shows that both copies are equal"):
         check_intact(disk, damage, int(path.stem), data, following, trusted=False)
 
 

@@ -11,10 +11,10 @@ from support.store import DIRECTORY, flush, memory_disk, open_log
 
 from vq.clock import ManualClock
 from vq.model import Key
-from vq.store.care import key_index, key_index_build, search
+from vq.store.care import key_index, walk
 from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
-from vq.store.care.scrub import Damage
 from vq.store.care.search import Search
+from vq.store.care.walk import Damage
 from vq.store.care.wanted import Wanted
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
@@ -29,10 +29,9 @@ TAGS: Sequence[bytes | None] = (None, b"new", b"old")
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several steps a block, several parts a block, and batches larger than either."""
-    monkeypatch.setattr(search, "STEP_BYTES_MIN", 700)
-    monkeypatch.setattr(search, "STEP_BYTES_MAX", 1_500)
+    monkeypatch.setattr(walk, "STEP_BYTES_MIN", 700)
+    monkeypatch.setattr(walk, "STEP_BYTES_MAX", 1_500)
     monkeypatch.setattr(key_index, "PART_BYTES", 600)
-    monkeypatch.setattr(key_index_build, "STEP_BYTES_MIN", 500)
 
 
 class Stored:
@@ -263,8 +262,8 @@ def test_damage_whose_end_was_not_reached_is_told_when_a_search_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What lies before its position was searched or is told, wherever it stops."""
-    monkeypatch.setattr(search, "STEP_BYTES_MIN", 100)
-    monkeypatch.setattr(search, "STEP_BYTES_MAX", 100)
+    monkeypatch.setattr(walk, "STEP_BYTES_MIN", 100)
+    monkeypatch.setattr(walk, "STEP_BYTES_MAX", 100)
     stored = Stored()
     bad = stored.starts[10]
     stored.overwrite(bad + 9, b"\xff")
@@ -373,11 +372,10 @@ def test_a_damaged_block_gets_no_index() -> None:
     while not build.done:
         build.step()
     assert build.index is None
-    assert build.step() == 0
 
 
 def test_a_part_of_damage_has_the_words_of_the_damage() -> None:
-    """``Damage`` of a search is that of ``scrub``."""
+    """``Damage`` of a search is that of a walk."""
     stored = Stored()
     stored.overwrite(stored.starts[0], b"\xff" * 20)
     (only,) = stored.search(Wanted(), 0, stored.starts[1]).damage

@@ -7,8 +7,8 @@ from support.cases import case
 from vq.errors import CorruptData
 from vq.model import Key
 from vq.store.care.wanted import Wanted, key_of, matches
-from vq.store.records.batches import Batch, intact_batches
-from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.batches import verified
+from vq.store.records.format import CONTROL_BYTES, BatchHeader
 from vq.store.records.record import encode_record
 
 LONG_TEXT, LONG_BYTES = "k" * 300, b"\xff" * 300
@@ -18,11 +18,11 @@ KEYS: list[Key] = ["a", "漢字", LONG_TEXT, b"a", b"", LONG_BYTES, 0, 1, -1, 2*
 def found(wanted: Wanted, records: list[bytes]) -> list[int]:
     """The numbers of the records that match."""
     data = batch(records)
-    (only,) = intact_batches(data, 0)
+    (only,) = verified(data, 0)
     starts = [CONTROL_BYTES]
     for each in records:
         starts.append(starts[-1] + len(each))
-    return [starts.index(start) for start, _ in matches(data, only, wanted)]
+    return [starts.index(start) for start, _ in matches(data, 0, only, wanted)]
 
 
 RECORDS = [
@@ -90,7 +90,9 @@ def test_damaged_properties_have_no_key(properties: bytes) -> None:
 def test_records_that_do_not_fill_their_batch_are_damage(cut: int) -> None:
     data = batch([RECORDS[1]])
     with pytest.raises(CorruptData):
-        list(matches(data, Batch(0, len(data) - cut, 0), Wanted(tags=frozenset([b"x"]))))
+        list(
+            matches(data, 0, BatchHeader(0, len(data) - cut, 1, 0), Wanted(tags=frozenset([b"x"])))
+        )
 
 
 def test_fields_behind_the_end_of_a_record_are_damage() -> None:
@@ -98,4 +100,4 @@ def test_fields_behind_the_end_of_a_record_are_damage() -> None:
     record[20:24] = (1_000).to_bytes(4, "big")
     data = batch([bytes(record)])
     with pytest.raises(CorruptData):
-        list(matches(data, Batch(0, len(data), 0), Wanted(tags=frozenset([b"x"]))))
+        list(matches(data, 0, BatchHeader(0, len(data), 1, 0), Wanted(tags=frozenset([b"x"]))))

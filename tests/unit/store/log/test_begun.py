@@ -162,7 +162,7 @@ def test_a_flush_that_failed_names_no_log(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(file: MemoryFile) -> None:
         raise OSError(errno.EIO, "broken")
 
-    block = logs[0]._blocks.active
+    block = logs[0].blocks.active
     assert block is not None
     monkeypatch.setattr(block.file, "datasync", lambda: refuse(block.file))  # type: ignore[arg-type]
     failed, well = flush_all(logs)

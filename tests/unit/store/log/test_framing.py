@@ -121,17 +121,17 @@ def test_no_flipped_bit_passes() -> None:
 def test_a_copy_writes_what_calls_nothing_durable_that_it_has_not_flushed() -> None:
     """Both batches say that everything up to START is durable."""
     data = framed(START) + framed(START + SIZE)
-    assert batches_ready(data, START) == 2 * SIZE
-    assert batches_ready(data, START - 1) == 0
+    assert batches_ready(data, START, START) == 2 * SIZE
+    assert batches_ready(data, START, START - 1) == 0
 
 
 @pytest.mark.parametrize("cut", [0, 1, CONTROL_BYTES - 1, CONTROL_BYTES, SIZE - 1])
 def test_a_copy_writes_whole_batches(cut: int) -> None:
     data = framed(START) + framed(START + SIZE)[:cut]
-    assert batches_ready(data, START) == SIZE
-    assert batches_ready(data[SIZE:], START) == 0
+    assert batches_ready(data, START, START) == SIZE
+    assert batches_ready(data[SIZE:], START + SIZE, START) == 0
 
 
 def test_a_copy_writes_nothing_behind_bytes_that_are_no_batch() -> None:
     """What is wrong with them is told by ``check_frames``."""
-    assert batches_ready(framed(START) + RECORDS + framed(START), START) == SIZE
+    assert batches_ready(framed(START) + RECORDS + framed(START), START, START) == SIZE

@@ -23,13 +23,13 @@ from vq.errors import Busy, CorruptData, InvalidState, OffsetNotBoundary, Partit
 from vq.store.archive.archive import ArchiveFiles
 from vq.store.archive.archive_writer import BlockWriter
 from vq.store.archive.archived_file import (
-    ArchivedFile,
     ChunkCache,
     NotInMemory,
     open_stored,
+    read_stub,
     stored_length,
 )
-from vq.store.care.scrub import Scrub
+from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.block_facts import read_facts
@@ -210,7 +210,7 @@ def test_a_damaged_chunk_is_told_once_per_read_and_not_served(pair: tuple[Log, L
     log, plain = pair
     disk = log._disk
     files = ArchiveFiles.of(blocks_of(log)[1].path)
-    stub = ArchivedFile(disk, files.stub)._stub
+    stub = read_stub(disk, files.stub)
     chunk = stub.chunks[3]
     disk.open(files.zip).pwrite([b"\xff\xff"], chunk.at + 5)
     told: list[int] = []
@@ -291,10 +291,10 @@ def test_a_block_that_is_archived_or_restored_meanwhile_is_found_under_its_other
     file = open_stored(disk, path)
     assert file.pread(0, length + 50) == raw
     assert bytes(file.view(700, 2000)) == raw[700:2700]
-    scrub = Scrub(disk, [piece])
-    while not scrub.done:
-        scrub.step()
-    assert (scrub.damage, scrub.read_bytes) == ([], length)
+    walk = Walk(disk, [piece])
+    while not walk.done:
+        walk.step()
+    assert (walk.damage, walk.read_bytes) == ([], length)
     stub = block.path
     disk.write_atomic(path, raw)
     log.use_file(block)
@@ -309,16 +309,16 @@ def test_a_scrub_finds_the_damaged_batches_of_an_archive() -> None:
     log = filled(disk)
     block = blocks_of(log)[0]
     files = ArchiveFiles.of(block.path)
-    chunk = ArchivedFile(disk, files.stub)._stub.chunks[2]
+    chunk = read_stub(disk, files.stub).chunks[2]
     disk.open(files.zip).pwrite([b"\xff\xff"], chunk.at + 5)
-    scrub = Scrub(disk, log.reader.pieces(0, log.end_offset))
-    while not scrub.done:
-        scrub.step()
-    assert [each.path for each in scrub.damage] == [files.stub]
-    damage = scrub.damage[0]
+    walk = Walk(disk, log.reader.pieces(0, log.end_offset))
+    while not walk.done:
+        walk.step()
+    assert [each.path for each in walk.damage] == [files.stub]
+    damage = walk.damage[0]
     assert damage.start <= chunk.start
     assert damage.end >= chunk.end
-    assert scrub.read_bytes == log.end_offset
+    assert walk.read_bytes == log.end_offset
 
 
 def test_only_a_closed_and_durable_block_is_archived() -> None:

@@ -89,7 +89,7 @@ def test_rolling_twice_is_rolling_once() -> None:
         flush(log)
     append(log, b"z")
     flush(log)
-    assert len(log._blocks) == 3
+    assert len(log.blocks) == 3
     assert payloads(open_log(disk.crash(keep_none))) == [b"x", b"y", b"z"]
 
 

@@ -33,7 +33,7 @@ def copy_from(source: Log, target: Log, max_batches: int = 7) -> None:
     """Feed a log with the framed bytes of another, some batches at a time."""
     while target.end_offset < source.end_offset:
         offset = target.end_offset
-        block = source._blocks.at(offset)
+        block = source.blocks.at(offset)
         assert block is not None
         ends = [
             header.end_offset for header in itertools.islice(block.headers(offset), max_batches)

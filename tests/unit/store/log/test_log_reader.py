@@ -36,7 +36,7 @@ def test_a_read_stays_within_bytes_limit_and_block() -> None:
     _, log, starts, _ = make()
     assert len(log.reader.read(0, 10, log.end_offset)) == 10
     assert len(log.reader.read(0, 10_000, 300)) == 300
-    block_end = int(log._blocks[0].end_offset)
+    block_end = int(log.blocks[0].end_offset)
     assert len(log.reader.read(0, 1 << 20, log.end_offset)) == block_end
     assert len(log.reader.read(starts[1], 1 << 20, log.end_offset)) == block_end - starts[1]
 
@@ -169,7 +169,7 @@ def reigns(disk: MemoryDisk) -> tuple[Log, list[tuple[int, int]]]:
         append(log, bytes(600), epoch=epoch)
         batches.append((epoch, log.end_offset))
     flush(log)
-    assert len(log._blocks) > 3
+    assert len(log.blocks) > 3
     return log, batches
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_log_tells_the_epochs_of_what_is_left() -> None:
     """Not the one in which its checkpoint was written."""
     disk = memory_disk()
     log, _ = reigns(disk)
-    paths, end = [block.path for block in log._blocks], log._blocks[0].end_offset
+    paths, end = [block.path for block in log.blocks], log.blocks[0].end_offset
     log.close()
     disk.unlink(paths[1])
     again = open_log(disk)
@@ -327,7 +327,7 @@ def test_a_damaged_log_tells_no_epoch_before_an_offset() -> None:
     """Nothing is checked against it then; what it claims may be damaged, too."""
     disk = memory_disk()
     log, _ = reigns(disk)
-    paths, end = [block.path for block in log._blocks], log._blocks[0].end_offset
+    paths, end = [block.path for block in log.blocks], log.blocks[0].end_offset
     log.close()
     disk.unlink(paths[1])
     assert open_log(disk).reader.epoch_before(end) == 0

@@ -180,7 +180,7 @@ def test_bytes_on_their_way_to_a_reader_stay_on_a_real_disk(tmp_path: Path) -> N
         append(log, b"%04d" % number + bytes(400))
     log.roll()
     flush(log)
-    views = [log.reader.read(block.start_offset, 4096, log.end_offset) for block in log._blocks]
+    views = [log.reader.read(block.start_offset, 4096, log.end_offset) for block in log.blocks]
     before = [bytes(view) for view in views]
     assert len(cache) == len(views)
     log.drop_before(log.end_offset)

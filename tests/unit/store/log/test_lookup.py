@@ -5,10 +5,10 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, patie
 
 from vq.errors import CorruptData, OffsetOutOfRange
 from vq.store.disk.memory_disk import keep_all
-from vq.store.log import block as block_module
 from vq.store.log import lookup
 from vq.store.log.log_config import LogConfig
 from vq.store.log.lookup import EpochEnd
+from vq.store.records import batches
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
 
@@ -20,7 +20,7 @@ def test_counts_before_a_block_are_found_from_the_blocks_behind() -> None:
     for number in range(30):
         append(log, *[bytes(300)] * (number % 3 + 1))
     flush(log)
-    blocks, total = log._blocks, log.messages_appended
+    blocks, total = log.blocks, log.messages_appended
     right = [lookup.before_block(blocks, at, messages_appended=total) for at in range(len(blocks))]
     log.close()
     indexes = [n for n in disk.listdir(DIRECTORY) if n.endswith(".index")]
@@ -33,7 +33,7 @@ def test_counts_before_a_block_are_found_from_the_blocks_behind() -> None:
         for at, expected in enumerate(right):
             found, _ = patiently(
                 lambda again=again, at=at: lookup.before_block(
-                    again._blocks, at, messages_appended=total
+                    again.blocks, at, messages_appended=total
                 )
             )
             assert found == expected
@@ -44,7 +44,7 @@ def test_a_batch_that_cannot_be_found_is_damage() -> None:
     log = open_log(memory_disk())
     append(log, b"x")
     with pytest.raises(CorruptData):
-        lookup.batch_at(log._blocks[0], log.end_offset)
+        lookup.batch_at(log.blocks[0], log.end_offset)
 
 
 @pytest.mark.parametrize("with_index", [True, False])
@@ -58,7 +58,7 @@ def test_damage_hides_only_the_records_of_its_batches(
     starts = [append(log, b"x" * 200, b"y" * 200) for _ in range(5)]
     end = log.end_offset
     flush(log)
-    block = log._blocks[0]
+    block = log.blocks[0]
     bounds = {start: lookup._records_of(block, block.header_at(start)) for start in starts}
     file = disk.open(block.path)
     for number in damaged:
@@ -96,7 +96,7 @@ def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
             offset += 220
             last = message_id
             places.append((offset, last))
-    assert len(log._blocks) > 1
+    assert len(log.blocks) > 1
     for offset, message_id in places:
         assert log.reader.message_before(offset) == message_id, offset
 
@@ -107,7 +107,7 @@ def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(tags: list[
     disk = memory_disk()
     log = open_log(disk)
     append(log, b"first", b"second", tag=b"a")
-    block = log._blocks[0]
+    block = log.blocks[0]
     file = disk.open(block.path)
     at = log.end_offset - len(encode_record(2, b"second", b"a")) + 15
     file.pwrite([b"\x07"], at)
@@ -139,19 +139,19 @@ def test_the_end_of_an_epoch_is_found_by_a_search() -> None:
     for number in range(20_000):
         append(log, b"x", epoch=number // 700 + 1)
         ends[number // 700 + 1] = log.end_offset
-    assert len(log._blocks) > 1
+    assert len(log.blocks) > 1
     for epoch, end in ends.items():
         looked: list[int] = []
-        for block in log._blocks:
+        for block in log.blocks:
             block.load_index()
         with pytest.MonkeyPatch.context() as patch:
-            decode = block_module.decode_control
+            decode = batches.decode_control
             patch.setattr(
-                block_module,
+                batches,
                 "decode_control",
                 lambda view, at, decode=decode, looked=looked: (
                     looked.append(at) or decode(view, at)
                 ),
             )
-            assert lookup.epoch_end(log._blocks, epoch) == EpochEnd(epoch, end)
+            assert lookup.epoch_end(log.blocks, epoch) == EpochEnd(epoch, end)
         assert len(looked) < 65_536 // (CONTROL_BYTES + 21) + 40

@@ -27,7 +27,7 @@ def test_files_first_then_names_then_the_checkpoint() -> None:
     append(log, bytes(3000))
     since = len(disk.operations)
     flush(log)
-    second = f"{log._blocks[1].start_offset:016d}.block"
+    second = f"{log.blocks[1].start_offset:016d}.block"
     assert kinds(disk, since) == [
         f"datasync {0:016d}.block",
         f"datasync {second}",
@@ -152,7 +152,7 @@ def test_dropped_blocks_go_after_the_checkpoint_with_all_that_is_theirs() -> Non
     for _ in range(5):
         append(log, bytes(3000))
     flush(log)
-    last = log._blocks[4].start_offset
+    last = log.blocks[4].start_offset
     for start in (0, last):
         disk.write_atomic(DIRECTORY / f"{start:016d}.cut-{start + 5}", b"cut")
     log.drop_before(last)
@@ -192,7 +192,7 @@ def dropped_on_a_full_disk(failures: int) -> tuple[MemoryDisk, Log]:
     for _ in range(3):
         append(log, bytes(3000))
     flush(log)
-    log.drop_before(log._blocks[1].start_offset)
+    log.drop_before(log.blocks[1].start_offset)
     for _ in range(failures):
         disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
     flush(log)
@@ -223,7 +223,7 @@ def test_a_block_dropped_without_a_checkpoint_is_not_missing() -> None:
     again = open_log(disk.crash(keep_none))
     assert (again.state, again.start_offset) == (LogState.OK, log.start_offset)
     assert len(payloads(again)) == 2
-    log.drop_before(log._blocks[1].start_offset)
+    log.drop_before(log.blocks[1].start_offset)
     flush(log)
     assert not disk.exists(mark)
 

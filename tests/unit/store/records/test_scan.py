@@ -29,7 +29,6 @@ def block() -> tuple[MemoryFile, list[int], int]:
 def test_all_batches_are_verified_and_added_up(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one piece or in many, from the start or from the middle."""
     monkeypatch.setattr(scan, "CHUNK_BYTES", chunk)
-    monkeypatch.setattr(scan, "BATCH_ON_DISK_BYTES_MAX", 512)
     file, starts, end = block()
     facts, index = LogFacts(), OffsetIndex(0, messages_before=0)
     assert verify(file, 0, 0, file.size(), facts, index) == end

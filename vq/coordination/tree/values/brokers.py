@@ -128,7 +128,7 @@ class GroupState(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerNode(Value):
+class Registration(Value):
     """``brokers/<group>/nodes/<node>``: a running broker process; its czxid is its incarnation.
 
     ``nonce`` identifies our own node after a lost reply. ``directory`` is the identity of the data

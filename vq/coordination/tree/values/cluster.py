@@ -53,7 +53,7 @@ class ClusterSettings(Value):
         hours: object = self.delete_grace_hours
         if type(hours) is not int or not 0 <= hours <= DELETE_GRACE_HOURS_MAX:
             raise InvalidArgument(
-                f"delete_grace_hours = {shown(hours)} is no whole number in "
+                f"delete_grace_hours = {shown(hours)} is not a whole number in "
                 f"[0, {DELETE_GRACE_HOURS_MAX}]"
             )
         partitions, most = self.new_topics.partitions, limits.AUTO_CREATE_PARTITIONS_MAX

@@ -60,7 +60,7 @@ class RunCounter(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveRun(Value):
+class RunOrder(Value):
     """``archive/runs/<n>``: what every node is to archive.
 
     Attributes:
@@ -89,7 +89,7 @@ class ArchiveRun(Value):
         """Return the path of a run."""
         return join(_RUNS, str(number))
 
-    def covers(self, earlier: "ArchiveRun") -> bool:
+    def covers(self, earlier: "RunOrder") -> bool:
         """Whether a node that does this run need not do an earlier one."""
         if self.dry_run or earlier.dry_run:
             return False
@@ -156,7 +156,7 @@ class RunResult(Value):
     @staticmethod
     def path(number: int, group: str, node: str) -> str:
         """Return the path of a node's result."""
-        return join(ArchiveRun.path(number), f"{group}{_SEPARATOR}{node}")
+        return join(RunOrder.path(number), f"{group}{_SEPARATOR}{node}")
 
     @staticmethod
     def node_of(name: str) -> tuple[str, str]:
@@ -200,14 +200,14 @@ class RunResult(Value):
         )
 
 
-def refused(runs: Mapping[int, ArchiveRun], number: int) -> bool:
+def refused(runs: Mapping[int, RunOrder], number: int) -> bool:
     """Whether a run was made under a lease that had ended: an earlier run has a higher fence."""
     fence = runs[number].fence
     earlier = (each.fence for at, each in runs.items() if at < number and each.fence is not None)
     return fence is not None and fence < max(earlier, default=0)
 
 
-def covering(runs: Mapping[int, ArchiveRun], number: int) -> int | None:
+def covering(runs: Mapping[int, RunOrder], number: int) -> int | None:
     """Return a later run that does the work of a run; None: there is none."""
     for at, each in runs.items():
         if at > number and each.covers(runs[number]) and not refused(runs, at):

@@ -25,7 +25,7 @@ _TIME_MS_END: Final = 1 << 47
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic(Value):
+class TopicNode(Value):
     """``topics/<topic>``: settings, number of partitions, phase.
 
     The placement is in the nodes below (``Partition``). Clients see a topic only in phase
@@ -127,7 +127,7 @@ class DeletedTopics(Value):
 
 
 def _check_id(value: object) -> None:
-    """Refuse what is no id of a topic: it becomes a part of names of files, and of URLs."""
+    """Reject what is not the id of a topic: names of files, and URLs, contain it."""
     if not is_topic_id(value):
         raise ValueError(f"id = {shown(value)} is not 1 to 32 characters of A-Z a-z 0-9 _ -")
 

@@ -6,9 +6,9 @@ from vq.coordination.tree.coordinator import NODE_BYTES_MAX, Unreadable
 from vq.coordination.tree.values.runs import (
     ERROR_CHARACTERS_MAX,
     RESULT_TOPICS_MAX,
-    ArchiveRun,
     ArchiveTopicRun,
     RunCounter,
+    RunOrder,
     RunResult,
     RunState,
     covering,
@@ -18,7 +18,7 @@ from vq.coordination.tree.values.runs import (
 
 def test_paths_say_what_they_are_of() -> None:
     assert RunCounter.path() == "archive/runs"
-    assert ArchiveRun.path(7) == "archive/runs/7"
+    assert RunOrder.path(7) == "archive/runs/7"
     assert RunResult.path(7, "b.1", "n-1") == "archive/runs/7/b.1:n-1"
     assert RunResult.node_of("b.1:n-1") == ("b.1", "n-1")
 
@@ -40,8 +40,8 @@ def test_a_result_that_is_none_is_unreadable(data: bytes) -> None:
         RunResult.decode("p", data)
 
 
-def run(as_of_ms: int, **values: object) -> ArchiveRun:
-    return ArchiveRun(**{"as_of_ms": as_of_ms, "started_ms": 0, **values})
+def run(as_of_ms: int, **values: object) -> RunOrder:
+    return RunOrder(**{"as_of_ms": as_of_ms, "started_ms": 0, **values})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def run(as_of_ms: int, **values: object) -> ArchiveRun:
         (run(5, dry_run=True), False),
     ],
 )
-def test_a_run_covers_an_earlier_one_of_a_time_before_it(later: ArchiveRun, covers: bool) -> None:
+def test_a_run_covers_an_earlier_one_of_a_time_before_it(later: RunOrder, covers: bool) -> None:
     assert covering({1: run(5), 2: later}, 1) == (2 if covers else None)
     assert covering({1: run(5), 2: later}, 2) is None
 

@@ -1,0 +1,56 @@
+"""The doctor's own look at the port of a broker; the others are ``vq.admin``'s."""
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hosts import HOSTS
+
+from vq.cli.base.errors import CommandFailed
+from vq.cli.cluster import doctor
+from vq.model import Address
+from vq.operations.cluster import doctor as machine
+from vq.operations.cluster.checks import Level
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as taken:
+        address = Address(host, taken.getsockname()[1])
+        threading.Thread(target=lambda: taken.accept()[0].close(), daemon=True).start()
+        found = doctor._port(address)
+    assert found.level is Level.WARN
+    assert str(address) in found.detail
+    found = doctor._port(address)
+    assert found.level is Level.OK, found
+
+
+def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:
+    found = doctor._port(Address("no-such-host.invalid", 8123))
+    assert found.level is Level.WARN
+
+
+def test_a_data_directory_that_hangs_is_left_to_the_check_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up after some seconds; the command looks at nothing by itself."""
+    stat, free = os.stat, threading.Event()
+    here, touched = threading.get_ident(), []
+
+    def hang(path: Any, *args: Any, **more: Any) -> os.stat_result:
+        if str(path) == str(tmp_path):
+            touched.append(threading.get_ident())
+            assert threading.get_ident() != here
+            free.wait(30)
+        return stat(path, *args, **more)
+
+    monkeypatch.setattr(machine, "ANSWER_S", 0.01)
+    monkeypatch.setattr(os, "stat", hang)
+    with pytest.raises(CommandFailed):
+        doctor.doctor.main(["--data", str(tmp_path), "--local"], standalone_mode=False)
+    free.set()
+    assert touched

@@ -1,0 +1,379 @@
+"""Both appenders take and leave the same, and count every byte."""
+
+import gc
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from support.queues import CONTENT_BYTES_MAX, queues_of
+from support.threads import spawn
+from support.waiting import WAIT_S, block_until
+
+from vq.client.config import MESSAGE_OVERHEAD_BYTES
+from vq.client.future import LoopSendFuture, SendFuture
+from vq.client.producer.intake import appender
+from vq.client.producer.intake.appender import Appender, PythonAppender, make_appender
+from vq.client.producer.queue.topic_queues import TopicQueues
+from vq.limits import TIMEOUT_S_MAX
+from vq.model import Message, TopicSettings
+
+SPACE = 10_000
+PLACES = 1_000_000
+TAG_HEAD = (1, b"\0\0\0\1a")
+needs_compiled = pytest.mark.skipif(
+    not appender.COMPILED, reason="it was not compiled here (no C compiler)"
+)
+MAKERS = [
+    pytest.param(PythonAppender, id="python"),
+    pytest.param(make_appender, id="compiled", marks=needs_compiled),
+]
+
+
+class Bench:
+    """An appender with one topic, ``t``, a clock that says 1000, and a count of wakes."""
+
+    def __init__(self, make: Callable[..., Appender]) -> None:
+        self.now: Any = 1_000.0
+        self.wakes = 0
+        self.on_wake: Callable[[], object] = lambda: None
+        self.lock = threading.Lock()
+        self.appender = make(
+            self.lock, lambda: self.now, 60.0, self._wake, {"a": TAG_HEAD}, SPACE, PLACES
+        )
+        self.queues = self.appender.topics["t"] = queues_of()
+
+    @property
+    def items(self) -> list[SendFuture]:
+        return self.queues.appended
+
+    def _wake(self) -> None:
+        self.on_wake()
+        self.wakes += 1
+        self.appender.awake = True
+
+    def append(self, message: Any, callback: Any = None, timeout: Any = None) -> SendFuture | None:
+        return self.appender.append(message, callback, timeout)
+
+
+@pytest.fixture(params=MAKERS)
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(request.param)
+
+
+def fields(future: SendFuture) -> dict[str, Any]:
+    return {name: getattr(future, name, None) for name in SendFuture.__slots__}
+
+
+# What is taken --------------------------------------------------------------------------------
+@pytest.mark.parametrize(("tag", "head"), [(None, None), ("a", TAG_HEAD)])
+def test_a_plain_message_is_appended_to_its_topic(bench: Bench, tag: str | None, head: Any) -> None:
+    """Its future is the one that ``SendFuture(...)`` makes, with the configured time-out."""
+    future = bench.append(Message("t", b"x", tag), print)
+    assert future is not None
+    assert fields(future) == fields(SendFuture(b"x", head, print, 1_060.0, appended_at=1_000.0))
+    assert bench.items == [future]
+    assert not future.done()
+
+
+def test_a_tag_counts_towards_the_size_of_a_message(bench: Bench) -> None:
+    tagged, plain = bench.append(Message("t", b"xy", "a")), bench.append(Message("t", b"xy"))
+    assert tagged is not None
+    assert plain is not None
+    assert (tagged.size, plain.size) == (2 + len(TAG_HEAD[1]), 2)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "deadline"),
+    [
+        (None, 1_060.0),
+        (0.5, 1_000.5),
+        (2, 1_002.0),
+        (0, 1_000.0),
+        (TIMEOUT_S_MAX, TIMEOUT_S_MAX + 1_000.0),
+    ],
+)
+def test_a_send_may_have_its_own_time_out(bench: Bench, timeout: Any, deadline: float) -> None:
+    future = bench.append(Message("t", b"x"), None, timeout)
+    assert future is not None
+    assert future.deadline == deadline
+
+
+def test_the_loop_is_woken_once_until_it_slept_again(bench: Bench) -> None:
+    bench.append(Message("t", b"1"))
+    bench.append(Message("t", b"2"))
+    assert bench.wakes == 1
+    bench.appender.awake = False
+    bench.append(Message("t", b"3"))
+    assert bench.wakes == 2
+
+
+def test_a_loop_that_falls_asleep_during_an_append_is_woken(bench: Bench) -> None:
+    """The clock is Python code: another thread may run meanwhile, as the sender that drains."""
+    awake: list[bool] = []
+
+    def clock() -> float:
+        appender.awake = False
+        return 0.0
+
+    make = type(bench.appender)
+    make_one = PythonAppender if make is PythonAppender else make_appender
+    appender = make_one(bench.lock, clock, 1.0, lambda: awake.append(True), {}, SPACE, PLACES)
+    appender.topics["t"] = queues_of()
+    appender.awake = True
+    assert appender.append(Message("t", b"x"), None, None) is not None
+    assert awake == [True]
+
+
+def test_nothing_is_appended_once_the_space_is_used_up(bench: Bench) -> None:
+    """Each message counts with its payload, its head and what is around it; one may go beyond."""
+    bench.appender.use(SPACE - 2 * (MESSAGE_OVERHEAD_BYTES + 10) - 1, 0)
+    assert all(bench.append(Message("t", b"0123456789")) for _ in range(3))
+    assert bench.appender.space == 1 - MESSAGE_OVERHEAD_BYTES - 10
+    assert bench.append(Message("t", b"x")) is None
+    assert len(bench.items) == 3
+    bench.appender.use(-20, -2)
+    before = bench.appender.space
+    tagged = bench.append(Message("t", b"x", "a"))
+    assert tagged is not None
+    assert before - bench.appender.space == tagged.size + MESSAGE_OVERHEAD_BYTES
+
+
+def test_no_space_is_none(bench: Bench) -> None:
+    bench.appender.use(SPACE, 0)
+    assert bench.appender.space == 0
+    assert bench.append(Message("t", b"x")) is None
+
+
+def test_nothing_is_appended_once_every_place_is_taken(bench: Bench) -> None:
+    """However small the messages are; a message with an outcome makes a place free."""
+    bench.appender.use(0, PLACES - 2)
+    bench.appender.use(-(PLACES - 2) * MESSAGE_OVERHEAD_BYTES, 0)
+    assert bench.append(Message("t", b""))
+    assert bench.append(Message("t", b""))
+    assert bench.appender.places == 0
+    assert bench.append(Message("t", b"")) is None
+    bench.appender.use(0, -1)
+    assert bench.append(Message("t", b""))
+
+
+def test_the_topic_says_what_it_takes(bench: Bench) -> None:
+    assert bench.append(Message("t", b"x" * CONTENT_BYTES_MAX)) is not None
+    assert bench.append(Message("t", b"x" * (CONTENT_BYTES_MAX + 1))) is None
+    bench.queues.plain_bytes_max = 1
+    assert bench.append(Message("t", b"xx")) is None
+
+
+def test_a_message_that_may_be_compressed_is_left_to_the_producer(bench: Bench) -> None:
+    """The threshold is the first size that is left; the same topic may refuse even the empty."""
+    for threshold in (2, 0):
+        settings = TopicSettings(compression="zstd", compression_threshold=threshold)
+        queues = queues_of()
+        queues.update(settings, 2, [0, 1])
+        bench.appender.topics["t"] = queues
+        taken = [bench.append(Message("t", b"x" * size)) is not None for size in range(4)]
+        assert taken == [size < threshold for size in range(4)]
+
+
+def test_a_closed_appender_takes_nothing(bench: Bench) -> None:
+    bench.appender.closed = True
+    assert bench.append(Message("t", b"x")) is None
+    assert bench.items == []
+
+
+# What is left ---------------------------------------------------------------------------------
+class OtherMessage(Message):
+    """What a user may have derived."""
+
+
+class Text(str):
+    """Text that may look different whenever it is looked at."""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", b"x", key="k"),
+        Message("t", b"x", headers={"h": "1"}),
+        Message("t", b"x", tag="never seen"),
+        Message("t", b"x", tag=Text("a")),
+        Message("t", b"x", tag=[]),  # type: ignore[arg-type]
+        Message("t", bytearray(b"x")),  # type: ignore[arg-type]
+        Message("t", "x"),  # type: ignore[arg-type]
+        Message("t", b"x", partition=0),
+        Message("t", b"x", partition="0"),  # type: ignore[arg-type]
+        Message("unknown", b"x"),
+        Message(Text("t"), b"x"),
+        Message([], b"x"),  # type: ignore[arg-type]
+        OtherMessage("t", b"x"),
+        ("t", b"x", None, None, None),
+        b"x",
+        None,
+    ],
+    ids=repr,
+)
+def test_what_is_not_plain_is_left_to_the_producer(bench: Bench, message: Any) -> None:
+    assert bench.append(message) is None
+    assert bench.items == []
+    assert bench.wakes == 0
+
+
+def test_a_received_message_is_plain(bench: Bench) -> None:
+    """Its place is not where it goes: it is sent as the same content, unplaced, would be."""
+    received = bench.append(Message("t", b"x", None, None, None, 3, 88, 120, 7))
+    written = bench.append(Message("t", b"x"))
+    assert received is not None
+    assert written is not None
+    assert fields(received) == fields(written)
+    assert bench.items == [received, written]
+
+
+@pytest.mark.parametrize("field", ["appended", "plain_bytes_max"])
+@pytest.mark.parametrize("value", [None, (), "1"], ids=repr)
+@needs_compiled
+def test_a_topic_of_another_shape_takes_nothing(field: str, value: Any) -> None:
+    """The compiled appender reads slots by position; whatever stands there, it holds."""
+    bench = Bench(make_appender)
+    setattr(bench.queues, field, value)
+    assert bench.append(Message("t", b"x")) is None
+    delattr(bench.queues, field)
+    assert bench.append(Message("t", b"x")) is None
+    topics: Any = bench.appender.topics
+    topics["t"] = ([], 10)
+    assert bench.append(Message("t", b"x")) is None
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    ["1", b"", [], (), True, Fraction(1), math.nan, math.inf, -math.inf, -1, -0.5, 10**400,
+     -(10**400), math.nextafter(TIMEOUT_S_MAX, math.inf)],
+    ids=repr,
+)  # fmt: skip
+def test_an_odd_time_out_is_left_to_the_producer(bench: Bench, timeout: Any) -> None:
+    """Which says what is wrong with it, or what it counts as."""
+    assert bench.append(Message("t", b"x"), None, timeout) is None
+    assert bench.items == []
+
+
+def test_a_future_may_be_of_a_derived_type(bench: Bench) -> None:
+    make = type(bench.appender)
+    arguments: list[Any] = [
+        bench.lock,
+        lambda: 0.0,
+        1.0,
+        lambda: None,
+        {},
+        SPACE,
+        PLACES,
+        LoopSendFuture,
+    ]
+    appender = (PythonAppender if make is PythonAppender else make_appender)(*arguments)
+    appender.topics["t"] = queues_of()
+    future = appender.append(Message("t", b"x"), print, 2)
+    assert type(future) is LoopSendFuture
+    assert fields(future) == fields(LoopSendFuture(b"x", None, print, 2.0))
+
+
+def test_a_clock_that_fails_is_told(bench: Bench) -> None:
+    bench.now = "late"
+    with pytest.raises(TypeError):
+        bench.append(Message("t", b"x"))
+    assert bench.items == []
+
+
+def test_a_loop_that_cannot_be_woken_is_told(bench: Bench) -> None:
+    """As calling into a closed loop is; the message is appended all the same."""
+    bench.on_wake = lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        bench.append(Message("t", b"x"))
+    assert len(bench.items) == 1
+
+
+def test_a_wake_that_is_interrupted_is_made_again(bench: Bench) -> None:
+    """A signal handler raised in it: the message was appended, and nobody else may come."""
+    calls: list[None] = []
+
+    def once() -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    bench.on_wake = once
+    with pytest.raises(KeyboardInterrupt):
+        bench.append(Message("t", b"x"))
+    assert bench.wakes == 1
+    assert bench.appender.awake
+
+
+# Topics that go ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("round_", range(5))
+def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
+    """What ``append`` said it took is found by whoever takes the topic away and drains it."""
+    bench.appender.use(-(1 << 40), 0)
+    message = Message("t", b"x")
+
+    def send() -> int:
+        for count in itertools.count():
+            if bench.append(message) is None:
+                return count
+        raise AssertionError
+
+    threads = [spawn(send) for _ in range(4)]
+    block_until(lambda: len(bench.items) >= 2_000)
+    with bench.lock:
+        bench.appender.topics.clear()
+        bench.queues.drain()
+    found = sum(len(queue.pending) for queue in bench.queues.queues)
+    assert sum(thread.result(WAIT_S) for thread in threads) == found
+    assert bench.items == []
+    counted = SPACE + (1 << 40) - bench.appender.space
+    assert counted == found * (1 + MESSAGE_OVERHEAD_BYTES)
+
+
+# The compiled type ------------------------------------------------------------------------------
+@needs_compiled
+def test_an_appender_that_is_part_of_a_cycle_is_collected() -> None:
+    """A producer holds its appender, which holds the producer's method that wakes the loop."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.appender = make_appender(
+                threading.Lock(), lambda: 0.0, 1.0, self.wake, {}, SPACE, PLACES
+            )
+            self.appender.topics["t"] = queues_of()
+
+        def wake(self) -> None: ...
+
+    seen = weakref.ref(Owner())
+    gc.collect()
+    assert seen() is None
+
+
+@needs_compiled
+def test_an_appender_is_made_of_fitting_parts_only() -> None:
+    from vq.client.producer import _accumulator
+
+    good: list[Any] = [Message, SendFuture, TopicQueues, lambda: 0.0, 1.0, print, {}, 10, 10, 1]
+    assert _accumulator.Appender(*good).topics == {}
+    for place, wrong in [
+        (0, int), (0, 1), (1, Message), (1, 1), (2, SendFuture), (4, "1"), (6, []), (7, "1"),
+        (8, "1"), (9, None),
+    ]:  # fmt: skip
+        with pytest.raises((TypeError, AttributeError)):
+            _accumulator.Appender(*good[:place], wrong, *good[place + 1 :])
+    for arguments in ([], good[:-1], [*good, 1]):
+        with pytest.raises(TypeError):
+            _accumulator.Appender(*arguments)
+    with pytest.raises(TypeError, match="keyword"):
+        _accumulator.Appender(*good, more=1)  # type: ignore[call-arg]
+    made = _accumulator.Appender(*good)
+    with pytest.raises(TypeError):
+        made.append(Message("t", b"x"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        made.use("1", 1)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        made.topics = {}  # type: ignore[misc]

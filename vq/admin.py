@@ -1,0 +1,290 @@
+"""What an operator asks and changes, as plain values and functions.
+
+``factory.admin`` of ``vq.MessageFactory`` and ``vq.aio.MessageFactory`` asks and changes; the names
+below are what it takes and returns. They are loaded on first use, as those of ``vq``. The command
+line is a face over the same functions.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vq.coordination.groups.groups import UnknownGroup
+    from vq.coordination.topics.topics import TopicExists
+    from vq.coordination.tree.reading import TopicView
+    from vq.coordination.tree.values.audit import UncleanElection
+    from vq.coordination.tree.values.cluster import ClusterSettings
+    from vq.coordination.tree.values.consumers import CommittedOffset
+    from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
+    from vq.operations.archives.archive_runs import (
+        ArchiveNodeRun,
+        ArchiveRun,
+        ArchiveRunUnknown,
+        ArchiveTopicRun,
+    )
+    from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+    from vq.operations.base.changes import ChangeUnknown, ResetUnknown
+    from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
+    from vq.operations.brokers.brokers import BadPartition, Damage
+    from vq.operations.brokers.disks import DiskState
+    from vq.operations.brokers.diverged import CutFile, CutMessages
+    from vq.operations.brokers.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.operations.brokers.removing import GivenUp, Removal
+    from vq.operations.brokers.safety import Unsafe, UnsafeKind
+    from vq.operations.brokers.switching import Switched
+    from vq.operations.brokers.unclean import Unclean
+    from vq.operations.cluster.bulk import (
+        GroupContract,
+        GroupPlace,
+        GroupTopic,
+        MeasuredRange,
+        MessageRange,
+        ReadPlacement,
+        TopicState,
+    )
+    from vq.operations.cluster.checks import Finding, Level
+    from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
+    from vq.operations.cluster.settings import SettingsUnknown
+    from vq.operations.groups.groups import (
+        GroupDeletion,
+        GroupDescription,
+        GroupMember,
+        GroupProgress,
+        GroupSummary,
+        TopicForgetting,
+    )
+    from vq.operations.groups.lag_rules import (
+        LagFacts,
+        LagThresholds,
+        LagVerdict,
+        judge_lag,
+        why_stopped,
+    )
+    from vq.operations.groups.resets import Goal, Reset, Target
+    from vq.operations.messages.columns import StoredColumns
+    from vq.operations.messages.contents import (
+        CheckedBatch,
+        ContentCheck,
+        ContentFault,
+        ContentTotals,
+        FaultKind,
+        ProducerEdge,
+        sequence_fault,
+    )
+    from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
+    from vq.operations.messages.stored import StoredBytes, StoredRange
+    from vq.operations.messages.writes import WriteAttempt, WrittenRange
+    from vq.operations.partitions.offsets import PartitionEnds
+    from vq.operations.partitions.placements import Move, Moved
+    from vq.operations.topics.closing import ClosedTopic, OpenedTopic
+    from vq.operations.topics.emptying import GroupDrain, TopicDrain
+    from vq.operations.topics.topics import (
+        DeletedTopic,
+        Deletion,
+        HeldBack,
+        PartitionDescription,
+        Topic,
+        TopicDescription,
+        TopicSummary,
+    )
+    from vq.operations.topics.verification import Verified, VerifyProgress
+
+
+_HOMES = {
+    "vq.operations.archives.archive_runs": (
+        "ArchiveNodeRun",
+        "ArchiveRun",
+        "ArchiveRunUnknown",
+        "ArchiveTopicRun",
+    ),
+    "vq.operations.archives.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.operations.brokers.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
+    "vq.operations.brokers.brokers": ("BadPartition", "Damage"),
+    "vq.operations.cluster.bulk": (
+        "GroupContract",
+        "GroupPlace",
+        "GroupTopic",
+        "MeasuredRange",
+        "MessageRange",
+        "ReadPlacement",
+        "TopicState",
+    ),
+    "vq.operations.base.changes": ("ChangeUnknown", "ResetUnknown"),
+    "vq.operations.cluster.checks": ("Finding", "Level"),
+    "vq.operations.topics.closing": ("ClosedTopic", "OpenedTopic"),
+    "vq.operations.cluster.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.operations.messages.columns": ("StoredColumns",),
+    "vq.operations.messages.contents": (
+        "CheckedBatch",
+        "ContentCheck",
+        "ContentFault",
+        "ContentTotals",
+        "FaultKind",
+        "ProducerEdge",
+        "sequence_fault",
+    ),
+    "vq.operations.brokers.disks": ("DiskState",),
+    "vq.operations.brokers.diverged": ("CutFile", "CutMessages"),
+    "vq.operations.brokers.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
+    "vq.operations.topics.emptying": ("GroupDrain", "TopicDrain"),
+    "vq.operations.messages.searched": (
+        "FoundMessages",
+        "GapKind",
+        "SearchGap",
+        "SearchedPartition",
+    ),
+    "vq.operations.groups.groups": (
+        "GroupDeletion",
+        "GroupDescription",
+        "GroupMember",
+        "GroupProgress",
+        "GroupSummary",
+        "TopicForgetting",
+    ),
+    "vq.operations.groups.lag_rules": (
+        "LagFacts",
+        "LagThresholds",
+        "LagVerdict",
+        "judge_lag",
+        "why_stopped",
+    ),
+    "vq.operations.partitions.offsets": ("PartitionEnds",),
+    "vq.operations.partitions.placements": ("Move", "Moved"),
+    "vq.operations.brokers.removing": ("GivenUp", "Removal"),
+    "vq.operations.groups.resets": ("Goal", "Reset", "Target"),
+    "vq.operations.brokers.safety": ("Unsafe", "UnsafeKind"),
+    "vq.operations.cluster.settings": ("SettingsUnknown",),
+    "vq.operations.messages.stored": ("StoredBytes", "StoredRange"),
+    "vq.operations.brokers.switching": ("Switched",),
+    "vq.operations.topics.topics": (
+        "DeletedTopic",
+        "Deletion",
+        "HeldBack",
+        "PartitionDescription",
+        "Topic",
+        "TopicDescription",
+        "TopicSummary",
+    ),
+    "vq.operations.brokers.unclean": ("Unclean",),
+    "vq.operations.topics.verification": ("Verified", "VerifyProgress"),
+    "vq.operations.messages.writes": ("WriteAttempt", "WrittenRange"),
+    "vq.coordination.groups.groups": ("UnknownGroup",),
+    "vq.coordination.tree.reading": ("TopicView",),
+    "vq.coordination.topics.topics": ("TopicExists",),
+    "vq.coordination.tree.values.audit": ("UncleanElection",),
+    "vq.coordination.tree.values.cluster": ("ClusterSettings",),
+    "vq.coordination.tree.values.consumers": ("CommittedOffset",),
+    "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ArchiveNodeRun",
+    "ArchiveRun",
+    "ArchiveRunUnknown",
+    "ArchiveTopicRun",
+    "ArchivedBlock",
+    "BadPartition",
+    "BrokerReport",
+    "ChangeUnknown",
+    "CheckedBatch",
+    "ClosedTopic",
+    "ClusterSettings",
+    "ClusterStatus",
+    "CommittedOffset",
+    "ContentCheck",
+    "ContentFault",
+    "ContentTotals",
+    "CutFile",
+    "CutMessages",
+    "Damage",
+    "DeletedTopic",
+    "Deletion",
+    "DiskState",
+    "DrainUnknown",
+    "DrainedGroup",
+    "DrainedNode",
+    "FaultKind",
+    "Finding",
+    "FoundMessages",
+    "GapKind",
+    "GivenUp",
+    "Goal",
+    "GroupContract",
+    "GroupDeletion",
+    "GroupDescription",
+    "GroupDrain",
+    "GroupMember",
+    "GroupPlace",
+    "GroupProgress",
+    "GroupSummary",
+    "GroupTopic",
+    "GroupView",
+    "HeldBack",
+    "HeldBlock",
+    "HeldPartition",
+    "LagFacts",
+    "LagThresholds",
+    "LagVerdict",
+    "Level",
+    "MeasuredRange",
+    "MessageRange",
+    "Move",
+    "Moved",
+    "NodeInfo",
+    "OpenedTopic",
+    "PartitionDescription",
+    "PartitionEnds",
+    "ProducerEdge",
+    "ReadPlacement",
+    "Removal",
+    "Reset",
+    "ResetUnknown",
+    "SearchGap",
+    "SearchedPartition",
+    "SettingsUnknown",
+    "SilentNode",
+    "StoredBytes",
+    "StoredColumns",
+    "StoredRange",
+    "Switched",
+    "Target",
+    "Topic",
+    "TopicDeletion",
+    "TopicDescription",
+    "TopicDrain",
+    "TopicExists",
+    "TopicForgetting",
+    "TopicOrigin",
+    "TopicState",
+    "TopicSummary",
+    "TopicView",
+    "Unclean",
+    "UncleanElection",
+    "UnknownGroup",
+    "Unsafe",
+    "UnsafeKind",
+    "Verified",
+    "VerifiedArchive",
+    "VerifyProgress",
+    "WriteAttempt",
+    "WrittenRange",
+    "judge_lag",
+    "sequence_fault",
+    "why_stopped",
+]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'vq.admin' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,309 @@
+"""``vq archive``: the archives of old blocks, and the runs that make them."""
+
+from typing import Any, Final
+
+import click
+
+from vq.cli.archives.archive_blocks import export, list_, restore, verify
+from vq.cli.base.completion import topic_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    having,
+    mapping,
+    maybe,
+    record,
+    shows,
+    some,
+)
+from vq.cli.base.moments import Moment
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    no_effect,
+)
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.operations.archives import archive_runs
+from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.operations.base.sizes import bytes_text
+
+_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE, later=WHOLE)
+_NODE_RUN: Final = having(
+    _ARCHIVED,
+    group=TEXT,
+    node=TEXT,
+    state=maybe(TEXT),
+    begun_s=maybe(NUMBER),
+    ended_s=maybe(NUMBER),
+    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
+    omitted_topics=WHOLE,
+    unreadable=maybe(TEXT),
+)
+
+
+@click.group(cls=Commands)
+def archive() -> None:
+    """Archive old blocks; list, verify, restore, export them."""
+
+
+# run ------------------------------------------------------------------------------------------
+@archive.command()
+@click.option(
+    "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
+)
+@click.option(
+    "--as-of",
+    "as_of_ms",
+    type=Moment(),
+    metavar="TIME",
+    help="Do what the daily run would do at that time, such as 2h (ago) or 2026-11-27T02:00.  "
+    "[now]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be archived.")
+@click.option(
+    "--wait/--no-wait", default=True, help="Return when all brokers have ended, or at once.  [wait]"
+)
+@click.option(
+    "--timeout",
+    type=Seconds(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Wait no longer.  [no bound]",
+)
+@shows(record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)))
+@command_options
+def run(
+    invocation: Invocation,
+    topic: str | None,
+    as_of_ms: int | None,
+    dry_run: bool,
+    wait: bool,
+    timeout: float | None,
+) -> None:
+    """Have all brokers archive now what the daily run would archive.
+
+    Blocks become archives when their last message is older than the topic's archive_after_hours,
+    as of that time. Brokers go on if this command is interrupted; `vq archive history` shows it.
+
+    A broker that does not begin within three minutes, and does no other run, is not waited for.
+
+    Exit code 1 when a block could not be archived, or a broker has not ended.
+    """
+    if timeout is not None and not wait:
+        raise no_effect(f"--timeout {timeout:g}", "with --no-wait", "leave one of them out")
+
+    async def work(cluster: ClusterClient) -> ArchiveRun | int:
+        number = await archive_runs.start_archive_run(
+            cluster, topic, as_of_ms=as_of_ms, dry_run=dry_run
+        )
+        if not wait:
+            return number
+        return await archive_runs.wait_for_archive_run(
+            cluster,
+            number,
+            timeout=timeout,
+            on_progress=lambda now: invocation.output.remark(_sentence(now)),
+        )
+
+    found = invocation.call(work)
+    output = invocation.output
+    if isinstance(found, int):
+        found = ArchiveRun(found)
+        output.remark(f"run {found.number} is made; `vq archive history` shows how far it is")
+        if output.as_json:
+            output.document({"number": found.number, "state": None, "nodes": []})
+        return
+    if output.as_json:
+        output.document(
+            {
+                "number": found.number,
+                "state": found.state,
+                "nodes": [_node_json(each) for each in found.nodes],
+            }
+        )
+    else:
+        _show_nodes(invocation, found)
+        if dry_run:
+            total = found.total
+            size = bytes_text(total.size_bytes)
+            output.remark(
+                f"{total.blocks} block(s), {size}: would be archived; nothing was changed"
+            )
+    if found.state == "failed":
+        raise CommandFailed(f"{found.total.failed} block(s) could not be archived, see above")
+    waits = [f"{each.group}/{each.node}" for each in found.nodes if not each.has_ended]
+    if waits:
+        raise CommandFailed(
+            f"{len(waits)} broker(s) have not ended run {found.number}: {', '.join(waits[:5])}"
+            f"{' …' if waits[5:] else ''}; `vq archive history` shows how far they are",
+            outcome="unknown",
+        )
+
+
+def _sentence(now: ArchiveRun) -> str:
+    total = now.total
+    running = sum(not each.has_ended for each in now.nodes)
+    return (
+        f"run {now.number}: {total.blocks} block(s), {bytes_text(total.size_bytes)}, "
+        f"{running} broker(s) to go"
+    )
+
+
+def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
+    rows: list[dict[str, Any]] = []
+    for node in found.nodes:
+        parts = dict(node.topics or {}) or {"": ArchiveTopicRun()}
+        for topic, each in parts.items():
+            rows.append(
+                {
+                    "group": node.group,
+                    "node": node.node,
+                    "state": node.state or "not begun",
+                    "topic": topic or None,
+                    **_total(each),
+                }
+            )
+    columns = ("group", "node", "state", "topic", *_TOTAL)
+    invocation.output.table(rows, columns=columns, optional=("topic", "error"))
+    for node in found.nodes:
+        if node.omitted:
+            invocation.output.remark(
+                f"{node.group}/{node.node}: {node.omitted} further topic(s), not shown here"
+            )
+
+
+# history --------------------------------------------------------------------------------------
+@archive.command()
+@click.option(
+    "--limit", type=WholeNumber(min=1), default=10, metavar="N", help="How many runs.  [10]"
+)
+@shows(
+    some(
+        having(
+            _ARCHIVED,
+            number=WHOLE,
+            state=TEXT,
+            as_of_s=NUMBER,
+            started_s=NUMBER,
+            due_s=maybe(NUMBER),
+            by=TEXT,
+            topic=maybe(TEXT),
+            dry_run=TRUTH,
+            error=maybe(TEXT),
+            nodes=some(_NODE_RUN),
+        )
+    )
+)
+@command_options
+def history(invocation: Invocation, limit: int) -> None:
+    """Show the last runs, the newest first: daily ones, and those of `vq archive run`.
+
+    `missing` counts the brokers that have not ended a run. A broker that was away does the newest
+    run when it is back.
+
+    Exit code 1 when the newest run has failed.
+    """
+
+    found = invocation.call(archive_runs.archive_history)[:limit]
+    output = invocation.output
+    if output.as_json:
+        output.document([_run_json(each) for each in found])
+    else:
+        output.table(
+            [_run_row(each) for each in found],
+            columns=("run", "as_of", "kind", "topic", "by", "state", "missing", *_TOTAL),
+            optional=("topic", "error"),
+        )
+        if not found:
+            output.remark("no run yet; the daily one comes once a topic has its blocks archived")
+    newest = next((each for each in found if not each.dry_run), None)
+    if newest is not None and newest.state in {"failed", "unreadable"}:
+        raise CommandFailed(f"run {newest.number} has failed: {newest.error or newest.total.error}")
+
+
+_TOTAL = ("blocks", "bytes", "zip_bytes", "failed", "later", "error")
+
+
+def _total(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {
+        "blocks": found.blocks,
+        "bytes": bytes_text(found.size_bytes),
+        "zip_bytes": bytes_text(found.archive_bytes),
+        "failed": found.failed,
+        "later": found.later,
+        "error": found.error or None,
+    }
+
+
+def _run_row(found: ArchiveRun) -> dict[str, Any]:
+    total = {**_total(found.total), **({"error": found.error} if found.error else {})}
+    return {
+        "run": found.number,
+        "as_of": utc(found.as_of_ms),
+        "kind": _kind(found),
+        "topic": found.topic,
+        "by": found.by,
+        "state": found.state,
+        "missing": sum(not each.has_ended for each in found.nodes),
+        **total,
+    }
+
+
+def _kind(found: ArchiveRun) -> str:
+    if found.dry_run:
+        return "dry"
+    return "daily" if found.due_ms is not None else "by hand"
+
+
+def _run_json(found: ArchiveRun) -> dict[str, Any]:
+    return {
+        "number": found.number,
+        "state": found.state,
+        "as_of_s": in_seconds(found.as_of_ms),
+        "started_s": in_seconds(found.started_ms),
+        "due_s": None if found.due_ms is None else in_seconds(found.due_ms),
+        "by": found.by,
+        "topic": found.topic,
+        "dry_run": found.dry_run,
+        "error": found.error or None,
+        **_total_json(found.total),
+        "nodes": [_node_json(each) for each in found.nodes],
+    }
+
+
+def _node_json(found: ArchiveNodeRun) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "node": found.node,
+        "state": found.state,
+        "begun_s": None if found.begun_ms is None else in_seconds(found.begun_ms),
+        "ended_s": None if found.ended_ms is None else in_seconds(found.ended_ms),
+        **_total_json(found.total),
+        "topics": {name: _topic_json(each) for name, each in (found.topics or {}).items()},
+        "omitted_topics": found.omitted,
+        "unreadable": found.error or None,
+    }
+
+
+def _total_json(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {
+        "blocks": found.blocks,
+        "bytes": found.size_bytes,
+        "zip_bytes": found.archive_bytes,
+        "failed": found.failed,
+        "later": found.later,
+    }
+
+
+def _topic_json(found: ArchiveTopicRun) -> dict[str, Any]:
+    return {**_total_json(found), "error": found.error or None}
+
+
+for _command in (list_, verify, restore, export):
+    archive.add_command(_command)

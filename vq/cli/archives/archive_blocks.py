@@ -1,0 +1,369 @@
+"""``vq archive list|verify|restore|export``: the archived blocks themselves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vq.cli.archives.export_files import FORMATS, ExportFile, check_place, format_of
+from vq.cli.base.completion import topic_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.moments import Moment, check_span
+from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.errors import InvalidArgument, VqError
+from vq.operations.archives import archives
+from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.base.sizes import bytes_text
+from vq.operations.messages import streams
+from vq.operations.messages.streams import Begin, End
+
+_ARCHIVED_BLOCK: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    start=WHOLE,
+    end=WHOLE,
+    first_s=NUMBER,
+    last_s=NUMBER,
+    messages=WHOLE,
+    bytes=WHOLE,
+    zip_bytes=WHOLE,
+    group=TEXT,
+    node=TEXT,
+    url=maybe(TEXT),
+)
+
+_topic_option = click.option(
+    "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
+)
+_partition_option = click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this one; may be given several times.",
+)
+_since_option = click.option(
+    "--since",
+    "since_ms",
+    type=Moment(),
+    metavar="TIME",
+    help="Only with messages stored at this time or later, such as 2026-11-22T09:30 or 7d (ago).",
+)
+_until_option = click.option(
+    "--until", "until_ms", type=Moment(), metavar="TIME", help="Only with messages stored before."
+)
+
+
+# list -----------------------------------------------------------------------------------------
+@click.command(name="list")
+@_topic_option
+@_partition_option
+@_since_option
+@_until_option
+@shows(some(_ARCHIVED_BLOCK))
+@command_options
+def list_(
+    invocation: Invocation,
+    topic: str | None,
+    partitions: Sequence[int],
+    since_ms: int | None,
+    until_ms: int | None,
+) -> None:
+    """List archived blocks: offsets, times, messages, sizes, and where the zips are.
+
+    Each node of a broker group has archives of its own. `beside` means: beside its log.
+
+    Exit code 1 when a broker does not answer, or does not run.
+    """
+    check_span(since_ms, until_ms)
+
+    found, silent = invocation.call(
+        archives.list_archives, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+    )
+    output = invocation.output
+    if output.as_json:
+        output.document([_json(each) for each in found])
+    else:
+        output.table([_row(each) for each in found], columns=_COLUMNS)
+        if not found and not silent:
+            output.remark("nothing is archived")
+    _fail_if_silent(silent)
+
+
+_COLUMNS = (
+    "topic",
+    "partition",
+    "start",
+    "end",
+    "first",
+    "last",
+    "messages",
+    "bytes",
+    "zip_bytes",
+    "node",
+    "where",
+)
+
+
+def _row(found: ArchivedBlock) -> dict[str, Any]:
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "start": found.start,
+        "end": found.end,
+        "first": utc(found.first_ms),
+        "last": utc(found.last_ms),
+        "messages": found.messages,
+        "bytes": bytes_text(found.size_bytes),
+        "zip_bytes": bytes_text(found.zip_bytes),
+        "node": f"{found.group}/{found.node}",
+        "where": found.url or "beside",
+    }
+
+
+def _json(found: ArchivedBlock) -> dict[str, Any]:
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "start": found.start,
+        "end": found.end,
+        "first_s": in_seconds(found.first_ms),
+        "last_s": in_seconds(found.last_ms),
+        "messages": found.messages,
+        "bytes": found.size_bytes,
+        "zip_bytes": found.zip_bytes,
+        "group": found.group,
+        "node": found.node,
+        "url": found.url or None,
+    }
+
+
+def _fail_if_silent(silent: Sequence[str]) -> None:
+    if silent:
+        raise CommandFailed(
+            f"{len(silent)} broker(s) do not answer, so their archives are not among these: "
+            f"{'; '.join(silent)}"
+        )
+
+
+# verify ---------------------------------------------------------------------------------------
+@click.command()
+@_topic_option
+@_partition_option
+@_since_option
+@_until_option
+@shows(
+    some(
+        having(
+            _ARCHIVED_BLOCK,
+            state=TEXT,
+            batches=maybe(WHOLE),
+            problem=maybe(TEXT),
+            error=maybe(TEXT),
+        )
+    )
+)
+@command_options
+def verify(
+    invocation: Invocation,
+    topic: str | None,
+    partitions: Sequence[int],
+    since_ms: int | None,
+    until_ms: int | None,
+) -> None:
+    """Have brokers read archives whole and compare them with what they know of them.
+
+    Slowly, beside their other work. A damaged archive is repaired from another node of the group,
+    if one has the bytes.
+
+    Exit code 1 when one is damaged, or could not be read, or a broker does not answer or run.
+    """
+    check_span(since_ms, until_ms)
+    output = invocation.output
+
+    async def work(cluster: ClusterClient) -> tuple[list[VerifiedArchive], list[str]]:
+        blocks, silent = await archives.list_archives(
+            cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+        found = await archives.verify_archives(
+            cluster,
+            blocks,
+            on_progress=lambda done, total: output.remark(f"{done} of {total} archives read"),
+        )
+        return found, silent
+
+    found, silent = invocation.call(work)
+    if output.as_json:
+        output.document([_verified_json(each) for each in found])
+    else:
+        rows = [_verified_row(each) for each in found]
+        columns = ("topic", "partition", "start", "end", "node", "where", "state", "problem")
+        output.table(rows, columns=columns, optional=("problem",))
+        if not found and not silent:
+            output.remark("nothing is archived")
+    damaged = [each for each in found if each.problem]
+    if damaged:
+        raise CommandFailed(
+            f"{len(damaged)} archive(s) are damaged: "
+            + "; ".join(f"{each.block}: {each.problem}" for each in damaged[:5])
+        )
+    unread = [each for each in found if each.error]
+    if unread:
+        raise CommandFailed(f"{len(unread)} archive(s) could not be read: {unread[0].error}")
+    _fail_if_silent(silent)
+
+
+def _state(found: VerifiedArchive) -> str:
+    return "unknown" if found.error else "damaged" if found.problem else "intact"
+
+
+def _verified_row(found: VerifiedArchive) -> dict[str, Any]:
+    row = _row(found.block)
+    return {**row, "state": _state(found), "problem": found.problem or found.error or None}
+
+
+def _verified_json(found: VerifiedArchive) -> dict[str, Any]:
+    return {
+        **_json(found.block),
+        "state": _state(found),
+        "batches": found.batches,
+        "problem": found.problem or None,
+        "error": found.error or None,
+    }
+
+
+# restore --------------------------------------------------------------------------------------
+@click.command()
+@click.argument("topic", shell_complete=topic_names)
+@_partition_option
+@_since_option
+@_until_option
+@yes_option
+@shows(record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))))
+@command_options
+def restore(
+    invocation: Invocation,
+    topic: str,
+    partitions: Sequence[int],
+    since_ms: int | None,
+    until_ms: int | None,
+    yes: bool,
+) -> None:
+    """Make block files of archives again, on every node that has them, and delete the archives.
+
+    For example before the place of the archives goes away. To read archived messages this is not
+    needed. The next run archives the blocks again, unless the topic's settings are changed first.
+
+    Exit code 1 when one could not be restored, or a broker does not answer or run; the others are.
+    """
+    check_span(since_ms, until_ms)
+
+    async def work(cluster: ClusterClient) -> tuple[list[tuple[ArchivedBlock, str]], list[str]]:
+        blocks, silent = await archives.list_archives(
+            cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
+        )
+        done = []
+        for block in blocks:
+            error = ""
+            if yes:
+                try:
+                    await archives.restore_archive(cluster, block)
+                except VqError as problem:
+                    error = f"{type(problem).__name__}: {problem}"
+            done.append((block, error))
+        return done, silent
+
+    found, silent = invocation.call(work)
+    output = invocation.output
+    if output.as_json:
+        blocks = [{**_json(block), "error": error or None} for block, error in found]
+        output.document({"done": yes, "blocks": blocks})
+    else:
+        rows = [{**_row(block), "error": error or None} for block, error in found]
+        output.table(rows, columns=(*_COLUMNS, "error"), optional=("error",))
+        good = [block for block, error in found if not error]
+        size = bytes_text(sum(block.size_bytes for block in good))
+        what = "restored" if yes else "would be restored; give --yes to do it"
+        if found:
+            output.remark(f"{len(good)} block(s), {size}: {what}")
+        elif not silent:
+            output.remark("nothing is archived")
+    failed = [error for _, error in found if error]
+    if failed:
+        raise CommandFailed(f"{len(failed)} block(s) could not be restored: {failed[0]}")
+    _fail_if_silent(silent)
+
+
+# export ---------------------------------------------------------------------------------------
+@click.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.option(
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Where to; its name says the format: .jsonl or .parquet.",
+)
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The format.  [by name]")
+@_partition_option
+@_since_option
+@_until_option
+@click.option(
+    "--from-offset", type=WholeNumber(min=0), metavar="N", help="Begin there; of one partition."
+)
+@click.option(
+    "--to-offset", type=WholeNumber(min=0), metavar="N", help="End before that; of one partition."
+)
+@click.option("--force", is_flag=True, help="Replace a file of this name.")
+@shows(record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE))
+@command_options
+def export(
+    invocation: Invocation,
+    topic: str,
+    path: Path,
+    form: str | None,
+    partitions: Sequence[int],
+    since_ms: int | None,
+    until_ms: int | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    force: bool,
+) -> None:
+    """Write messages of a topic into a file, archived ones and others alike.
+
+    JSONL has one message a line, as `vq consume --json` prints it. Parquet needs the extra
+    `vq[parquet]`. Messages are in the order in which they were sent, as far as the order within
+    each partition allows it. The file gets its name when it is whole.
+    """
+    check_span(since_ms, until_ms)
+    if from_offset is not None and to_offset is not None and from_offset >= to_offset:
+        raise click.UsageError(
+            f"--from-offset {from_offset} is not before --to-offset {to_offset}: no message "
+            "begins between them"
+        )
+    check_place(path, topic)
+    chosen = format_of(path, form)
+    if path.exists() and not force:
+        raise InvalidArgument(f"{path} exists; give --force to replace it, or another name")
+    begin = Begin(since_ms=since_ms, offset=from_offset)
+    end = End(until_ms=until_ms, offset=to_offset)
+
+    async def work(cluster: ClusterClient) -> int:
+        with ExportFile(path, chosen) as file:
+            async for some in streams.messages(
+                cluster, topic, begin, partitions=partitions, end=end
+            ):
+                file.write(some)
+        return file.messages
+
+    written = invocation.call(work)
+    size = path.stat().st_size
+    values = {"topic": topic, "file": str(path), "format": chosen, "messages": written}
+    shown = size if invocation.output.as_json else bytes_text(size)
+    invocation.output.record({**values, "bytes": shown})

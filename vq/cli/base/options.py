@@ -1,0 +1,329 @@
+"""Options that many commands share, and the object they become.
+
+A command is decorated with ``@command_options`` and gets an ``Invocation`` first: where settings
+come from, where output goes, and how to run a coroutine. Importing this module imports neither the
+client nor ZooKeeper's library, so that help stays fast.
+"""
+
+import asyncio
+import contextlib
+import functools
+import math
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from vq import limits
+from vq.cli.base.errors import name_nearest_group, name_nearest_topic, name_topic
+from vq.cli.base.logs import FORMATS, LEVELS, Logs
+from vq.cli.base.output import Output
+from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
+from vq.errors import UnknownTopic, VqError
+from vq.model import Compression
+
+if TYPE_CHECKING:
+    from vq.client.cluster import ClusterClient
+    from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_SIZE_UNITS: Final = {
+    "K": limits.KIB,
+    "M": limits.MIB,
+    "G": limits.GIB,
+    "T": 1024 * limits.GIB,
+}
+
+
+class Commands(click.Group):
+    """A group of commands whose list has their first sentences whole; click cuts them off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(limit=1_000)) for name in names]
+            )
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within bounds; click's own message would call it an integer range."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """A number within bounds that is one: no wait is `nan` seconds long, and none need be `inf`."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: It is none, out of bounds, or not finite.
+        """
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+def directory(path: str | Path) -> Path:
+    """Return a directory, and do not look at it: on a mount that hangs, that would never end."""
+    return Path(path)
+
+
+def size_of(text: str) -> int:
+    """Return a number of bytes that is given as it is, or in KiB (``64K``), MiB, GiB or TiB.
+
+    Raises:
+        ValueError: It is none.
+    """
+    unit = _SIZE_UNITS.get(text[-1:].upper())
+    digits = text if unit is None else text[:-1]
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{text!r} is no number of bytes")
+    return int(digits) * (unit or 1)
+
+
+class Size(WholeNumber):
+    """A number of bytes within bounds, as it is or in KiB (``64K``), MiB (``1M``) and so on."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes.
+
+        Raises:
+            click.BadParameter: It is no such number, or out of bounds.
+        """
+        with contextlib.suppress(ValueError):
+            value = size_of(str(value))
+        return int(super().convert(value, param, ctx))
+
+
+def compression_options(about: str, defaults: tuple[str, str] | None) -> Decorator:
+    """Add ``--compression`` and ``--compression-threshold``.
+
+    Args:
+        about: What the kind is for.
+        defaults: What counts without either option; None: what is set already.
+    """
+    kind, threshold = ("", "") if defaults is None else (f"  [{each}]" for each in defaults)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _apply(
+            function,
+            click.option(
+                "--compression",
+                type=click.Choice([str(kind) for kind in Compression]),
+                help=f"{about}{kind}",
+            ),
+            click.option(
+                "--compression-threshold",
+                type=Size(min=0, max=limits.MESSAGE_BYTES_MAX),
+                metavar="BYTES",
+                help="Compress messages of at least so many bytes, 0 to 1M, such as 64K."
+                f"{threshold}",
+            ),
+        )
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One run of one command."""
+
+    sources: Sources
+    output: Output
+    logs: Logs = field(default_factory=Logs)
+
+    def client_config(self) -> "MessageFactoryConfig":
+        """Return how to reach the cluster."""
+        from vq.client.config import MessageFactoryConfig
+
+        sources = self.sources
+        if not is_given("client", "client_id", sources):
+            sources = sources.with_flags(client_id=f"vq-cli-{os.getpid()}")
+        return build(MessageFactoryConfig, "client", sources)
+
+    def producer_config(self, **flags: Any) -> "ProducerConfig":
+        """Return a producer's settings; ``flags`` come first."""
+        from vq.client.config import ProducerConfig
+
+        return build(ProducerConfig, "producer", self.sources.with_flags(**flags))
+
+    def consumer_config(self, **flags: Any) -> "ConsumerConfig":
+        """Return a consumer's settings; ``flags`` come first."""
+        from vq.client.config import ConsumerConfig
+
+        return build(ConsumerConfig, "consumer", self.sources.with_flags(**flags))
+
+    def only_planned(self, what: str = "nothing was changed") -> None:
+        """Say that a plan was shown and not carried out; that is no failure."""
+        self.output.remark(f"{what}; add --yes to do it")
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics.
+
+        Raises:
+            UnknownCluster: No broker has ever registered; the error names the clusters there are.
+        """
+        from vq.coordination.topics.topics import list_topics
+
+        async def look(cluster: "ClusterClient") -> list[str]:
+            return await list_topics(cluster.coordinator)
+
+        return self.call(look)
+
+    def call(
+        self,
+        operation: "Callable[Concatenate[ClusterClient, P], Coroutine[Any, Any, R]]",
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> R:
+        """Open the cluster, run an operation, and close the cluster; return the result.
+
+        Raises:
+            UnknownCluster: No broker has ever registered; the error names the clusters there are.
+        """
+        from vq.operations.base.connect import cluster_client
+
+        async def work() -> R:
+            async with cluster_client(self.client_config()) as cluster:
+                return await operation(cluster, *arguments, **named)
+
+        return self.run(work())
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end; ctrl-C or SIGTERM cancels it, so that it can tidy up."""
+        return asyncio.run(work)
+
+
+#: Commands for which a topic that is missing may be one to create.
+_MAY_CREATE: Final = ("produce", "consume", "bench")
+
+
+def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every command; pass an ``Invocation`` as first argument.
+
+    They are ``--zookeeper --cluster --config --json --log-level --log-format``.
+    """
+
+    @functools.wraps(function)
+    def call(
+        *args: Any,
+        zookeeper: str | None,
+        cluster: str | None,
+        config: str | None,
+        as_json: bool,
+        log_level: str | None,
+        log_format: str | None,
+        **rest: Any,
+    ) -> Any:
+        sources = read_sources(
+            config,
+            os.environ,
+            zookeeper=zookeeper,
+            cluster=cluster,
+            log_level=log_level,
+            log_format=log_format,
+        )
+        logs = Logs(
+            choice("log_level", LEVELS, sources) or "",
+            choice("log_format", FORMATS, sources) or FORMATS[as_json],
+        )
+        logs.start()
+        invocation = Invocation(sources, Output(as_json=as_json), logs)
+        for variable in strangers(os.environ):
+            invocation.output.remark(f"the variable {variable} is no setting of vq; it is ignored")
+        try:
+            return function(invocation, *args, **rest)
+        except VqError as error:
+            known = invocation.topic_names() if isinstance(error, UnknownTopic) else None
+            if topic := _topic_of(rest):
+                name_topic(error, topic)
+                if known is not None:
+                    creates = click.get_current_context().info_name in _MAY_CREATE
+                    name_nearest_topic(error, topic, known, may_be_new=creates)
+            if " group " in click.get_current_context().command_path:
+                _name_group(invocation, error, rest.get("name", ""))
+            raise
+
+    return _apply(
+        call,
+        click.option(
+            "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
+        ),
+        click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="TOML file with settings; also VQ_CONFIG.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--log-level",
+            type=click.Choice(LEVELS),
+            help="The least level of log lines, on standard error.  [warning; a broker: info]",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(FORMATS),
+            help="Form of log lines.  [text; with --json: json]",
+        ),
+    )
+
+
+def _name_group(invocation: Invocation, error: VqError, name: str) -> None:
+    """Let the error of a command of ``vq group`` name the group that a misspelt name may mean."""
+    from vq.coordination.groups.groups import UnknownGroup, list_groups
+
+    async def look(cluster: "ClusterClient") -> list[str]:
+        return await list_groups(cluster.coordinator)
+
+    if isinstance(error, UnknownGroup):
+        name_nearest_group(error, name, invocation.call(look))
+
+
+def _topic_of(arguments: Mapping[str, Any]) -> str | None:
+    """Return the topic that a command is about; None: none, or several."""
+    topic = arguments.get("topic")
+    if topic is None and " topic " in click.get_current_context().command_path:
+        topic = arguments.get("name")
+    return topic if isinstance(topic, str) else None
+
+
+def no_effect(option: str, why: str, instead: str) -> click.UsageError:
+    """Return the error for an option that would change nothing beside the others.
+
+    Args:
+        option: The option with its value.
+        why: The other options, such as "without --key".
+        instead: What to do if the option is to have an effect.
+    """
+    return click.UsageError(f"{option} has no effect {why}: leave it out, or {instead}")
+
+
+def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--yes``, which every command that takes something away needs."""
+    return click.option("--yes", is_flag=True, help="Do it; without it only the plan is shown.")(
+        function
+    )
+
+
+def _apply(function: Callable[..., Any], *decorators: Decorator) -> Callable[..., Any]:
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function

@@ -1,0 +1,150 @@
+"""``vq broker``: one broker process, in the foreground until SIGTERM or SIGINT.
+
+``drain``, ``undrain`` and ``remove`` are in ``broker_groups``.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from vq.cli.base.errors import exit_code_of
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, directory
+from vq.cli.base.settings import Sources, build
+from vq.cli.brokers.broker_groups import drain, remove, undrain
+from vq.devtools.processes import die_with
+from vq.errors import VqError
+from vq.log_lines import get_logger
+from vq.model import Address
+
+logger = get_logger(__name__)
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    subcommand_metavar="[drain|undrain|remove [OPTIONS] NAME]",
+)
+@click.option(
+    "--data",
+    multiple=True,
+    type=directory,
+    help="Directory of the logs; given several times: one on each disk, the main one first.",
+)
+@click.option(
+    "--without-data",
+    multiple=True,
+    metavar="ID",
+    help="Go on without this data directory of the node, which is lost.",
+)
+@click.option("--group", metavar="NAME", help="Broker group, the holder of partitions.")
+@click.option("--node", metavar="NAME", help="Name of this node inside its group.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
+@click.option(
+    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8123]"
+)
+@click.option(
+    "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
+)
+@click.option(
+    "--metrics-host", metavar="ADDRESS", help="Address that metrics are read at.  [127.0.0.1]"
+)
+@click.option(
+    "--metrics-port",
+    type=WholeNumber(0, 65535),
+    metavar="N",
+    help="Port of metrics and health; 0: none.  [8124, or the next free one]",
+)
+@click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
+@click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
+@click.option(
+    "--archive-at", metavar="HH:MM", help="Local time of the daily run of the archive.  [02:00]"
+)
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    default=None,
+    help="Lead the group although its data directory was another one, which is lost.",
+)
+@click.option(
+    "--adopt-archives",
+    is_flag=True,
+    default=None,
+    help="Own the archives at URLs of the data directory that this one is a copy of.",
+)
+@click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
+@command_options
+def broker(
+    invocation: Invocation,
+    data: tuple[Path, ...],
+    without_data: tuple[str, ...],
+    group: str | None,
+    node: str | None,
+    host: str | None,
+    port: int | None,
+    advertised: str | None,
+    metrics_host: str | None,
+    metrics_port: int | None,
+    pool: str | None,
+    rack: str | None,
+    archive_at: str | None,
+    accept_data_loss: bool | None,
+    adopt_archives: bool | None,
+    die_with: int | None,
+) -> None:
+    """Run one broker process until it is told to stop.
+
+    Every setting can also stand in the [broker] table of the --config file, or in VQ_BROKER_*.
+    SIGTERM and ctrl-C stop it gracefully: what was acknowledged is on disk, and its place in
+    ZooKeeper is given back. A master hands over to a node in sync first.
+
+    Metrics for Prometheus are at /metrics of the metrics port, health at /healthz and /readyz.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    _tie_to_parent(die_with)
+    sources = invocation.sources.with_flags(
+        data=data or None,
+        without_data=without_data or None,
+        group=group,
+        node=node,
+        host=host,
+        port=port,
+        advertised=None if advertised is None else Address.parse(advertised),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        pool=pool,
+        rack=rack,
+        archive_at=archive_at,
+        accept_data_loss=accept_data_loss,
+        adopt_archives=adopt_archives,
+    )
+    try:
+        _run(invocation, sources)
+    except (VqError, OSError) as error:
+        if invocation.logs.form != "json" or invocation.output.as_json:
+            raise
+        # The last line says why it ended: a program that reads the log gets it as any other line.
+        hint = error.hint if isinstance(error, VqError) else ""
+        logger.error("broker ended", error=error, hint=hint)
+        raise click.exceptions.Exit(exit_code_of(error)) from error
+
+
+def _run(invocation: Invocation, sources: Sources) -> None:
+    from vq.broker.base.config import BrokerConfig
+    from vq.broker.main import run_broker
+
+    config = build(BrokerConfig, "broker", sources)
+    # They are shown on other machines, and noted for a start from another working directory.
+    config = replace(config, data=tuple(each.absolute() for each in config.directories))
+    invocation.logs.start("info", broker=f"{config.group}/{config.node}")
+    run_broker(config)
+
+
+def _tie_to_parent(parent: int | None) -> None:
+    if parent is not None:
+        die_with(parent)
+
+
+for _command in (drain, undrain, remove):
+    broker.add_command(_command)

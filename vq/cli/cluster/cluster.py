@@ -1,0 +1,408 @@
+"""``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import click
+
+from vq import limits
+from vq.cli.base.completion import broker_group_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    having,
+    mapping,
+    maybe,
+    record,
+    shows,
+    some,
+)
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.output import Output
+from vq.cli.brokers.diverged import diverged
+from vq.cli.brokers.epoch import raise_epoch_command
+from vq.cli.brokers.scrub import scrub
+from vq.cli.brokers.secret import replace_secret_command
+from vq.cli.brokers.unclean import unclean
+from vq.cli.topics.topic_settings import (
+    SETTINGS_SCHEMA,
+    remark_retention,
+    remark_threshold,
+    show_settings,
+    topic_options,
+    with_options,
+)
+from vq.cli.topics.verify import DAMAGE_SCHEMA, damage_json
+from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
+from vq.errors import InvalidArgument
+from vq.operations.base.sizes import bytes_text, duration_text
+from vq.operations.brokers.disks import DiskState
+from vq.operations.brokers.switching import switch_master
+from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
+from vq.operations.cluster.settings import change_settings, read_settings
+
+_NODE: Final = record(
+    group=TEXT,
+    node=maybe(TEXT),
+    host=maybe(TEXT),
+    pid=maybe(WHOLE),
+    address=maybe(TEXT),
+    rack=maybe(TEXT),
+    metrics_port=maybe(WHOLE),
+    role=maybe(TEXT),
+    in_sync=maybe(TRUTH),
+    lag_bytes=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    epoch=maybe(WHOLE),
+    partitions=WHOLE,
+    connections=maybe(WHOLE),
+    messages_in=maybe(WHOLE),
+    uptime_s=maybe(WHOLE),
+    answers=TRUTH,
+    error=maybe(TEXT),
+    pool=maybe(TEXT),
+    labels=mapping(TEXT),
+    draining=TRUTH,
+    drained=maybe(TRUTH),
+    version=maybe(TEXT),
+    bytes_in=maybe(WHOLE),
+    bytes_out=maybe(WHOLE),
+    flushes=maybe(WHOLE),
+    disk_bytes_free=maybe(WHOLE),
+    disk_bytes_total=maybe(WHOLE),
+    disks=maybe(
+        some(
+            record(
+                directory=TEXT,
+                bytes_free=maybe(WHOLE),
+                bytes_total=maybe(WHOLE),
+                level=TEXT,
+                growth_bytes_per_hour=maybe(WHOLE),
+                full_in_hours=maybe(NUMBER),
+                excess_bytes=WHOLE,
+                files_free=maybe(WHOLE),
+                files_total=maybe(WHOLE),
+                file_system=TEXT,
+            )
+        )
+    ),
+    problems=some(TEXT),
+    bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
+    damaged_ranges=maybe(WHOLE),
+    damage=some(having(DAMAGE_SCHEMA, topic=TEXT, partition=WHOLE)),
+    unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
+)
+
+#: Topics named as closed for writes; further ones are counted.
+_CLOSED_TOLD_MAX: Final = 10
+
+
+@click.group(cls=Commands)
+def cluster() -> None:
+    """Look at the brokers of the cluster, switch masters, change settings."""
+
+
+@cluster.command()
+@shows(some(_NODE))
+@command_options
+def status(invocation: Invocation) -> None:
+    """Show every broker group with its nodes, and what is unsafe.
+
+    `lag` is what a node lacks of the logs that it copies: bytes, and the age of the oldest message.
+
+    Exit code 1 if a group has no master, a broker does not answer or reports a problem, a partition
+    is failed, quarantined or damaged, or something is unsafe: a node is not in sync, was so and
+    does not run, or cannot copy a partition; topics refuse messages since too few nodes are in
+    sync. Topics that may lose acknowledged messages, and kept messages of `vq cluster diverged`,
+    are remarks.
+    """
+
+    found = invocation.call(cluster_status)
+    output = invocation.output
+    rows = [_row(each, found) for each in found.brokers]
+    if output.as_json:
+        output.document(rows)
+    else:
+        _show(output, rows, found)
+    for each in found.brokers:
+        if each.error and output.to_terminal:
+            output.remark(_silence_text(each))
+    if not found.brokers:
+        config = invocation.client_config()
+        output.remark(
+            f"no broker has ever registered in cluster {config.cluster!r} at {config.zookeeper}: "
+            "start one with `vq broker`, or name another --cluster or --zookeeper"
+        )
+    for danger in found.unsafe:
+        output.remark(danger.text)
+    for text in _drained_texts(found):
+        output.remark(text)
+    if found.closed_topics:
+        output.remark(_closed_text(found.closed_topics))
+    for bad in found.failed_partitions:
+        output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
+    for each in found.brokers:
+        for disk in each.disks:
+            if disk.needs_attention:
+                output.remark(f"{each.group.group}/{each.name}: {disk}")
+    for problem in found.problems:
+        output.remark(problem)
+    for damage in found.damage:
+        output.remark(str(damage))
+    if found.damaged_ranges > len(found.damage):
+        output.remark(
+            f"{found.damaged_ranges - len(found.damage)} further damaged range(s) are not shown "
+            "here; `vq topic verify NAME` shows all of a topic"
+        )
+    _fail_unless_well(found)
+
+
+def _show(output: Output, rows: list[dict[str, Any]], found: ClusterStatus) -> None:
+    """Print the table for people; its columns fit into 80 characters unless something drains."""
+    shown = []
+    for row, report in zip(rows, found.brokers, strict=True):
+        answers = "yes" if row["answers"] else "no" if output.to_terminal else row["error"]
+        shown.append(
+            {**row, "lag": _lag_text(row), "answers": answers, "draining": _draining_text(report)}
+        )
+    columns = ["group", "node", "address", "role", "epoch", "in_sync", "lag", "answers"]
+    if any(row["draining"] for row in shown):
+        columns.insert(4, "draining")
+    output.table(shown, columns=columns, optional=("lag", "draining"))
+
+
+def _draining_text(report: BrokerReport) -> str | None:
+    """Say what is drained: the node, its group, or both; None: neither."""
+    group = report.group
+    parts = ["group"] * group.draining + ["node"] * (report.name in group.drained)
+    return " and ".join(parts) or None
+
+
+def _lag_text(row: dict[str, Any]) -> str | None:
+    if row["lag_bytes"] is None:
+        return None if row["role"] == "master" else "unknown"
+    if not row["lag_bytes"]:
+        return "0 B"
+    return f"{bytes_text(row['lag_bytes'])}, {duration_text(row['lag_s'])}"
+
+
+@cluster.command()
+@click.argument("group", shell_complete=broker_group_names)
+@click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
+@shows(record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE))
+@command_options
+def switch(invocation: Invocation, group: str, node: str) -> None:
+    """Have another node lead a broker group, without a failed send.
+
+    The master holds new messages for a moment, waits until the other node has everything, and
+    hands over. If that one is not in sync, or does not take over in time, the master goes on: the
+    command says so and ends with 1.
+    """
+
+    found = invocation.call(switch_master, group, node)
+    if found.source == found.target:
+        invocation.output.remark(f"{found.target} leads {group} already")
+    invocation.output.record(asdict(found))
+
+
+@cluster.command()
+@click.option(
+    "--auto-create",
+    type=click.Choice(["on", "off"]),
+    help="Whether producers may create topics that are missing.",
+)
+@click.option(
+    "--delete-grace-hours",
+    type=WholeNumber(min=0, max=DELETE_GRACE_HOURS_MAX),
+    metavar="HOURS",
+    help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
+)
+@topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
+@shows(
+    record(
+        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]
+    )
+)
+@command_options
+def settings(
+    invocation: Invocation,
+    auto_create: str | None,
+    delete_grace_hours: int | None,
+    **options: Any,
+) -> None:
+    """Show the settings of the cluster, or change those that are given.
+
+    With auto-create on, a producer that publishes a missing topic, or sends to it, creates it. The
+    other options are the settings of such topics; an option that is not given keeps its value,
+    also while auto-create is off. Topics that exist already keep their settings.
+
+    --retention-hours, --retention-policy, --archive-after-hours and --archive-to are also the
+    defaults of `vq topic create`, whether auto-create is on or off.
+
+    `vq topic list --json` and `vq topic describe` show which topics producers have created.
+    """
+    is_given = any(value is not None for value in options.values())
+    given = {name for name, value in options.items() if value is not None}
+    if auto_create == "off" and given - DEFAULTS:
+        raise click.UsageError("--auto-create off takes no settings of topics")
+
+    def change(before: ClusterSettings) -> ClusterSettings:
+        if delete_grace_hours is not None:
+            before = replace(before, delete_grace_hours=delete_grace_hours)
+        if auto_create is None and not is_given:
+            return before
+        if not before.may_create and auto_create is None and given - DEFAULTS:
+            raise InvalidArgument("auto-create is off; give --auto-create on with its settings")
+        on = before.may_create if auto_create is None else auto_create == "on"
+        new_topics = with_options(before.new_topics, options)
+        return replace(before, may_create=on, new_topics=new_topics)
+
+    async def work(client: ClusterClient) -> ClusterSettings:
+        if auto_create is None and delete_grace_hours is None and not is_given:
+            return await read_settings(client)
+        return await change_settings(client, change)
+
+    found = invocation.call(work)
+    remark_retention(invocation.output, options, found.new_topics)
+    remark_threshold(invocation.output, options, found.new_topics)
+    on: bool | str = found.may_create
+    if not invocation.output.as_json:
+        on = "on" if on else "off"
+    grace: dict[str, Any] = {"delete_grace_hours": found.delete_grace_hours}
+    if invocation.output.as_json:
+        grace = {"delete_grace_s": found.delete_grace_hours * 3_600}
+    values = {**grace, "auto_create": on, "partitions": found.new_topics.partitions}
+    show_settings(invocation.output, values, found.new_topics)
+
+
+cluster.add_command(diverged)
+cluster.add_command(raise_epoch_command)
+cluster.add_command(replace_secret_command)
+cluster.add_command(scrub)
+cluster.add_command(unclean)
+
+
+def _fail_unless_well(found: ClusterStatus) -> None:
+    """Raise for the first kind of problem found.
+
+    Raises:
+        CommandFailed: There is a problem.
+    """
+    if found.silent:
+        raise CommandFailed(
+            f"{len(found.silent)} of {len(found.brokers)} broker(s) do not work, see 'answers'"
+        )
+    if found.failed_partitions:
+        raise CommandFailed(
+            f"{len(found.failed_partitions)} partition(s) take no messages, see above"
+        )
+    if found.damaged_ranges:
+        raise CommandFailed(
+            f"{found.damaged_ranges} range(s) of offsets are damaged, see above; "
+            "docs/howto/repair-damage.md says what to do"
+        )
+    if found.problems:
+        raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")
+    wrong = [each for each in found.unsafe if each.wrong]
+    if wrong:
+        raise CommandFailed(f"{len(wrong)} thing(s) are unsafe, see above")
+
+
+def disk_json(disk: DiskState) -> dict[str, Any]:
+    """Return the state of a disk for a program."""
+    return {
+        "directory": disk.directory,
+        "bytes_free": disk.bytes_free,
+        "bytes_total": disk.bytes_total,
+        "level": disk.level,
+        "growth_bytes_per_hour": disk.growth_bytes_per_hour,
+        "full_in_hours": disk.full_in_hours,
+        "excess_bytes": disk.excess_bytes,
+        "files_free": disk.files_free,
+        "files_total": disk.files_total,
+        "file_system": disk.file_system,
+    }
+
+
+def _silence_text(report: BrokerReport) -> str:
+    name = report.group.group + (f"/{report.name}" if report.name else "")
+    return f"{name} does not answer: {report.error}"
+
+
+def _drained_texts(found: ClusterStatus) -> list[str]:
+    """Return which groups and nodes are drained, each once."""
+    texts: dict[str, None] = {}
+    for group in (each.group for each in found.brokers):
+        if group.draining:
+            texts[f"{group.group} is drained: no new partitions are placed on it"] = None
+        for node in group.drained:
+            texts[f"{group.group}/{node} is drained: it leads only if no other node can"] = None
+    return list(texts)
+
+
+def _closed_text(names: Sequence[str]) -> str:
+    """Say which topics are closed for writes: the first few."""
+    more = len(names) - _CLOSED_TOLD_MAX
+    told = ", ".join(names[:_CLOSED_TOLD_MAX]) + f" and {more} more" * (more > 0)
+    return f"closed for writes: {told}; `vq topic open NAME` opens a topic"
+
+
+def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
+    node, answer = report.node, report.status
+    raw = {} if answer is None else answer.raw
+    group = report.group.group
+    first = next(each for each in found.brokers if each.group.group == group)
+    nodes = {report.name, "" if report is first else report.name}
+    return {
+        "group": group,
+        "node": report.name or None,
+        "host": None if node is None else node.address.host,
+        "pid": (None if node is None else node.pid) or None,
+        "address": None if node is None else str(node.address),
+        "rack": (None if node is None else node.rack) or None,
+        "metrics_port": (None if node is None else node.metrics_port) or None,
+        "role": report.role,
+        "in_sync": report.in_sync if report.name else None,
+        "lag_bytes": report.lag_bytes,
+        "lag_s": report.lag_s,
+        "epoch": report.epoch,
+        "partitions": report.group.partitions,
+        "connections": raw.get("connections"),
+        "messages_in": raw.get("messages_in"),
+        "uptime_s": None if answer is None else round(answer.uptime_s),
+        "answers": not report.error,
+        "error": report.error or None,
+        "pool": report.group.pool,
+        "labels": dict(report.group.labels),
+        "draining": report.group.draining,
+        "drained": None if node is None else node.node in report.group.drained,
+        "version": None if answer is None else answer.version,
+        "bytes_in": raw.get("bytes_in"),
+        "bytes_out": raw.get("bytes_out"),
+        "flushes": raw.get("flushes"),
+        "disk_bytes_free": raw.get("disk_bytes_free"),
+        "disk_bytes_total": raw.get("disk_bytes_total"),
+        "disks": None if answer is None else [disk_json(each) for each in report.disks],
+        "problems": report.problems,
+        "bad_partitions": [asdict(each) for each in report.bad_partitions],
+        "damaged_ranges": None if answer is None else report.damaged_ranges,
+        "damage": [
+            {"topic": each.topic, "partition": each.partition, **damage_json(each)}
+            for each in report.damage
+        ],
+        "unsafe": [
+            {
+                "kind": each.kind.value,
+                "text": each.text,
+                "topics": list(each.topics),
+                "wrong": each.wrong,
+            }
+            for each in found.unsafe
+            if each.group == group and each.node in nodes
+        ],
+    }

@@ -1,0 +1,95 @@
+"""``vq doctor``: the checks of ``vq.admin``, and what ``vq standalone`` needs on this machine."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from vq.broker.base.config import BrokerConfig
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import TEXT, maybe, record, shows, some
+from vq.cli.base.options import Invocation, command_options, directory
+from vq.cli.base.settings import build, is_given
+from vq.devtools.processes import ask_status
+from vq.devtools.zookeeper import MissingPart, find_jars, find_java
+from vq.model import Address
+from vq.operations.cluster import checks
+from vq.operations.cluster.checks import Finding, Level
+from vq.operations.cluster.doctor import check_cluster, check_machine
+from vq.remoting.ports import port_error
+
+_MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=directory,
+    help="Data directory of a broker here.  [that of the settings, else .]",
+)
+@click.option("--local", is_flag=True, help="Only this machine, not the cluster.")
+@shows(some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))))
+@command_options
+def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
+    """Check machine and cluster, and say what to do.
+
+    Exit code 1 if a check fails; a warning is no failure.
+    """
+    config = _broker_config(invocation, data)
+    findings = [
+        _part("java", lambda: str(find_java())),
+        _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
+        *check_machine(config),
+        _port(Address(config.host, config.port)),
+    ]
+    if not local:
+        is_broker_here = is_given("broker", "group", invocation.sources)
+        findings += asyncio.run(
+            check_cluster(invocation.client_config(), is_broker_here=is_broker_here)
+        )
+    _print(invocation, findings)
+    failed = sum(finding.level is Level.FAIL for finding in findings)
+    if failed:
+        raise CommandFailed(f"{failed} of {len(findings)} checks failed")
+
+
+def _broker_config(invocation: Invocation, data: Path | None) -> BrokerConfig:
+    """Return the settings of a broker here; required ones that are missing are filled in."""
+    sources = invocation.sources.with_flags(data=data)
+    for name, value in (("data", Path()), ("group", "doctor"), ("node", "doctor")):
+        if not is_given("broker", name, sources):
+            sources = sources.with_flags(**{name: value})
+    return build(BrokerConfig, "broker", sources)
+
+
+def _print(invocation: Invocation, findings: Sequence[Finding]) -> None:
+    output = invocation.output
+    if output.as_json:
+        output.document(
+            [{**asdict(finding), "remedy": finding.remedy or None} for finding in findings]
+        )
+        return
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        output.line(f"{_MARKS[finding.level]}  {finding.check.ljust(width)}  {finding.detail}")
+        if finding.remedy:
+            output.line(f"{' ' * (width + 6)}  -> {finding.remedy}")
+
+
+# Checks of the development tools on this machine ----------------------------------------------
+def _part(check: str, find: Callable[[], str]) -> Finding:
+    try:
+        return checks.part(check, find(), "")
+    except MissingPart as error:
+        return checks.part(check, None, str(error))
+
+
+def _port(address: Address) -> Finding:
+    if address.port == 0:
+        return checks.broker_port(str(address), None, None)
+    error = port_error(address)
+    status = asyncio.run(ask_status(address)) if error is not None else None
+    broker = None if status is None else f"broker {status.group}/{status.node} of {status.cluster}"
+    return checks.broker_port(str(address), error, broker)

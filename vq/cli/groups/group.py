@@ -1,0 +1,480 @@
+"""``vq group``: consumer groups, their members, and how far behind they are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import group_names, topic_names
+from vq.cli.base.errors import check_readable
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, command_options, yes_option
+from vq.cli.base.text import in_seconds, utc
+from vq.cli.groups.group_reset import reset
+from vq.client.cluster import ClusterClient
+from vq.errors import CorruptData, PartitionQuarantined, VqError
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.groups import (
+    GroupDeletion,
+    GroupDescription,
+    GroupMember,
+    GroupProgress,
+    GroupSummary,
+    TopicForgetting,
+    delete_group,
+    describe_group,
+    forget_topic,
+    plan_delete_group,
+    plan_forget_topic,
+    readable_groups,
+)
+from vq.operations.groups.lag_rules import LagThresholds
+
+_PROGRESS: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    owner=maybe(TEXT),
+    committed=maybe(WHOLE),
+    start=maybe(WHOLE),
+    end=maybe(WHOLE),
+    lag_bytes=maybe(WHOLE),
+    lag_messages=maybe(WHOLE),
+    lag_s=maybe(NUMBER),
+    committed_s=maybe(NUMBER),
+    committed_by=maybe(TEXT),
+    committed_epoch=maybe(WHOLE),
+    committed_topic_id=maybe(TEXT),
+    stopped=maybe(TEXT),
+    stopped_at=maybe(WHOLE),
+    stopped_since_s=maybe(NUMBER),
+    needs_reset=TRUTH,
+    other_topic=TRUTH,
+    subscribed=TRUTH,
+    readable=TRUTH,
+    filter=maybe(TEXT),
+    beyond_end=TRUTH,
+    verdict=TEXT,
+    cause=maybe(TEXT),
+)
+
+_COLUMNS = (
+    "topic",
+    "partition",
+    "owner",
+    "committed",
+    "end",
+    "lag_bytes",
+    "lag_messages",
+    "lag_s",
+)
+
+
+@click.group(cls=Commands)
+def group() -> None:
+    """List, describe, reset and delete consumer groups; forget topics."""
+
+
+group.add_command(reset)
+
+
+# list -----------------------------------------------------------------------------------------
+@group.command(name="list")
+@click.option(
+    "--lag",
+    "with_lag",
+    is_flag=True,
+    help="Also how far each is behind over all partitions, and the worst verdict.",
+)
+@shows(
+    some(
+        record(
+            group=TEXT,
+            topics=some(TEXT),
+            members=WHOLE,
+            model=TEXT,
+            start=TEXT,
+            unsubscribed=some(TEXT),
+            by_stream=TRUTH,
+            lag_bytes=maybe(WHOLE),
+            lag_messages=maybe(WHOLE),
+            lag_s=maybe(NUMBER),
+            verdict=maybe(TEXT),
+            cause=maybe(TEXT),
+            lag_is_upper_bound=maybe(TRUTH),
+        )
+    )
+)
+@command_options
+def list_(invocation: Invocation, with_lag: bool) -> None:
+    """List consumer groups with their topics and live members.
+
+    --lag asks brokers, one group after the other, about at most 10,000 partitions; a lag that they
+    do not tell whole is unknown. `vq group describe` shows each partition, and `vq report lag`
+    all of a large cluster.
+
+    Exit code 1 when a group cannot be read in ZooKeeper and is left out.
+    """
+
+    async def work(
+        cluster: ClusterClient,
+    ) -> tuple[list[GroupSummary], dict[str, VqError], GroupLags]:
+        lags = GroupLags()
+        found, unreadable = await readable_groups(cluster)
+        if with_lag:
+            lags = await look_at_groups(cluster, count=True, partitions_max=PARTITIONS_MAX)
+        return found, unreadable, lags
+
+    found, unreadable, lags = invocation.call(work)
+    told = {each.group: _lag_of(lags, each.group) for each in found}
+    _show_list(invocation, found, told, with_lag=with_lag)
+    if lags.left_out:
+        invocation.output.remark(
+            f"{sum(lags.left_out.values())} partitions of {len(lags.left_out)} group(s) lie beyond "
+            f"the first {PARTITIONS_MAX}, and no broker was asked about them; `vq report lag` has "
+            "all"
+        )
+    check_readable("group", unreadable)
+
+
+_LAGS = ("lag_bytes", "lag_messages", "lag_s", "verdict", "cause")
+
+
+def _lag_of(lags: GroupLags, name: str) -> dict[str, Any]:
+    """Return the lag of a group over all its partitions; all unknown if one is left out."""
+    found = lags.groups.get(name)
+    if found is None or name in lags.left_out:
+        return {**dict.fromkeys(_LAGS), "lag_is_upper_bound": None}
+    verdict = found.worst_verdict(LagThresholds(), now_s=lags.time_ms / 1000)
+    return {
+        "lag_bytes": found.lag_bytes,
+        "lag_messages": found.lag_messages,
+        "lag_s": found.lag_s,
+        **verdict._asdict(),
+        "lag_is_upper_bound": found.lag_is_upper_bound,
+    }
+
+
+def _show_list(
+    invocation: Invocation,
+    found: Sequence[GroupSummary],
+    lags: Mapping[str, Mapping[str, Any]],
+    *,
+    with_lag: bool,
+) -> None:
+    if invocation.output.as_json:
+        rows = [
+            {
+                **asdict(each),
+                "topics": list(each.topics),
+                "unsubscribed": list(each.unsubscribed),
+                **lags[each.group],
+            }
+            for each in found
+        ]
+        invocation.output.document(rows)
+        return
+    rows = [
+        {
+            **asdict(each),
+            "topics": _topics_text(each),
+            "members": "stream" if each.by_stream and not each.members else each.members,
+            **_bounded(lags[each.group]),
+        }
+        for each in found
+    ]
+    columns = ("group", "topics", "members", *(_LAGS if with_lag else ("model", "start")))
+    invocation.output.table(rows, columns=columns, optional=("cause",))
+    if not rows:
+        config = invocation.client_config()
+        invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
+
+
+def _bounded(lag: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a lag as a table shows it: one with messages that the group leaves out is a bound."""
+    if not lag["lag_is_upper_bound"]:
+        return dict(lag)
+    numbers = {each: lag[each] for each in _LAGS[:3] if lag[each] is not None}
+    return {**lag, **{name: f"<= {value}" for name, value in numbers.items()}}
+
+
+def _topics_text(found: GroupSummary) -> str:
+    """Return the topics of a group; those that no member subscribes to are marked."""
+    topics = (
+        f"{topic} (not subscribed)" if topic in found.unsubscribed else topic
+        for topic in found.topics
+    )
+    return ",".join(topics) or "-"
+
+
+# forget ---------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--topic",
+    required=True,
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    help="The topic that the group is to forget.",
+)
+@yes_option
+@shows(record(done=TRUTH, group=TEXT, topic=TEXT, partitions=WHOLE, members=some(TEXT)))
+@command_options
+def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
+    """Have a consumer group forget a topic that none of its members subscribes to any more.
+
+    Until then its lag there grows, and with the retention policy keep the topic keeps what the
+    group has not read. Its progress in the topic is deleted: a member that subscribes to it later
+    begins where its setting start_position says.
+    """
+
+    async def work(cluster: ClusterClient) -> TopicForgetting:
+        planned = await plan_forget_topic(cluster, name, topic)
+        if yes:
+            await forget_topic(cluster, name, topic)
+        return planned
+
+    planned = invocation.call(work)
+    output = invocation.output
+    if output.as_json:
+        output.document({"done": yes, **asdict(planned), "members": list(planned.members)})
+    else:
+        output.remark(
+            f"plan: group {name} forgets topic {topic}, with its progress in {planned.partitions} "
+            "partition(s); this cannot be undone"
+        )
+    if planned.members and not yes:
+        output.remark(f"members subscribe to it, stop them first: {', '.join(planned.members[:5])}")
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"group {name} forgot topic {topic}")
+
+
+# delete ---------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        topics=some(TEXT),
+        partitions=WHOLE,
+        members=some(TEXT),
+        unreadable=maybe(TEXT),
+    )
+)
+@command_options
+def delete(invocation: Invocation, name: str, yes: bool) -> None:
+    """Delete a consumer group: where it is in each partition is forgotten.
+
+    It must have no live members. A consumer of this name makes the group anew, and begins where its
+    setting start_position says.
+    """
+
+    async def work(cluster: ClusterClient) -> GroupDeletion:
+        planned = await plan_delete_group(cluster, name)
+        if yes:
+            await delete_group(cluster, name)
+        return planned
+
+    planned = invocation.call(work)
+    output = invocation.output
+    if output.as_json:
+        lists = {"topics": list(planned.topics), "members": list(planned.members)}
+        output.document({"done": yes, **asdict(planned), **lists})
+    else:
+        if planned.unreadable:
+            output.remark(f"group {name} cannot be read: {planned.unreadable}")
+        output.remark(
+            f"plan: delete group {name}, with its progress in {planned.partitions} partition(s) of "
+            f"{', '.join(planned.topics) or 'no topic'}; this cannot be undone"
+        )
+    if planned.members and not yes:
+        output.remark(f"it has members, stop them first: {', '.join(planned.members[:5])}")
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"deleted group {name}")
+
+
+# describe -------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
+@shows(
+    record(
+        group=TEXT,
+        model=TEXT,
+        start=TEXT,
+        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        deleted_topics=some(TEXT),
+        unsubscribed=some(TEXT),
+        by_stream=TRUTH,
+        lag_is_upper_bound=TRUTH,
+        lag_bytes=maybe(WHOLE),
+        lag_messages=maybe(WHOLE),
+        lag_s=maybe(NUMBER),
+        members=some(
+            record(
+                member=TEXT,
+                host=TEXT,
+                pid=WHOLE,
+                partitions=WHOLE,
+                topics=some(TEXT),
+                since_s=NUMBER,
+            )
+        ),
+        partitions=some(_PROGRESS),
+    )
+)
+@command_options
+def describe(invocation: Invocation, name: str, no_count: bool) -> None:
+    """Show a group's members, and its progress in every partition.
+
+    The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
+    age of the oldest message of it, in seconds. Of a group with a filter, messages with other tags
+    lie in it, too: it is an upper bound. A partition whose owner does not go on is named
+    with the cause, and since when. With --json, each has the verdict and the cause that
+    `vq report lag` gives it from one look by its default thresholds.
+    """
+
+    async def work(cluster: ClusterClient) -> tuple[GroupDescription, float]:
+        found = await describe_group(cluster, name, count=not no_count)
+        return found, cluster.clock.wall_ms() / 1000
+
+    found, now_s = invocation.call(work)
+    members = [_member_json(each) for each in found.members]
+    output = invocation.output
+    if output.as_json:
+        rows = [
+            {
+                **_progress_json(each),
+                **found.verdict_on(each, LagThresholds(), now_s=now_s)._asdict(),
+            }
+            for each in found.partitions
+        ]
+        output.document({**_summary_json(found), "members": members, "partitions": rows})
+        return
+    rows = [_row(each) for each in found.partitions]
+    output.record(_summary(found))
+    if found.by_stream and not members:
+        output.remark(f"a stream that is no member writes the progress of group {name}")
+    output.title("")
+    output.table(members, columns=("member", "host", "pid", "partitions"))
+    output.title("")
+    output.table(rows, columns=_COLUMNS)
+    for topic in (*found.unsubscribed, *found.deleted_topics):
+        why = "was deleted" if topic in found.deleted_topics else "no member subscribes to it"
+        output.remark(
+            f"{topic}: {why}; if that stays so, `vq group forget {name} --topic {topic}` has the "
+            "group forget it"
+        )
+    for topic, wanted in dict.fromkeys((each.topic, each.filter) for each in found.partitions):
+        if wanted is not None:
+            output.remark(
+                f"{topic}: the group reads {wanted}, and messages with other tags lie in its lag, "
+                "too: it is an upper bound"
+            )
+    for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
+        output.remark(
+            f"{topic}: the topic is not readable, so nobody gets on there and its lag is not "
+            "known; `Admin.alter_topic` with readable=True opens it"
+        )
+    for each in found.partitions:
+        for text in _remarks(name, each):
+            output.remark(text)
+
+
+def _remarks(group: str, progress: GroupProgress) -> list[str]:
+    """Return what a person is told of a partition in which the group does not go on."""
+    partition = f"{progress.topic}-{progress.partition}"
+    if progress.needs_reset:
+        return [
+            f"{partition}: the group was stopped at offset {progress.committed}: "
+            f"{progress.stopped}; "
+            f"`vq group reset {group}` sets where it goes on"
+        ]
+    found = []
+    if progress.stopped is not None:
+        found.append(
+            f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
+            f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
+        )
+        if _is_damage(progress.stopped):
+            found.append(
+                f"{partition}: `vq topic describe {progress.topic}` shows what cannot be read; `vq "
+                f"group reset {group} --topic {progress.topic} --partition {progress.partition} "
+                "--past-damage` plans to skip it"
+            )
+    if progress.beyond_end:
+        found.append(
+            f"{partition}: the committed offset {progress.committed} lies beyond the end "
+            f"{progress.end}: messages were lost there; `vq group reset {group}` sets where the "
+            "group goes on"
+        )
+    if progress.facts().is_overtaken:
+        found.append(
+            f"{partition}: messages were deleted before the group read them: it is at offset "
+            f"{progress.committed}, and the partition starts at {progress.start}"
+        )
+    return found
+
+
+def _is_damage(stopped: str) -> bool:
+    """Whether what a member publishes is an error of bytes that cannot be read."""
+    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
+
+
+def _row(progress: GroupProgress) -> dict[str, Any]:
+    return {
+        "topic": progress.topic,
+        "partition": progress.partition,
+        "owner": "-" if progress.owner is None else progress.owner,
+        "committed": "-" if progress.committed is None else progress.committed,
+        "end": progress.end,
+        "lag_bytes": progress.lag_bytes,
+        "lag_messages": progress.lag_messages,
+        "lag_s": progress.lag_s,
+    }
+
+
+def _progress_json(progress: GroupProgress) -> dict[str, Any]:
+    fields = asdict(progress)
+    for name in ("committed_ms", "stopped_since_ms"):
+        fields[name.removesuffix("ms") + "s"] = in_seconds(fields.pop(name))
+    return {**fields, "beyond_end": progress.beyond_end}
+
+
+def _member_json(member: GroupMember) -> dict[str, Any]:
+    fields = asdict(member)
+    since = in_seconds(fields.pop("since_ms"))
+    return {**fields, "topics": list(member.topics), "since_s": since}
+
+
+def _summary(found: GroupDescription) -> dict[str, Any]:
+    """Return the fields of a group for people."""
+    fields = _summary_json(found)
+    for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
+        del fields[name]
+    topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
+    return {**fields, "topics": topics}
+
+
+def _summary_json(found: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "model": found.model,
+        "start": found.start,
+        "topics": [
+            {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
+        ],
+        "deleted_topics": list(found.deleted_topics),
+        "unsubscribed": list(found.unsubscribed),
+        "by_stream": found.by_stream,
+        "lag_is_upper_bound": found.lag_is_upper_bound,
+        "lag_bytes": found.lag_bytes,
+        "lag_messages": found.lag_messages,
+        "lag_s": found.lag_s,
+    }

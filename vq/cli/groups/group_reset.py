@@ -1,0 +1,177 @@
+"""``vq group reset``: where a consumer group goes on. The plan is made in ``admin.resets``."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import group_names, topic_names
+from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.moments import Moment
+from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.client.cluster import ClusterClient
+from vq.operations.groups import resets
+from vq.operations.groups.resets import Goal, Reset, Target
+from vq.operations.messages.stored import COUNT_MAX
+
+_RESET: Final = record(
+    **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
+    skips=maybe(WHOLE),
+    repeats=maybe(WHOLE),
+    was_stopped=maybe(TEXT),
+)
+
+COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    help="Only this one; repeatable.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this one; may repeat.",
+)
+@click.option("--stopped", is_flag=True, help="Only where the group was stopped.")
+@click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
+@click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")
+@click.option("--to-log-end", is_flag=True, help="The same as --to-latest.")
+@click.option(
+    "--to-time",
+    type=Moment(),
+    help="To the first message stored at or after this time, or so long ago, such as 90m.",
+)
+@click.option("--to-committed", is_flag=True, help="To where it is: a stopped group goes on.")
+@click.option(
+    "--past-damage",
+    is_flag=True,
+    help="Behind messages that cannot be read, where the group stands at them.",
+)
+@click.option(
+    "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
+)
+@click.option(
+    "--shift",
+    type=WholeNumber(-COUNT_MAX, COUNT_MAX),
+    metavar="N",
+    help="N messages further in each partition; with -N, back.",
+)
+@click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
+@yes_option
+@shows(record(done=TRUTH, group=TEXT, partitions=some(_RESET)))
+@command_options
+def reset(
+    invocation: Invocation,
+    name: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    stopped: bool,
+    fence: bool,
+    yes: bool,
+    **goals: Any,
+) -> None:
+    """Set where a consumer group goes on, in all its partitions or in some.
+
+    Without --yes only the plan is shown: from and to which offset, and how many messages that skips
+    or repeats.
+    Stop the group's members before. With --fence they may run: what they have not committed by then
+    counts for nothing, and they go on from the new offsets within their audit interval (30 s).
+    """
+    target = _target(goals)
+
+    async def work(cluster: ClusterClient) -> tuple[list[Reset], list[str]]:
+        planned = await resets.plan_reset(
+            cluster,
+            name,
+            target,
+            only_topics=topics,
+            only_partitions=partitions,
+            only_stopped=stopped,
+        )
+        if yes:
+            await resets.reset(cluster, name, planned, fence=fence)
+            return planned, []
+        return planned, [] if fence else await resets.live_members(cluster, name)
+
+    (planned, members), output = invocation.call(work), invocation.output
+    rows = [_row(each) for each in planned]
+    if output.as_json:
+        output.document({"done": yes, "group": name, "partitions": rows})
+    else:
+        for each in planned:
+            output.remark(_sentence(name, each))
+        output.table(rows, columns=COLUMNS)
+    if not planned:
+        output.remark(f"there is nothing to reset in group {name!r}")
+    elif not yes:
+        if members:
+            output.remark(
+                f"it has members, stop them first, or give --fence: {', '.join(members[:5])}"
+            )
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"done: {name} goes on there")
+
+
+def _target(goals: dict[str, Any]) -> Target:
+    """Return the one target that was given."""
+    given = {
+        option: value for option, value in goals.items() if value is not None and value is not False
+    }
+    if len(given) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-time, --to-committed, --past-damage, "
+            "--offset and --shift"
+        )
+    ((option, value),) = given.items()
+    goal = _GOALS[option]
+    return Target(goal=goal, value=0 if isinstance(value, bool) else value)
+
+
+_GOALS = {
+    "to_earliest": Goal.EARLIEST,
+    "to_latest": Goal.LATEST,
+    "to_log_end": Goal.LATEST,
+    "to_time": Goal.TIME,
+    "to_committed": Goal.COMMITTED,
+    "past_damage": Goal.PAST_DAMAGE,
+    "offset": Goal.OFFSET,
+    "shift": Goal.SHIFT,
+}
+
+
+def _sentence(group: str, planned: Reset) -> str:
+    before = "no offset" if planned.before is None else str(planned.before.offset)
+    effects = [
+        f"{what} {'an unknown number of' if count is None else count} message{'s' * (count != 1)}"
+        for what, count in (("skips", planned.skips), ("repeats", planned.repeats))
+        if count != 0
+    ]
+    stopped = planned.before.stopped if planned.before is not None else ""
+    return (
+        f"plan: {group} on {planned.partition} from {before} to {planned.after.offset}"
+        + (f", {' and '.join(effects)}" if effects else "")
+        + (f"; it was stopped: {stopped}" if stopped else "")
+    )
+
+
+def _row(done: Reset) -> dict[str, Any]:
+    return {
+        "topic": done.partition.topic,
+        "partition": done.partition.partition,
+        "from": None if done.before is None else done.before.offset,
+        "to": done.after.offset,
+        "skips": done.skips,
+        "repeats": done.repeats,
+        "was_stopped": (done.before.stopped if done.before is not None else "") or None,
+    }

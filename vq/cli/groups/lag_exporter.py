@@ -1,0 +1,165 @@
+"""``vq lag-exporter``: how far consumer groups are behind, as metrics for Prometheus.
+
+One process asks ZooKeeper and the brokers for all groups, at a bounded rate, however many scrape.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+
+import click
+from prometheus_client.metrics_core import Metric
+
+from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.errors import VqError
+from vq.log_lines import get_logger
+from vq.model import Address, check_host
+from vq.operations.base.connect import cluster_client
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.lag_metrics import lag_families
+from vq.remoting.exposition import metrics_page
+from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.transport import Network, TcpNetwork
+from vq.shown import shown_raised
+
+logger = get_logger(__name__)
+
+PORT = 8122
+INTERVAL_S = 30.0
+INTERVAL_S_MIN = 1.0
+
+
+class LagExporter:
+    """Looks at the groups every so often and serves what the last look found. Loop-bound.
+
+    Args:
+        look: Reads all groups.
+        interval_s: The pause between two looks; they never overlap.
+    """
+
+    def __init__(self, look: Callable[[], Awaitable[GroupLags]], *, interval_s: float) -> None:
+        self._look = look
+        self._interval_s = interval_s
+        self._found = GroupLags()
+        self._failed_looks = 0
+        self._cause = ""
+        self._page: Page | None = None  # of the last look
+        self._making = asyncio.Lock()
+        self._server = HttpServer(
+            {"/metrics": self.metrics, "/healthz": self.health, "/readyz": self.readiness}
+        )
+
+    async def serve(self, network: Network, address: Address) -> Address:
+        """Listen; return where.
+
+        Raises:
+            AddressUnavailable: The port is taken, or the address is not of this machine.
+        """
+        await self._server.listen(network, address)
+        assert self._server.address is not None
+        return self._server.address
+
+    async def run(self) -> None:
+        """Look for ever. A look that fails takes all numbers away: old ones would be wrong."""
+        while True:
+            try:
+                self._found = await self._look()
+                self._failed_looks, self._cause = 0, ""
+            except Exception as error:  # noqa: BLE001 - a task's outer edge
+                self._failed(error)
+            self._page = None
+            await asyncio.sleep(self._interval_s)
+
+    def _failed(self, error: Exception) -> None:
+        self._found = GroupLags()
+        self._failed_looks += 1
+        cause = str(error) if isinstance(error, VqError) else shown_raised(error)
+        if self._cause != cause:
+            logger.warning(
+                "groups cannot be read, trying again later",
+                error=cause,
+                exc_info=None if isinstance(error, VqError) else error,
+            )
+        self._cause = cause
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._server.close()
+
+    def families(self) -> Iterator[Metric]:
+        """Return what is known now."""
+        return lag_families(self._found, failed_looks=self._failed_looks)
+
+    async def metrics(self) -> Page:
+        """Return the page for Prometheus; it is made once for each look, in a second or so."""
+        async with self._making:
+            while (page := self._page) is None:
+                found = self._found
+                page = await metrics_page(self.families())
+                if found is self._found:  # no look has ended meanwhile
+                    self._page = page
+            return page
+
+    async def health(self) -> Page:
+        """Return that the loop runs."""
+        return text_page(200, "ok")
+
+    async def readiness(self) -> Page:
+        """Return whether the last look found something."""
+        if self._found.time_ms:
+            return text_page(200, "ready")
+        return text_page(503, self._cause or "the groups have not been read yet")
+
+
+@click.command(name="lag-exporter")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
+)
+@click.option(
+    "--port",
+    type=WholeNumber(0, 65535),
+    metavar="N",
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--interval",
+    type=Seconds(min=INTERVAL_S_MIN),
+    metavar="SECONDS",
+    default=INTERVAL_S,
+    show_default=True,
+    help="Pause between two looks at the groups.",
+)
+@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: less work.")
+@command_options
+def lag_exporter(
+    invocation: Invocation, host: str, port: int, interval: float, no_count: bool
+) -> None:
+    """Serve the lag of all consumer groups as metrics for Prometheus.
+
+    Runs until ctrl-C or SIGTERM. One exporter for a cluster is enough: it asks ZooKeeper and the
+    brokers once in each interval, whoever scrapes. What is not known is absent, never 0.
+    """
+    check_host(host)
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with cluster_client(invocation.client_config()) as cluster:
+            exporter = LagExporter(
+                lambda: look_at_groups(cluster, count=not no_count, partitions_max=PARTITIONS_MAX),
+                interval_s=interval,
+            )
+            address = await exporter.serve(TcpNetwork(), Address(host, port))
+            invocation.output.remark(f"serving http://{address}/metrics")
+            looking = asyncio.ensure_future(exporter.run())
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await exporter.close()
+            for task in (looking, stopping):
+                task.cancel()
+            await asyncio.wait({looking, stopping})
+
+    invocation.run(work())

@@ -1,0 +1,112 @@
+"""``vq message``: reading by position, and finding, without a group."""
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from vq.blocking import MessageFactory
+from vq.cli.base import text
+from vq.cli.base.completion import topic_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import shows
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.messages.message_find import find
+from vq.cli.messages.message_format import MESSAGE_SCHEMA
+from vq.client.config import ConsumerConfig
+from vq.errors import OffsetNotBoundary
+from vq.limits import KIB
+from vq.model import Message
+
+_LENGTH = 64 * KIB
+
+
+@click.group(cls=Commands)
+def message() -> None:
+    """Look at single messages, and find them."""
+
+
+@message.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.argument("partition", type=WholeNumber(min=0))
+@click.argument("offset", type=WholeNumber(min=0))
+@click.option(
+    "--count",
+    type=WholeNumber(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Go on until so many were printed, or the end.",
+)
+@click.option("--raw", is_flag=True, help="Only the content, byte for byte, without a newline.")
+@click.option(
+    "--next",
+    "go_on",
+    is_flag=True,
+    help="When OFFSET is inside a record, go on at the next one instead of refusing.",
+)
+@shows(MESSAGE_SCHEMA)
+@command_options
+def get(
+    invocation: Invocation,
+    topic: str,
+    partition: int,
+    offset: int,
+    count: int,
+    raw: bool,
+    go_on: bool,
+) -> None:
+    """Print the message at OFFSET of a partition.
+
+    If a control record begins there, print the first message behind it. Needs no group and moves
+    none. An offset outside the partition is refused with the valid range.
+    """
+    if raw and invocation.output.as_json:
+        raise click.UsageError("--raw and --json exclude one another")
+    printed = 0
+    with MessageFactory(invocation.client_config()) as factory:
+        for some in _read(factory, topic, partition, offset, count, go_on=go_on):
+            _print(invocation, some, raw=raw, first=not printed)
+            printed += len(some)
+    if not printed:
+        raise CommandFailed(f"{topic}-{partition} ends at {offset}: no message is there yet")
+
+
+def _read(
+    factory: MessageFactory, topic: str, partition: int, offset: int, count: int, *, go_on: bool
+) -> Iterator[list[Message]]:
+    """Yield up to ``count`` messages, as they come: they may be more than memory takes."""
+    with factory.create_consumer(ConsumerConfig()) as consumer:
+        while count > 0:
+            try:
+                some = consumer.get(topic, partition, offset, _LENGTH)
+            except OffsetNotBoundary as error:
+                following = error.details.get("next")
+                if not go_on or not isinstance(following, int):
+                    raise
+                offset = following
+                continue
+            if not some:
+                break
+            yield some[:count]
+            count -= len(some)
+            offset = some[-1].next_offset
+
+
+def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bool) -> None:
+    if raw:
+        for each in found:
+            sys.stdout.buffer.write(each.content)
+        sys.stdout.buffer.flush()
+    elif invocation.output.as_json:
+        for each in found:
+            sys.stdout.buffer.write(text.as_json_line(each))
+        sys.stdout.buffer.flush()
+    else:
+        for number, each in enumerate(found):
+            if number or not first:
+                invocation.output.line("")
+            invocation.output.record(text.as_record(each))
+
+
+message.add_command(find)

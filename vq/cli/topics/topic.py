@@ -1,0 +1,483 @@
+"""``vq topic``: create, alter, list, describe, move, delete; ``close`` and others are beside it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from vq import limits
+from vq.cli.base.completion import broker_group_names, topic_names
+from vq.cli.base.errors import CommandFailed, check_readable
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    yes_option,
+)
+from vq.cli.base.output import Value
+from vq.cli.base.text import in_seconds, utc
+from vq.cli.topics.moves import MOVES_SCHEMA, show_moves
+from vq.cli.topics.topic_begin import begin
+from vq.cli.topics.topic_closing import close, drain, open_
+from vq.cli.topics.topic_deleting import delete, show_deleted, undelete
+from vq.cli.topics.topic_settings import (
+    SETTINGS_SCHEMA,
+    remark_retention,
+    remark_threshold,
+    retention_s,
+    settings_among,
+    settings_json,
+    show_settings,
+    shown_retention,
+    shown_settings,
+    topic_options,
+    with_options,
+)
+from vq.cli.topics.verify import DAMAGE_SCHEMA, damage_json, verify
+from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.cluster import ClusterSettings
+from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
+from vq.operations.cluster.settings import read_settings
+from vq.operations.partitions import placements
+from vq.operations.partitions.placements import Move, Moved
+from vq.operations.topics import topics
+from vq.operations.topics.clocks import plan_new_logs
+from vq.operations.topics.topics import (
+    HeldBack,
+    PartitionDescription,
+    Topic,
+    TopicSummary,
+)
+
+_ORIGIN: Final = record(
+    created_s=maybe(NUMBER),
+    created_by=maybe(record(client=TEXT, host=TEXT)),
+    auto_created=maybe(TRUTH),
+)
+_PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
+
+
+@click.group(cls=Commands)
+def topic() -> None:
+    """Create, alter, list, describe, verify, move, close, drain, delete and undelete topics."""
+
+
+# create ---------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=True)
+@click.option(
+    "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
+)
+@shows(record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)))
+@command_options
+def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
+    """Make a topic and place its partitions evenly on the live broker groups."""
+    settings_among(ClusterSettings(), options)  # what cannot be is refused before anything else
+
+    async def work(cluster: ClusterClient) -> tuple[Topic, bool, TopicSettings]:
+        wanted = settings_among(await read_settings(cluster), options)
+        if if_not_exists:
+            return *await topics.ensure_topic(cluster, name, wanted), wanted
+        return await topics.create_topic(cluster, name, wanted), True, wanted
+
+    made, is_new, settings = invocation.call(work)
+    rows = [_placement_row(placement) for placement in made.partitions]
+    if not is_new:
+        invocation.output.remark(_exists_text(made, settings))
+    if invocation.output.as_json:
+        document = {"topic": name, "id": made.id, "created": is_new, "partitions": rows}
+        invocation.output.document(document)
+        return
+    if is_new:
+        invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
+    remark_retention(invocation.output, options, settings)
+    remark_threshold(invocation.output, options, settings)
+    invocation.output.table(rows, columns=("partition", "group", "state"))
+
+
+def _exists_text(found: Topic, wanted: TopicSettings) -> str:
+    """Say that a topic is there already, and in which settings it is not as wanted."""
+    present, asked = asdict(found.settings), asdict(wanted)
+    differs = [f"{name} = {present[name]}" for name in asked if present[name] != asked[name]]
+    other = f", with other settings: {', '.join(differs)}" if differs else ""
+    return f"{found.name} exists already and was left as it is{other}"
+
+
+def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
+    return {
+        "partition": placement.partition,
+        "group": placement.writer_group,
+        "state": str(placement.state),
+    }
+
+
+# alter ----------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name", shell_complete=topic_names)
+@topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=False)
+@shows(record(topic=TEXT, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]))
+@command_options
+def alter(invocation: Invocation, name: str, partitions: int | None, **options: Any) -> None:
+    """Change settings of a topic; one that is not given keeps its value.
+
+    Brokers take them within seconds. Messages that are stored stay as they are. The number of
+    partitions can only grow. Keys go to other partitions then: messages of one key keep their
+    order only among those sent before, and among those sent after.
+    """
+    if partitions is None and all(value is None for value in options.values()):
+        raise click.UsageError("name at least one setting")
+
+    settings = invocation.call(
+        topics.change_topic,
+        name,
+        lambda before: with_options(before, options),
+        partitions=partitions,
+    ).settings
+    remark_retention(invocation.output, options, settings)
+    remark_threshold(invocation.output, options, settings)
+    values: dict[str, Value] = {"topic": name, "partitions": settings.partitions}
+    show_settings(invocation.output, values, settings)
+
+
+# list -----------------------------------------------------------------------------------------
+_LIST_COLUMNS = (
+    "topic",
+    "partitions",
+    "flush",
+    "replication",
+    "retention",
+    "writes",
+    "broker_groups",
+)
+
+
+@topic.command(name="list")
+@click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
+@shows(
+    some(
+        having(
+            _ORIGIN,
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            flush=TEXT,
+            replication=TEXT,
+            min_insync=WHOLE,
+            retention_s=maybe(WHOLE),
+            writable=TRUTH,
+            broker_groups=some(TEXT),
+            closed_partitions=WHOLE,
+        )
+    ),
+    deleted=some(
+        record(
+            topic=TEXT,
+            id=TEXT,
+            partitions=WHOLE,
+            deleted_s=NUMBER,
+            deleted_by=record(client=TEXT, host=TEXT),
+            grace_s=WHOLE,
+            left_s=WHOLE,
+            gone_s=WHOLE,
+        )
+    ),
+)
+@command_options
+def list_(invocation: Invocation, deleted: bool) -> None:
+    """List topics with their settings, or those that are deleted and can be brought back.
+
+    The column `replication` also has the least number of nodes in sync (min_insync).
+    Exit code 1 when a topic cannot be read in ZooKeeper and is left out.
+    """
+    if deleted:
+        show_deleted(invocation)
+        return
+
+    found, unreadable = invocation.call(topics.readable_topics)
+    _show_list(invocation, found)
+    check_readable("topic", unreadable)
+
+
+def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": each.name,
+            "partitions": each.settings.partitions,
+            "flush": str(each.settings.flush),
+            "replication": f"{each.settings.replication}, min {each.settings.min_insync}",
+            "retention": shown_retention(each.settings),
+            "writes": "open" if each.settings.writable else "closed",
+            "broker_groups": ",".join(sorted(group or "-" for group in each.open)),
+        }
+        for each in found
+    ]
+    if invocation.output.as_json:
+        invocation.output.document([_summary_json(each) for each in found])
+        return
+    invocation.output.table(rows, columns=_LIST_COLUMNS)
+    if not rows:
+        invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
+
+
+def _summary_json(found: TopicSummary) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "id": found.id,
+        "partitions": found.settings.partitions,
+        "flush": str(found.settings.flush),
+        "replication": str(found.settings.replication),
+        "min_insync": found.settings.min_insync,
+        "retention_s": retention_s(found.settings),
+        "writable": found.settings.writable,
+        "broker_groups": sorted(group for group in found.open if group),
+        "closed_partitions": found.open.get("", 0),
+        **_origin_json(found.origin),
+    }
+
+
+# describe -------------------------------------------------------------------------------------
+_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "ranges")
+
+
+@topic.command()
+@click.argument("name", shell_complete=topic_names)
+@shows(
+    record(
+        topic=TEXT,
+        id=TEXT,
+        **_ORIGIN["properties"],
+        **SETTINGS_SCHEMA["properties"],
+        partitions=some(
+            having(
+                _PLACEMENT,
+                earliest=maybe(WHOLE),
+                latest=maybe(WHOLE),
+                bytes=maybe(WHOLE),
+                damaged=maybe(WHOLE),
+                ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+                damage=some(DAMAGE_SCHEMA),
+                reasons=some(TEXT),
+                held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
+            )
+        ),
+    )
+)
+@command_options
+def describe(invocation: Invocation, name: str) -> None:
+    """Show a topic: settings, and each partition with its place, state and offsets.
+
+    The state is what the broker says that takes its messages: rw, ro, closed, sealed, failed,
+    quarantined.
+    Damage is what brokers have met or `vq topic verify` has found.
+
+    Exit code 1 when a broker that answers refuses to serve a partition of it.
+    """
+
+    found = invocation.call(topics.describe_topic, name)
+    rows = [_partition_row(each) for each in found.partitions]
+    output = invocation.output
+    if output.as_json:
+        partitions = [_partition_json(each) for each in found.partitions]
+        output.document({**_settings_json(found.topic), "partitions": partitions})
+    else:
+        output.record(_settings(found.topic))
+        output.title("")
+        output.table(rows, columns=_COLUMNS)
+        for each in found.partitions:
+            for damage in each.damage:
+                output.remark(str(damage))
+            if each.held is not None:
+                output.remark(_held_text(name, each.placement.partition, each.held))
+            more = (each.damaged or 0) - len(each.damage)
+            if more:
+                output.remark(
+                    f"{name}-{each.placement.partition}: {more} further damaged range(s); "
+                    f"`vq topic verify {name}` shows all"
+                )
+    for text in dict.fromkeys(row["reason"] for row in rows if row["reason"]):
+        output.remark(text)
+    if found.refusing:
+        raise CommandFailed(f"not served by group {', '.join(found.refusing)}, see above")
+
+
+def _held_text(name: str, partition: int, held: HeldBack) -> str:
+    """Say what is kept of a partition only because somebody needs it."""
+    since = ""
+    if held.since_ms is not None:
+        since = f", since {utc(held.since_ms)}"
+    why = (
+        f"{held.by} has not read it"
+        if held.by.startswith("group ")
+        else f"{held.by} reads the topic yet"
+    )
+    return (
+        f"{name}-{partition}: {held.size_bytes} bytes from offset {held.start} on are kept beyond "
+        f"the retention{since}: {why}"
+    )
+
+
+def _settings(described: Topic) -> dict[str, Value]:
+    return {
+        "topic": described.name,
+        "id": described.id,
+        **_shown_origin(described.origin),
+        **shown_settings(described.settings),
+    }
+
+
+def _shown_origin(origin: TopicOrigin | None) -> dict[str, Value]:
+    if origin is None:
+        return dict.fromkeys(("created", "created_by", "auto_created"))
+    return {
+        "created": utc(origin.time_ms),
+        "created_by": f"{origin.client} on {origin.host}",
+        "auto_created": origin.auto,
+    }
+
+
+def _settings_json(described: Topic) -> dict[str, Any]:
+    return {
+        "topic": described.name,
+        "id": described.id,
+        **_origin_json(described.origin),
+        **settings_json(described.settings),
+    }
+
+
+def _origin_json(origin: TopicOrigin | None) -> dict[str, Any]:
+    """Return who created a topic; null for one of an earlier vq."""
+    return {
+        "created_s": None if origin is None else in_seconds(origin.time_ms),
+        "created_by": None if origin is None else {"client": origin.client, "host": origin.host},
+        "auto_created": None if origin is None else origin.auto,
+    }
+
+
+def _partition_row(described: PartitionDescription) -> dict[str, Any]:
+    placement, ends = described.placement, described.ends
+    return {
+        **_placement_row(placement),
+        "state": described.state,
+        "earliest": None if ends is None else ends.earliest,
+        "latest": None if ends is None else ends.latest,
+        "bytes": None if ends is None else ends.latest - ends.earliest,
+        "damaged": described.damaged,
+        "ranges": ", ".join(_span_text(each) for each in placement.spans),
+        "reason": "; ".join(described.reasons) or None,
+    }
+
+
+def _span_text(span: Span) -> str:
+    """Say which offsets a broker group holds."""
+    if span.end is None:
+        return f"{span.group} from {span.start}"
+    return f"{span.group} from {span.start} to {span.end}"
+
+
+def _partition_json(described: PartitionDescription) -> dict[str, Any]:
+    row = _partition_row(described)
+    del row["ranges"], row["reason"]
+    return {
+        **row,
+        "ranges": [asdict(each) for each in described.placement.spans],
+        "damage": [damage_json(each) for each in described.damage],
+        "reasons": list(described.reasons),
+        "held": None if described.held is None else _held_json(described.held),
+    }
+
+
+def _held_json(held: HeldBack) -> dict[str, Any]:
+    return {
+        "by": held.by,
+        "start": held.start,
+        "bytes": held.size_bytes,
+        "since_s": None if held.since_ms is None else in_seconds(held.since_ms),
+    }
+
+
+# move -----------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name", shell_complete=topic_names)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    required=True,
+    metavar="N",
+    help="Which one; may be given several times.",
+)
+@click.option(
+    "--to",
+    "group",
+    required=True,
+    metavar="GROUP",
+    shell_complete=broker_group_names,
+    help="Group that takes over.",
+)
+@yes_option
+@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@command_options
+def move(
+    invocation: Invocation, name: str, partitions: Sequence[int], group: str, yes: bool
+) -> None:
+    """Let another broker group take the appends of partitions; copies nothing.
+
+    What is there stays readable where it was written. Producers and consumers follow by themselves.
+    """
+
+    async def work(cluster: ClusterClient) -> tuple[list[Move], list[Moved]]:
+        moves = await placements.plan_moves(cluster, name, partitions, group)
+        return moves, await placements.move_all(cluster, moves) if yes else []
+
+    planned, done = invocation.call(work)
+    if not planned:
+        invocation.output.remark(f"every named partition is on {group} already")
+    show_moves(invocation, planned, done if yes else None)
+
+
+# heal-clock -----------------------------------------------------------------------------------
+@topic.command(name="heal-clock")
+@click.argument("name", shell_complete=topic_names)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Look at this one only; may be given several times.",
+)
+@yes_option
+@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@command_options
+def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes: bool) -> None:
+    """Give partitions true append times again after a clock was ahead; copies nothing.
+
+    Append times never fall along a log. So messages that are stored after a clock was set right get
+    the time of what was stored before, until it has come. This has the broker group of each such
+    partition begin a new log, as in a move. What is there stays readable, with its times, and
+    counts at most as old as what follows it. Set the clocks right first: a partition counts whose
+    times lie more than an hour ahead of the clock of its broker.
+    """
+
+    async def work(cluster: ClusterClient) -> tuple[list[Move], list[Moved]]:
+        moves = await plan_new_logs(cluster, name, partitions)
+        return moves, await placements.move_all(cluster, moves) if yes else []
+
+    planned, done = invocation.call(work)
+    if not planned:
+        invocation.output.remark("no append times lie ahead of the clocks of the brokers")
+    show_moves(invocation, planned, done if yes else None)
+
+
+topic.add_command(verify)
+topic.add_command(begin)
+topic.add_command(close)
+topic.add_command(open_)
+topic.add_command(drain)
+topic.add_command(delete)
+topic.add_command(undelete)

@@ -1,0 +1,163 @@
+"""``vq topic verify``: have brokers read what they store and look for damage."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import topic_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.text import in_seconds
+from vq.errors import InvalidArgument
+from vq.operations.base.sizes import bytes_text
+from vq.operations.brokers.brokers import Damage
+from vq.operations.topics.verification import Verified, VerifyProgress
+from vq.operations.topics.verification import verify as verify_topics
+
+DAMAGE_SCHEMA: Final = record(
+    group=TEXT,
+    node=maybe(TEXT),
+    start=WHOLE,
+    end=WHOLE,
+    file=TEXT,
+    reason=TEXT,
+    found_s=maybe(NUMBER),
+)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
+@click.option("--all", "everything", is_flag=True, help="All topics.")
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this one; may be given several times.",
+)
+@click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
+@shows(
+    some(
+        record(
+            topic=TEXT,
+            partition=WHOLE,
+            group=TEXT,
+            node=maybe(TEXT),
+            damaged=maybe(WHOLE),
+            repaired=maybe(WHOLE),
+            error=maybe(TEXT),
+            read_bytes=maybe(WHOLE),
+            skipped_bytes=maybe(WHOLE),
+            damage=maybe(some(DAMAGE_SCHEMA)),
+        )
+    )
+)
+@command_options
+def verify(
+    invocation: Invocation,
+    names: Sequence[str],
+    everything: bool,
+    partitions: Sequence[int],
+    again: bool,
+) -> None:
+    """Have the brokers read topics whole and look for damage, in the copies, too.
+
+    Slowly, beside their other work: their setting verify_bytes_per_s bounds it. What was found
+    intact within a day is not read again, but that its files are there
+    with their size is looked at. The brokers go on if this command is interrupted.
+
+    What another node has intact is repaired at once: it counts as repaired, and no more as damaged.
+
+    Exit code 1 when something is damaged, or could not be verified.
+    """
+    if everything == bool(names):
+        raise InvalidArgument("name topics, or give --all")
+
+    _show(
+        invocation,
+        invocation.call(
+            verify_topics,
+            None if everything else names,
+            partitions=partitions,
+            again=again,
+            on_progress=lambda progress: invocation.output.remark(_sentence(progress)),
+        ),
+    )
+
+
+def _sentence(progress: VerifyProgress) -> str:
+    read, total = progress.read_bytes, progress.total_bytes
+    share = read / total if total else 1.0
+    return f"{bytes_text(read)} of {bytes_text(total)} read ({share:.0%}), {progress.running} to go"
+
+
+def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
+    rows = [_row(each) for each in found]
+    output = invocation.output
+    if output.as_json:
+        output.document([_json(each) for each in found])
+    else:
+        columns = (
+            "topic",
+            "partition",
+            "group",
+            "node",
+            "read",
+            "skipped",
+            "damaged",
+            "repaired",
+            "error",
+        )
+        output.table(rows, columns=columns, optional=("error",))
+    for verified in found:
+        for each in verified.damage or ():
+            output.remark(str(each))
+    damaged = sum(1 for each in found if each.damage)
+    failed = sum(1 for each in found if each.error)
+    if damaged or failed:
+        raise CommandFailed(
+            f"{damaged} of {len(rows)} are damaged, {failed} could not be verified; "
+            "docs/howto/repair-damage.md says what to do"
+        )
+
+
+def _row(verified: Verified) -> dict[str, Any]:
+    return {
+        "topic": verified.topic,
+        "partition": verified.partition,
+        "group": verified.group,
+        "node": verified.node or None,
+        "read": bytes_text(verified.read_bytes),
+        "skipped": bytes_text(verified.skipped_bytes),
+        "damaged": verified.damaged,
+        "repaired": verified.repaired,
+        "error": verified.error or None,
+    }
+
+
+def _json(verified: Verified) -> dict[str, Any]:
+    row = {name: value for name, value in _row(verified).items() if name not in {"read", "skipped"}}
+    return {
+        **row,
+        "read_bytes": verified.read_bytes,
+        "skipped_bytes": verified.skipped_bytes,
+        "damage": None
+        if verified.damage is None
+        else [damage_json(each) for each in verified.damage],
+    }
+
+
+def damage_json(damage: Damage) -> dict[str, Any]:
+    """Return a damaged range without the topic and the partition, which its row says."""
+    return {
+        "group": damage.group,
+        "node": damage.node or None,
+        "start": damage.start,
+        "end": damage.end,
+        "file": damage.file,
+        "reason": damage.reason,
+        "found_s": in_seconds(damage.found_ms or None),
+    }

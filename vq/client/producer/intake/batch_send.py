@@ -1,0 +1,268 @@
+"""One call of ``send_batch``: its messages, and the outcome of each.
+
+Messages are prepared in chunks and appended a chunk at a time, as far as the buffer has space; so a
+call takes the accumulator's lock once for a chunk, and may have more messages than the buffer. A
+chunk is what fits into one batch.
+
+With ``config.ordered``, no message is appended behind one of the same call and partition that was
+appended and failed: the application could not stop the call in between.
+"""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer.intake.accumulator import Accumulator
+from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
+from vq.client.producer.queue.topic_queues import TopicQueues
+from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
+from vq.model import Message, SendResult, TopicPartition, TopicSettings
+from vq.shown import shown
+
+
+class BatchSend:
+    """The messages of one call, in order. One thread or task uses it.
+
+    Args:
+        accumulator: Takes the messages.
+        config: How large a batch is.
+        messages: The messages, of any topics.
+        deadline: Monotonic time by which each of them must have its outcome.
+        interceptors: Those of the producer.
+
+    Attributes:
+        topics: The topics of the messages, each once.
+        deadline: See above.
+    """
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        messages: Iterable[Message],
+        deadline: float,
+        interceptors: Interceptors | None = None,
+    ) -> None:
+        self.deadline = deadline
+        self._config = config
+        self._interceptors = interceptors
+        self._accumulator = accumulator
+        self._messages: list[Any] = _listed(messages)
+        self._sends: list[SendFuture | VqError | None] = [None] * len(self._messages)
+        self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
+        self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
+        self._last: dict[int, SendFuture] = {}  # of this topic, appended, by partition
+        self._begun: tuple[int, Sending] | None = None  # its ``before_send`` ran, not prepared
+        self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
+        for place in range(len(self._messages) - 1, -1, -1):
+            message = self._messages[place]
+            if isinstance(message, Message) and isinstance(message.topic, str):
+                self._rests.setdefault(message.topic, []).append(place)
+            else:
+                self._sends[place] = InvalidArgument(
+                    f"message {place} of the batch is no vq.Message with a topic: {shown(message)}"
+                )
+        self.topics = list(self._rests)
+
+    def check(
+        self,
+        topic: str,
+        settings: TopicSettings,
+        check: Callable[[Message, TopicSettings], bool],
+    ) -> bool:
+        """Refuse messages before the first one that a new topic could take.
+
+        Args:
+            topic: Their topic, which is missing.
+            settings: Those of the new topic.
+            check: See ``ProducerCore.check``.
+
+        Returns:
+            Whether there is such a message, for which the topic is to be created.
+        """
+        rest = self._rests[topic]
+        while rest:
+            place = rest[-1]
+            try:
+                self._check_one(place, settings, check)
+            except VqError as error:
+                self._sends[place] = error
+                rest.pop()
+            else:
+                return True
+        return False
+
+    def _check_one(
+        self,
+        place: int,
+        settings: TopicSettings,
+        check: Callable[[Message, TopicSettings], bool],
+    ) -> None:
+        message = self._messages[place]
+        if self._interceptors is None:
+            check(message, settings)
+            return
+        with self._interceptors.begin(message) as sending:
+            check(sending.message, settings)
+            self._begun = (place, sending)  # before_send runs once
+
+    def append(self, topic: str, *, block: bool) -> bool:
+        """Append messages of a topic, one chunk at most; return whether it was the last one.
+
+        A message that a stage refuses has its error, and the others go on. Call it for one topic
+        until it returns true or raises, then for the next one.
+
+        Raises:
+            BufferFull: There is no space until the deadline, or now without ``block``.
+            NotPublished, InvalidState: See ``Accumulator.append_any``.
+        """
+        accumulator, rest = self._accumulator, self._rests[topic]
+        if not rest and not self._prepared:
+            return True  # all were refused
+        if self._target is None:
+            self._target = accumulator.target(topic)
+        queues, partition = self._target
+        if not self._prepared:
+            self._prepare(queues, partition, rest)
+        if self._prepared:
+            futures = [future for _, future in self._prepared]
+            may_follow = self._may_follow if self._config.ordered else None
+            count = accumulator.append_many(
+                futures, queues, self.deadline, block=block, may_follow=may_follow
+            )
+            for place, future in self._prepared[:count]:
+                self._sends[place] = future
+                self._last[future.partition] = future
+            del self._prepared[:count]
+            if not count:
+                self._refuse_behind(topic)
+        if rest or self._prepared:
+            return False
+        self._target = None
+        self._last.clear()
+        return True
+
+    def _may_follow(self) -> bool:
+        """Return whether no prepared message is behind a failed one.
+
+        A failure takes along what was appended behind it, so the last message of each partition
+        tells. The sender drains under the accumulator's lock after it has failed messages: under
+        this lock, either the failure is seen here or what is appended now fails with it.
+        """
+        return not any(self._is_behind_failed(future) for _, future in self._prepared)
+
+    def _is_behind_failed(self, future: SendFuture) -> bool:
+        last = self._last.get(future.partition)
+        return last is not None and isinstance(last.outcome, VqError)
+
+    def _refuse_behind(self, topic: str) -> None:
+        """Refuse the prepared messages that are behind a failed one; the others stay."""
+        kept: list[tuple[int, SendFuture]] = []
+        for place, future in self._prepared:
+            if self._is_behind_failed(future):
+                where = TopicPartition(topic, future.partition)
+                error = NotSent(
+                    f"{where}: not sent, because an earlier message of this call failed and the "
+                    "producer is ordered; send all failed messages again in their order"
+                )
+                self._sends[place] = error
+                future.fail(error)
+            else:
+                kept.append((place, future))
+        self._prepared = kept
+
+    def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
+        config, size = self._config, 0
+        while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
+            place = rest.pop()
+            try:
+                future = self._prepared_one(place, queues)
+            except VqError as error:
+                self._sends[place] = error
+                continue
+            if future.partition < 0:
+                future.partition = partition
+                future.dealt = True
+            size += future.size
+            self._prepared.append((place, future))
+
+    def _prepared_one(self, place: int, queues: TopicQueues) -> SendFuture:
+        prepare = self._accumulator.prepare
+        message = self._messages[place]
+        if self._interceptors is None:
+            return prepare(message, None, queues, self.deadline)
+        begun, self._begun = self._begun, None
+        sending = begun[1] if begun and begun[0] == place else self._interceptors.begin(message)
+        with sending:
+            return prepare(sending.message, sending, queues, self.deadline)
+
+    def refuse(self, topic: str, error: VqError) -> int:
+        """Give ``error`` to the messages of a topic that were not appended; return how many."""
+        count = len(self._prepared) + len(self._rests[topic])
+        for place, future in self._prepared:
+            self._sends[place] = error
+            future.fail(error)
+        for place in self._rests[topic]:
+            self._sends[place] = error
+        self._end_begun(error)
+        self._prepared.clear()
+        self._rests[topic].clear()
+        self._last.clear()
+        self._target = None
+        return count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell interceptors of messages that an interrupted call has prepared and not appended."""
+        if exc is None:
+            return
+        error = outcome_of(exc)
+        self._end_begun(error)
+        for _, future in self._prepared:
+            if future.callback is not None:
+                future.callback(None, error)
+
+    def _end_begun(self, error: VqError) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun[1].ended(None, error)
+
+    def accepted(self) -> list[SendFuture]:
+        """Return the futures of the messages that were appended, in order."""
+        return [each for each in self._sends if isinstance(each, SendFuture)]
+
+    def results(self) -> list[SendResult]:
+        """Return the place of each message; every accepted one has its outcome.
+
+        Raises:
+            BatchFailed: Some are refused or unknown.
+        """
+        outcomes = [each.outcome if isinstance(each, SendFuture) else each for each in self._sends]
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        if len(results) < len(outcomes):
+            raise BatchFailed([each for each in outcomes if each is not None])
+        return results
+
+
+def _listed(messages: object) -> list[object]:
+    """Return the messages of a call as a list.
+
+    Raises:
+        InvalidArgument: One message, which would be taken apart, or nothing to iterate over.
+    """
+    if isinstance(messages, Message):
+        raise InvalidArgument("messages is one vq.Message; give a list of them: [message]")
+    if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidArgument(
+            f"messages = {shown(messages)} is {type(messages).__name__}; give a list of vq.Message"
+        )
+    return list(messages)

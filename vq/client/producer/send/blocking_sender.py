@@ -1,0 +1,183 @@
+"""``send_sync`` without the event loop: the caller's own thread does the round trip.
+
+Handing a message to the loop's thread and waiting for the answer costs two thread switches, about
+as much as the round trip. So a thread claims the queue of its partition, if only blocking sends are
+before its message, and *leads*: it sends the messages of all blocking senders as one batch over a
+connection of its own, and applies the answer. The other threads sleep. When the leader leaves, the
+thread of the first waiting message takes the lead.
+
+    thread 1   lead ── batch(1) ──▶ ◀── answer ── pass the lead ──▶ returns
+    thread 2       sleeps ························ lead ── batch(2, 3) ──▶ ◀── answer ──▶ returns
+    thread 3            sleeps ···················································▶ returns
+
+Messages with callbacks are not sent here: callbacks run on the loop. A batch that is not stored at
+once (a refusal, a cut connection, a time-out) stays in the queue, and the sender on the loop sends
+it again with the same stamp.
+"""
+
+import math
+import operator
+import threading
+import time
+
+from vq.client.cluster import ClusterClient
+from vq.client.future import BlockingSendFuture
+from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.producer.send.sender import Sender
+from vq.errors import Unreachable, VqError
+from vq.model import Address
+from vq.remoting.blocking_connection import BlockingConnection
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+
+#: The longest exchange. After it the thread leaves the batch to the loop, which connects again.
+_PATIENCE_S = 10.0
+#: Connections to one broker. If all are in use, a thread leaves its message to the loop.
+_CONNECTIONS_MAX = 4
+_deadline = operator.attrgetter("deadline")
+
+
+class BlockingConnections:
+    """Connections for threads, each used by one at a time. Any thread.
+
+    Args:
+        cluster: Says how to connect.
+    """
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._in_use: dict[BlockingConnection, Address] = {}
+        self._closed = False
+
+    def connect(self, address: Address) -> BlockingConnection:
+        """Return a new connection; it connects at its first use."""
+        config = self._cluster.config
+        return BlockingConnection(
+            self._cluster.network,
+            address,
+            client_id=config.client_id,
+            cluster=config.cluster,
+            timeout=config.connect_timeout_s,
+        )
+
+    def borrow(self, address: Address) -> BlockingConnection | None:
+        """Return a connection that no thread uses; None at the bound, or when closed."""
+        with self._lock:
+            if self._closed:
+                return None
+            idle = self._idle.get(address)
+            if idle:
+                connection = idle.pop()
+            elif list(self._in_use.values()).count(address) < _CONNECTIONS_MAX:
+                connection = self.connect(address)
+            else:
+                return None
+            self._in_use[connection] = address
+            return connection
+
+    def give_back(self, connection: BlockingConnection) -> None:
+        """Make a borrowed connection available to the next thread."""
+        with self._lock:
+            address = self._in_use.pop(connection)
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.setdefault(address, []).append(connection)
+
+    def keep_only(self, addresses: set[Address]) -> None:
+        """Close the idle connections to all other addresses."""
+        with self._lock:
+            for address in self._idle.keys() - addresses:
+                for connection in self._idle.pop(address):
+                    connection.close()
+
+    def close(self) -> None:
+        """Close all connections; interrupt those in use, which close when given back."""
+        with self._lock:
+            self._closed = True
+            for idle in self._idle.values():
+                for connection in idle:
+                    connection.close()
+            self._idle.clear()
+            for connection in self._in_use:
+                connection.interrupt()
+
+
+class BlockingSender:
+    """Sends messages from their own threads. Any thread.
+
+    In an ordered producer no thread leads: the loop sends for all of them, because a failure must
+    end all messages behind it in one place.
+
+    Args:
+        sender: The one on the loop: it has the messages, knows the brokers and applies answers.
+        connections: Connections to the brokers.
+    """
+
+    def __init__(self, sender: Sender, connections: BlockingConnections) -> None:
+        self._sender = sender
+        self._accumulator = sender.accumulator
+        self._connections = connections
+        self._may_lead = not sender.config.ordered
+
+    def send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
+        """Return once an appended message has its outcome; the sending thread calls it."""
+        accumulator = self._accumulator
+        try:
+            future.leads = self._may_lead
+            while future.outcome is None:
+                if queue.shared and (queue.owner is None or queue.owner is future):
+                    time.sleep(0)  # let the threads just answered append again, to share a batch
+                claimed = accumulator.claim(queue, future)
+                if claimed is not None:
+                    self._lead(queue, future, claimed)
+                elif not future.sleep(future.deadline - self._sender.now()):
+                    accumulator.wake_sender()  # the sender fails late messages
+                    future.sleep(math.inf)
+        finally:  # a signal handler raised, or the message expired just as it got the lead
+            future.leads = False  # first: a signal handler may interrupt the next lines as well
+            if future.outcome is None or queue.owner is future:
+                accumulator.hand_to_sender(queue, future)
+
+    def _lead(
+        self, queue: PartitionQueue, future: BlockingSendFuture, items: list[BlockingSendFuture]
+    ) -> None:
+        """Send one batch of waiting messages and leave the queue."""
+        try:
+            if not items:
+                return  # the sender on the loop has failed all of them: they were late
+            master = self._sender.master_of(queue)
+            connection = None if master is None else self._connections.borrow(master)
+            if connection is not None:
+                try:
+                    self._exchange(queue, items, connection)
+                finally:
+                    self._connections.give_back(connection)
+        finally:
+            self._accumulator.leave(queue, future)
+
+    def _exchange(
+        self,
+        queue: PartitionQueue,
+        items: list[BlockingSendFuture],
+        connection: BlockingConnection,
+    ) -> None:
+        left = min(min(map(_deadline, items)) - self._sender.now(), _PATIENCE_S)
+        if left <= 0:
+            return
+        try:
+            ids = self._sender.take_ids(len(items))
+        except VqError:
+            return  # the sender on the loop gets the same error and fails the messages
+        batch = queue.batch_of(items, ids)
+        answer: Frame | VqError | None = None
+        try:
+            answer = connection.exchange(Command.PUT, queue.put_header(batch), batch.body, left)
+        except Unreachable as error:
+            answer = error  # nothing was sent
+        except (OSError, VqError):
+            pass  # it may be stored
+        finally:  # a signal handler may have raised
+            self._sender.apply_answer(queue, batch, answer)

@@ -1,0 +1,279 @@
+"""The archives of a cluster: listed, verified, restored.
+
+Loop-bound functions on a ``ClusterClient``. Each node of a broker group has archives of its own, so
+each is asked.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
+from vq.coordination.brokers import registry
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import gather_all
+from vq.errors import VqError
+from vq.model import Address, NodeInfo
+from vq.operations.partitions.offsets import check_time
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
+from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
+from vq.store.archive.archive import place_of
+
+__all__ = [
+    "ArchivedBlock",
+    "VerifiedArchive",
+    "list_archives",
+    "restore_archive",
+    "verify_archives",
+]
+
+_LIST, _VERIFY, _RESTORE = range(3)
+#: A node reads a zip slowly; an answer within this time is one.
+ANSWER_S: Final = 3_600.0
+AWAY_AFTER: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedBlock:
+    """One archived block on one node.
+
+    Attributes:
+        group, node: Which has it.
+        address: Of the node.
+        topic, partition: Of the block.
+        topic_id: Tells the topic from a namesake that was deleted.
+        start, end: Offsets ``[start, end)``.
+        first_ms, last_ms: When its first and last batch were appended, in ms since 1970 UTC.
+        messages: In it.
+        zip_bytes: Size of the zip.
+        url: Where the zip is; "": beside the log of the node.
+    """
+
+    group: str
+    node: str
+    address: Address
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    first_ms: int
+    last_ms: int
+    messages: int
+    zip_bytes: int
+    url: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the block."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} on {self.group}/{self.node}: "
+            f"offsets [{self.start}, {self.end})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedArchive:
+    """What reading an archive whole has shown.
+
+    Attributes:
+        block: Which.
+        batches: So many are intact; None: it could not be read.
+        problem: What is wrong with it; "": nothing.
+        error: Why it could not be read, so that nothing is known; "": it could.
+    """
+
+    block: ArchivedBlock
+    batches: int | None
+    problem: str = ""
+    error: str = ""
+
+
+#: Called with how many were read, and how many there are.
+VerifiedListener = Callable[[int, int], object]
+
+
+async def list_archives(
+    cluster: ClusterClient,
+    topic: str | None = None,
+    *,
+    partitions: Sequence[int] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> tuple[list[ArchivedBlock], list[str]]:
+    """Return the archived blocks of all nodes, and which nodes did not answer, and why.
+
+    Each node of a broker group has archives of its own. A node that was in sync once and does
+    not run is one that does not answer.
+
+    Args:
+        topic: Only of this one; None: of all.
+        partitions: Only of these; all when empty.
+        since_ms, until_ms: Only with messages that were stored in ``[since_ms, until_ms)``.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+    """
+    for name, value in (("since_ms", since_ms), ("until_ms", until_ms)):
+        if value is not None:
+            check_time(name, value)
+    groups = await _groups(cluster, topic)
+    nodes = await registry.all_nodes(cluster.coordinator)
+    answers = await gather_all(_of_node(cluster, node, topic) for node in nodes)
+    away = await gather_all(_away(cluster, group, nodes) for group in groups)
+    found = [
+        each
+        for answer in answers
+        if not isinstance(answer, str)
+        for each in answer
+        if (not partitions or each.partition in partitions)
+        and (since_ms is None or each.last_ms >= since_ms)
+        and (until_ms is None or each.first_ms < until_ms)
+    ]
+    found.sort(key=lambda each: (each.topic, each.partition, each.start, each.group, each.node))
+    silent = [answer for answer in answers if isinstance(answer, str)]
+    return found, [*silent, *(each for some in away for each in some)]
+
+
+async def verify_archives(
+    cluster: ClusterClient,
+    blocks: Sequence[ArchivedBlock],
+    *,
+    on_progress: VerifiedListener | None = None,
+) -> list[VerifiedArchive]:
+    """Have nodes read archives whole, each node one at a time; return what that has shown.
+
+    ``on_progress`` is called with how many were read and how many there are, on the factory's
+    thread; it must be short.
+    """
+    done = 0
+
+    async def of_node(some: list[ArchivedBlock]) -> list[VerifiedArchive]:
+        nonlocal done
+        found: list[VerifiedArchive] = []
+        away: Counter[str] = Counter()  # by place: how many in turn could not be read
+        for block in some:
+            place = place_of(block.url)
+            if block.url and away[place] >= AWAY_AFTER:
+                why = f"not asked for: {place} did not answer for {AWAY_AFTER} archives in turn"
+                found.append(VerifiedArchive(block, None, error=why))
+            else:
+                found.append(await _verify(cluster, block))
+                away[place] = away[place] + 1 if found[-1].error else 0
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(blocks))
+        return found
+
+    by_node: dict[Address, list[ArchivedBlock]] = {}
+    for block in blocks:
+        by_node.setdefault(block.address, []).append(block)
+    answers = await gather_all(of_node(some) for some in by_node.values())
+    found = {each.block: each for answer in answers for each in answer}
+    return [found[block] for block in blocks]
+
+
+async def restore_archive(cluster: ClusterClient, block: ArchivedBlock) -> None:
+    """Have a node make a block file of an archive again, and delete the archive.
+
+    The next run archives the block again while its topic has blocks of that age archived.
+
+    Raises:
+        InvalidRequest: The node has no such archive any more.
+        CorruptData: The archive is damaged.
+        Busy: Its place cannot be reached, or it is in use.
+        DiskFull: There is no space for the block.
+        OutcomeUnknown: The node did not answer; the block is restored, or not.
+    """
+    await _ask(cluster, block, _RESTORE)
+
+
+async def _groups(cluster: ClusterClient, topic: str | None) -> list[str]:
+    """Return the broker groups that have messages of a topic; all groups if none is given."""
+    if topic is None:
+        return await registry.group_names(cluster.coordinator)
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    return sorted({span.group for placement in view.partitions for span in placement.spans})
+
+
+async def _away(cluster: ClusterClient, group: str, nodes: Sequence[NodeInfo]) -> list[str]:
+    """Return which nodes of a group do not run and may have archives, and why."""
+    try:
+        state = await registry.read_state(cluster.coordinator, group)
+    except VqError as error:
+        return [f"group {group}: {type(error).__name__}: {error}"]
+    if state is None:
+        return []
+    away = {*state.insync, *state.left} - {each.node for each in nodes if each.group == group}
+    return [f"{group}/{node} is not registered" for node in sorted(away)]
+
+
+async def _of_node(
+    cluster: ClusterClient, node: NodeInfo, topic: str | None
+) -> list[ArchivedBlock] | str:
+    try:
+        return [each async for each in _blocks(cluster, node, topic)]
+    except VqError as error:
+        return f"{node.group}/{node.node} at {node.address}: {type(error).__name__}: {error}"
+
+
+async def _blocks(
+    cluster: ClusterClient, node: NodeInfo, topic: str | None
+) -> AsyncIterator[ArchivedBlock]:
+    request = ArchiveRequest(action=_LIST, topic=topic or "")
+    while True:
+        answer, _ = await cluster.request(node.address, Command.ARCHIVE, request)
+        assert isinstance(answer, ArchiveResponse)
+        for told in answer.blocks:
+            yield _block(node, told)
+        if not answer.more or not answer.blocks:
+            return
+        last = answer.blocks[-1]
+        request.after_topic, request.after_partition = last.topic, last.partition
+        request.after_offset = last.start_offset
+
+
+def _block(node: NodeInfo, told: ToldBlock) -> ArchivedBlock:
+    return ArchivedBlock(
+        group=node.group,
+        node=node.node,
+        address=node.address,
+        topic=told.topic,
+        partition=told.partition,
+        topic_id=told.topic_id,
+        start=told.start_offset,
+        end=told.end_offset,
+        first_ms=told.first_append_ms,
+        last_ms=told.last_append_ms,
+        messages=told.messages,
+        zip_bytes=told.zip_bytes,
+        url=told.url,
+    )
+
+
+async def _verify(cluster: ClusterClient, block: ArchivedBlock) -> VerifiedArchive:
+    try:
+        answer = await _ask(cluster, block, _VERIFY)
+    except VqError as error:
+        return VerifiedArchive(block, None, error=f"{type(error).__name__}: {error}")
+    return VerifiedArchive(block, answer.batches, answer.problem)
+
+
+async def _ask(cluster: ClusterClient, block: ArchivedBlock, action: int) -> ArchiveResponse:
+    check_whole("start", block.start)
+    request = ArchiveRequest(
+        action=action,
+        topic=block.topic,
+        partition=block.partition,
+        start_offset=block.start,
+        topic_id=block.topic_id,
+    )
+    answer, _ = await cluster.request(block.address, Command.ARCHIVE, request, timeout=ANSWER_S)
+    assert isinstance(answer, ArchiveResponse)
+    return answer

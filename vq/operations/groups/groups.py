@@ -1,0 +1,571 @@
+"""Consumer groups: their members, and how far behind they are.
+
+Loop-bound functions on a ``ClusterClient``. A number that no broker answers is None, never 0.
+Setting where a group goes on is in ``resets``.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.coordination.groups import claims, commits, forgetting, groups
+from vq.coordination.groups.groups import MemberView, UnknownGroup
+from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, parent_of
+from vq.coordination.tree.reading import TopicView, children_or_none, gather_all, numbered_children
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.errors import InvalidArgument, UnknownTopic, VqError
+from vq.log_lines import get_logger
+from vq.model import PartitionPlacement, TopicPartition
+from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
+from vq.operations.partitions.offsets import Inspector
+
+logger = get_logger(__name__)
+#: The problem of a topic that none of the group's members subscribes to: nothing is expected there.
+NOT_SUBSCRIBED: Final = "not_subscribed"
+#: That of a topic that is closed for reading: nobody gets on there, and brokers tell no ends.
+NOT_READABLE: Final = "not_readable"
+
+
+# list -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A consumer group in a list.
+
+    Attributes:
+        group: Its name.
+        topics: What it reads, sorted.
+        members: How many consumers are alive.
+        model: ``clustering``: each message goes to one member.
+        start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
+        unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
+            members.
+        by_stream: A stream that is no member writes its progress.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    members: int
+    model: str
+    start: str
+    unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
+
+
+async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
+    """Return all consumer groups, sorted by name; without those that cannot be read."""
+    found, unreadable = await readable_groups(cluster)
+    for name, error in unreadable.items():
+        logger.warning("group cannot be read and is left out", group=name, error=error)
+    return found
+
+
+async def readable_groups(
+    cluster: ClusterClient,
+) -> tuple[list[GroupSummary], dict[str, VqError]]:
+    """Return all groups, sorted by name, and why others cannot be read, by name."""
+    names = await groups.list_groups(cluster.coordinator)
+    unreadable: dict[str, VqError] = {}
+
+    async def read(name: str) -> GroupSummary | None:
+        try:
+            return await _group_summary(cluster.coordinator, name)
+        except (Unreadable, InvalidArgument) as error:  # or no group can have the name
+            unreadable[name] = error
+            return None
+
+    found = await gather_all(read(name) for name in names)
+    return [each for each in found if each is not None], dict(sorted(unreadable.items()))
+
+
+async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
+    contract = await groups.read_group(coordinator, name) or ConsumerGroup()
+    members = await groups.members(coordinator, name)
+    topics_read = tuple(sorted(contract.topics))
+    return GroupSummary(
+        name,
+        topics_read,
+        len(members),
+        contract.model,
+        contract.start,
+        unsubscribed_of(contract, members),
+        contract.by_stream,
+    )
+
+
+def unsubscribed_of(contract: ConsumerGroup, members: Mapping[str, MemberView]) -> tuple[str, ...]:
+    """Return the topics that members read once, and no live one subscribes to.
+
+    None without members: then nobody knows what the next one reads.
+    """
+    if not members:
+        return ()
+    read = {topic for each in members.values() for topic in each.value.topics}
+    return tuple(sorted(set(contract.topics) - read))
+
+
+# describe -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A live consumer of a group; ``partitions`` is how many it owns."""
+
+    member: str
+    host: str
+    pid: int
+    partitions: int
+    topics: tuple[str, ...]
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """How far a group is in one partition, and what keeps it from going on.
+
+    Attributes:
+        topic: The partition's topic.
+        partition: Its number.
+        owner: The member that consumes it now; None: no member does.
+        committed: Everything before this offset is done; None: nothing was committed.
+        start, end: Where the partition starts and ends; None: its broker does not answer, or the
+            topic is not readable.
+        lag_bytes: What lies between the group's place and the end; None: unknown.
+        lag_messages: The same in messages; None: unknown, or not counted.
+        lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
+            None: unknown.
+        committed_ms: When it was committed, in milliseconds since 1970.
+        committed_by: The member that committed it.
+        committed_epoch: The epoch of the batch before the offset; None: not known.
+        committed_topic_id: The id of the topic that it was committed for; None: not known.
+        stopped: What keeps the group, or the owner, from going on; None: nothing does.
+        stopped_at: The offset at which the owner stands.
+        stopped_since_ms: Since when the owner stands there.
+        needs_reset: The group goes on only after a reset.
+        other_topic: The offset was committed for another topic of this name.
+        subscribed: A member subscribes to the topic, or the group has no members.
+        readable: The topic is open for reading.
+        filter: The tags that the group reads of the topic. Messages with other tags lie in its lag,
+            too: the numbers are upper bounds. None: it reads all messages.
+    """
+
+    topic: str
+    partition: int
+    owner: str | None = None
+    committed: int | None = None
+    start: int | None = None
+    end: int | None = None
+    lag_bytes: int | None = None
+    lag_messages: int | None = None
+    lag_s: float | None = None
+    committed_ms: int | None = None
+    committed_by: str | None = None
+    committed_epoch: int | None = None
+    committed_topic_id: str | None = None
+    stopped: str | None = None
+    stopped_at: int | None = None
+    stopped_since_ms: int | None = None
+    needs_reset: bool = False
+    other_topic: bool = False
+    subscribed: bool = True
+    readable: bool = True
+    filter: str | None = None
+
+    @property
+    def beyond_end(self) -> bool:
+        """Whether the committed offset lies beyond the end: messages were lost there."""
+        return self.committed is not None and self.end is not None and self.committed > self.end
+
+    def facts(
+        self, *, members: int = 0, by_stream: bool = False, problem: str | None = None
+    ) -> LagFacts:
+        """Return what ``vq.admin.judge_lag`` judges.
+
+        Args:
+            members: How many live consumers the group has.
+            by_stream: A stream that is no member writes its progress.
+            problem: Why nothing can be told; None: something can.
+        """
+        return LagFacts(
+            problem=problem,
+            needs_reset=self.needs_reset and not self.other_topic,
+            other_topic=self.other_topic,
+            owner_error=self.stopped is not None,
+            committed=self.committed,
+            start=self.start,
+            end=self.end,
+            lag_bytes=self.lag_bytes,
+            lag_messages=self.lag_messages,
+            lag_s=self.lag_s,
+            members=members,
+            by_stream=by_stream,
+            has_owner=self.owner is not None,
+            committed_ms=self.committed_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group, its members, and its progress in every partition.
+
+    Attributes:
+        group: Its name.
+        model: ``clustering``: each message goes to one member.
+        start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
+        topics: Each topic it reads, with its filter; "": all messages.
+        deleted_topics: Topics of the group that are not there any more.
+        unsubscribed: Topics that none of its members subscribes to; none without members.
+        members: The live consumers, sorted by name.
+        partitions: The group's progress, by topic and partition.
+        by_stream: A stream that is no member writes the group's progress.
+    """
+
+    group: str
+    model: str
+    start: str
+    topics: Mapping[str, str]
+    deleted_topics: tuple[str, ...]
+    members: tuple[GroupMember, ...]
+    partitions: tuple[GroupProgress, ...]
+    unsubscribed: tuple[str, ...] = ()
+    by_stream: bool = False
+
+    def verdict_on(
+        self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
+    ) -> LagVerdict:
+        """Return what is to be thought of the group in one of its partitions, by this look alone.
+
+        Args:
+            progress: One of ``partitions``.
+            thresholds: From where on a lag is too much.
+            now_s: The present time, in seconds since 1970.
+        """
+        problem = self.model if self.model == "broadcasting" else None
+        if problem is None and not progress.readable:
+            problem = NOT_READABLE
+        if problem is None and not progress.subscribed:
+            problem = NOT_SUBSCRIBED
+        members = len(self.members)
+        facts = progress.facts(members=members, by_stream=self.by_stream, problem=problem)
+        return judge_lag(facts, thresholds, now_s=now_s)
+
+    def worst_verdict(self, thresholds: LagThresholds, *, now_s: float) -> LagVerdict:
+        """Return the worst of the verdicts on its partitions; see ``verdict_on``."""
+        found = [self.verdict_on(each, thresholds, now_s=now_s) for each in self.partitions]
+        if self.deleted_topics:
+            found.append(LagVerdict("unknown", "topic_deleted"))
+        nothing = LagVerdict("unknown", "no_topics")
+        return min(found, key=lambda each: VERDICTS.index(each.verdict), default=nothing)
+
+    @property
+    def lag_is_upper_bound(self) -> bool:
+        """Whether messages that the group filters out lie in its lag."""
+        return any(each.filter is not None for each in self.partitions)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """The lag over all partitions; one unknown part makes it unknown."""
+        return _total(each.lag_bytes for each in self.partitions)
+
+    @property
+    def lag_messages(self) -> int | None:
+        """The same in messages."""
+        return _total(each.lag_messages for each in self.partitions)
+
+    @property
+    def lag_s(self) -> float | None:
+        """The age in seconds of the oldest message that the group has not handled."""
+        known = [each.lag_s for each in self.partitions]
+        found = [each for each in known if each is not None]
+        return max(found, default=0.0) if len(found) == len(known) else None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNodes:
+    """What the tree says of a group; a topic that is gone is missing from ``topics``.
+
+    ``younger`` has the partitions without a committed offset that were made after the group began.
+    """
+
+    contract: ConsumerGroup
+    members: Mapping[str, MemberView]
+    owners: Mapping[TopicPartition, Owner]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    topics: Mapping[str, TopicView]
+    younger: Set[TopicPartition] = frozenset()
+
+
+async def describe_group(
+    cluster: ClusterClient, group: str, *, count: bool = True
+) -> GroupDescription:
+    """Return a consumer group with its members, and its lag in every partition.
+
+    The lag is in bytes, in messages, and as the age of the oldest message in it. ``count``:
+    also in messages, which brokers have to count.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    nodes = await read_nodes(cluster, group)
+    inspector = Inspector(cluster)
+    partitions = await gather_all(
+        progress(inspector, nodes, placement, count=count)
+        for view in nodes.topics.values()
+        for placement in view.partitions
+    )
+    return description(group, nodes, partitions)
+
+
+def description(
+    name: str, nodes: GroupNodes, partitions: Iterable[GroupProgress]
+) -> GroupDescription:
+    """Return a group from what the tree says of it, and its progress."""
+    contract, told = nodes.contract, tuple(partitions)
+    return GroupDescription(
+        group=name,
+        model=contract.model,
+        start=contract.start,
+        topics={topic: contract.topics[topic] for topic in nodes.topics},
+        deleted_topics=tuple(sorted(set(contract.topics) - set(nodes.topics))),
+        members=tuple(_member(view, told) for view in nodes.members.values()),
+        partitions=told,
+        unsubscribed=unsubscribed_of(contract, nodes.members),
+        by_stream=contract.by_stream,
+    )
+
+
+async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
+    """Return what the tree says of a group.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, name)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    names = sorted(contract.topics)
+    views = await gather_all(_view_or_none(coordinator, each) for each in names)
+    present = {view.name: view for view in views if view is not None}
+    offsets = await commits.read_offsets(coordinator, name, names)
+    fresh = [
+        partition
+        for view in present.values()
+        for number in range(len(view.partitions))
+        if (partition := TopicPartition(view.name, number)) not in offsets
+    ]
+    younger = await gather_all(
+        claims.is_younger(coordinator, name, partition) for partition in fresh
+    )
+    return GroupNodes(
+        contract,
+        await groups.members(coordinator, name),
+        await claims.read_partitions(coordinator, Owner, name, names),
+        offsets,
+        present,
+        {partition for partition, is_younger in zip(fresh, younger, strict=True) if is_younger},
+    )
+
+
+async def _view_or_none(coordinator: Coordinator, topic: str) -> TopicView | None:
+    try:
+        return await topics.describe_topic(coordinator, topic)
+    except UnknownTopic:
+        return None
+
+
+async def progress(
+    inspector: Inspector, nodes: GroupNodes, placement: PartitionPlacement, *, count: bool
+) -> GroupProgress:
+    """Return how far a group is in one partition."""
+    partition = TopicPartition(placement.topic, placement.partition)
+    committed = nodes.offsets.get(partition)
+    owner = nodes.owners.get(partition)
+    elsewhere = stopped = ""
+    view = nodes.topics.get(placement.topic)
+    readable = view is None or view.settings.readable
+    if committed is not None:
+        elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
+        stopped = committed.stopped or elsewhere  # the next member finds that out
+    ends = await inspector.ends_if_told(placement) if readable else None
+    begin = start = end = None
+    if ends is not None:
+        start, end = ends.earliest, ends.latest
+        begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
+        if (
+            committed is None
+            and nodes.contract.start == "latest"
+            and partition not in nodes.younger
+        ):
+            begin = end
+    size = messages = age_s = None
+    if begin is not None and end is not None and begin <= end and not elsewhere:
+        # Otherwise messages were lost, or the offset means nothing here.
+        size = end - begin
+        age_s = await inspector.age_s(placement, begin) if size else 0.0
+        if count:
+            messages = await inspector.count(placement, begin, end) if size else 0
+    return GroupProgress(
+        topic=placement.topic,
+        partition=placement.partition,
+        owner=None if owner is None else owner.member,
+        committed=None if committed is None else committed.offset,
+        start=start,
+        end=end,
+        lag_bytes=size,
+        lag_messages=messages,
+        lag_s=age_s,
+        committed_ms=None if committed is None else committed.time_ms,
+        committed_by=None if committed is None else committed.member,
+        committed_epoch=None if committed is None else committed.epoch or None,
+        committed_topic_id=None if committed is None else committed.topic_id or None,
+        stopped=stopped or (owner.stopped if owner is not None else "") or None,
+        stopped_at=None if owner is None else owner.stopped_at,
+        stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
+        needs_reset=bool(stopped),
+        other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
+        subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
+        readable=readable,
+        filter=nodes.contract.topics.get(placement.topic) or None,
+    )
+
+
+def _member(view: MemberView, partitions: Iterable[GroupProgress]) -> GroupMember:
+    return GroupMember(
+        member=view.member,
+        host=view.value.host,
+        pid=view.value.pid,
+        partitions=sum(each.owner == view.member for each in partitions),
+        topics=view.value.topics,
+        since_ms=view.value.since_ms,
+    )
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    """Return a sum; one unknown part makes it unknown."""
+    known: list[int] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return sum(known)
+
+
+# delete ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupDeletion:
+    """What deleting a consumer group takes away.
+
+    Attributes:
+        group: Its name.
+        topics: What it reads, sorted.
+        partitions: In how many partitions it has a committed offset.
+        members: Its live consumers; the group is not deleted while it has one.
+        unreadable: Why it cannot be read in ZooKeeper; None: it can.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    partitions: int
+    members: tuple[str, ...]
+    unreadable: str | None = None
+
+
+async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion:
+    """Return what deleting a consumer group would take away; changes nothing.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    coordinator = cluster.coordinator
+    unreadable = None
+    topics_read: Iterable[str] = ()
+    try:
+        contract = await groups.read_group(coordinator, group)
+    except Unreadable as error:
+        unreadable = str(error)
+    else:
+        if contract is not None:
+            topics_read = contract.topics
+        elif await coordinator.exists(ConsumerGroup.path(group)) is None:
+            raise UnknownGroup(f"there is no consumer group {group!r}")
+    kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(group, "t")))
+    names = tuple(sorted({*topics_read, *kept}))
+    numbers = await gather_all(
+        numbered_children(coordinator, CommittedOffset.parent(group, each)) for each in names
+    )
+    members = await children_or_none(coordinator, Member.parent(group))
+    return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
+
+
+async def delete_group(cluster: ClusterClient, group: str) -> None:
+    """Delete a consumer group without live members: where it is, is forgotten.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidState: It has members; nothing was deleted.
+        ResetUnknown: ZooKeeper went away; it is deleted, in part, or not. May be repeated.
+    """
+    if group not in await groups.list_groups(cluster.coordinator):
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    with unknown_when_cut(f"deleting group {group}", ResetUnknown):
+        await groups.delete_group(cluster.coordinator, group)
+
+
+# forget ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TopicForgetting:
+    """What a group forgets with a topic.
+
+    Attributes:
+        group: Its name.
+        topic: The topic.
+        partitions: In how many partitions it has a committed offset.
+        members: Its live consumers that subscribe to the topic; while there is one, nothing is
+            forgotten.
+    """
+
+    group: str
+    topic: str
+    partitions: int
+    members: tuple[str, ...]
+
+
+async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> TopicForgetting:
+    """Return what a consumer group would forget with a topic; changes nothing.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        InvalidArgument: It does not read the topic.
+    """
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, group)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    numbers = await numbered_children(coordinator, CommittedOffset.parent(group, topic))
+    if topic not in contract.topics and not numbers:
+        raise InvalidArgument(
+            f"group {group!r} does not read topic {topic!r}; it reads "
+            f"{', '.join(sorted(contract.topics)) or 'none'}"
+        )
+    members = await groups.members(coordinator, group)
+    readers = tuple(each for each, view in members.items() if topic in view.value.topics)
+    return TopicForgetting(group, topic, len(numbers), readers)
+
+
+async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
+    """Have a group forget a topic that none of its members subscribes to any more.
+
+    Its progress there is deleted, and what it keeps from being deleted
+    (``retention_policy = keep``) may go. A member that subscribes to the topic later begins
+    where its setting ``start_position`` says.
+
+    Raises:
+        UnknownGroup: There is no such group.
+        InvalidArgument: It does not read the topic.
+        InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile.
+        ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
+    """
+    await plan_forget_topic(cluster, group, topic)
+    with unknown_when_cut(f"forgetting topic {topic} in group {group}", ResetUnknown):
+        await forgetting.forget_topic(cluster.coordinator, group, topic)

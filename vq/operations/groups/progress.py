@@ -1,0 +1,69 @@
+"""The progress of a group whose readers are no members, such as a Spark query.
+
+Such a group is listed and has a lag as any other. Its readers share out the partitions themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
+from vq.coordination.groups import commits, groups
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.errors import InvalidArgument, InvalidState
+from vq.model import TAG_SEPARATOR, TopicPartition
+
+__all__ = ["commit_progress"]
+
+
+async def commit_progress(
+    cluster: ClusterClient,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    topic_ids: Mapping[str, str],
+    tags: Sequence[str] = (),
+) -> None:
+    """Write how far a group is whose readers are no members, such as a Spark query.
+
+    So its lag is seen, and judged by how it moves: ``by_stream`` of its description is True.
+    The first commit makes the group. An offset that is lower than the committed one changes
+    nothing, unless that one is of a topic that was deleted since. May be repeated.
+
+    Args:
+        group: Its name; nobody else may read with it.
+        offsets: Where the next messages to read begin.
+        topic_ids: By topic its id, as ``get_topic`` tells it.
+        tags: Only messages with these are read; none: all.
+
+    Raises:
+        InvalidState: The group has members; nothing was written.
+        InvalidArgument: The group reads a topic with other tags, or an offset is negative.
+    """
+    for partition, offset in offsets.items():
+        check_whole("offset", offset)
+        if offset < 0:
+            raise InvalidArgument(f"offset {offset} of {partition} is below 0")
+    coordinator = cluster.coordinator
+    wanted = f" {TAG_SEPARATOR} ".join(sorted(tags))
+    topics = {partition.topic: wanted for partition in offsets}
+    present = await groups.members(coordinator, group)
+    if present:
+        raise InvalidState(
+            f"group {group!r} has members, {len(present)} in all: {', '.join(list(present)[:5])}; "
+            "give a reader that is no member a group of its own"
+        )
+    await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics, by_stream=True))
+    now_ms = cluster.clock.wall_ms()
+    await commits.record_progress(
+        coordinator,
+        group,
+        {
+            partition: CommittedOffset(
+                offset=offset,
+                time_ms=now_ms,
+                member=cluster.config.client_id,
+                topic_id=topic_ids.get(partition.topic, ""),
+            )
+            for partition, offset in offsets.items()
+        },
+    )

@@ -1,0 +1,134 @@
+"""A range of a partition as columns, read ahead, verified, and bounded in memory.
+
+Loop-bound. The bytes come from the broker groups that hold the range, one after the other. Archived
+blocks are read by their brokers, or directly: then a broker says before each part where it lies,
+and so that it may be read. No group is needed, and nothing is committed.
+"""
+
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.config import ReadFrom
+from vq.client.kinds import check_whole
+from vq.client.reading.decode import RawDecoder
+from vq.client.reading.forward import ReadOptions
+from vq.client.reading.nodes import Nodes
+from vq.client.reading.partition_reader import PartitionReader
+from vq.errors import InvalidArgument
+from vq.model import TopicPartition, check_timeout, choice_of
+from vq.store.records.columns import ALL, COLUMNS, Selection, Table, decode_columns
+
+__all__ = ["FETCH_BYTES", "TIMEOUT_S", "StoredColumns", "read_columns"]
+
+#: Bytes of one request: large enough that a request costs little beside them.
+FETCH_BYTES: Final = 4 * limits.MIB
+TIMEOUT_S: Final = 60.0
+#: Less cannot hold any record.
+_FETCH_BYTES_MIN: Final = limits.KIB
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """The messages of ``[offset, next_offset)`` that were wanted.
+
+    Attributes:
+        table: Their columns.
+        offset: Where the first record begins, wanted or not.
+        next_offset: Behind the last one: where to read on.
+        latest: Where the partition ended when it was asked last.
+    """
+
+    table: Table
+    offset: int
+    next_offset: int
+    latest: int
+
+
+async def read_columns(
+    cluster: ClusterClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    columns: Collection[str] = COLUMNS,
+    selection: Selection = ALL,
+    topic_id: str = "",
+    read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
+    archives_directly: bool = False,
+    max_bytes: int = FETCH_BYTES,
+    timeout: float = TIMEOUT_S,
+) -> AsyncGenerator[StoredColumns, None]:
+    """Yield the messages that begin in ``[start, end)`` as columns, some at a time.
+
+    For programs that analyse many messages: no Python object is made for one. The next bytes
+    are asked for meanwhile. Checksums are verified, and damaged bytes are read again, also from
+    copies. Memory: about three times ``max_bytes``, and what is decompressed, 5 MiB at a time.
+
+    Args:
+        topic: The partition's topic.
+        partition: Its number.
+        start: A place inside a message means the start of the next one.
+        end: An offset up to the partition's end.
+        columns: Of ``vq.columns.COLUMNS``; the others stay None.
+        selection: Which messages are wanted; the others are read and left out.
+        topic_id: The topic must be this one; "": the one that has the name at the first read.
+        read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
+            to do.
+        archives_directly: Read archives at URLs in this process, with fsspec (the extra
+            ``archive``), and so that brokers have less to do. They still say before each part
+            that it may be read. What cannot be read here, within 20 s, is asked of the broker;
+            a warning says so, once for each place.
+        max_bytes: Of one request, 1 KiB to 8 MiB.
+        timeout: How long a broker is asked again while it is away, in seconds.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none; or it was deleted meanwhile, also if
+            another one has its name now.
+        InvalidArgument: A number is out of range, or a column is unknown.
+        OffsetOutOfRange: Some of it is not kept any more; ``details`` have the valid range.
+        CorruptData, PartitionQuarantined: Some is damaged; what is before it was yielded.
+    """
+    for what, number in (("partition", partition), ("start", start), ("end", end)):
+        check_whole(what, number)
+    check_whole("max_bytes", max_bytes)
+    if not _FETCH_BYTES_MIN <= max_bytes <= limits.FETCH_BYTES_MAX:
+        raise InvalidArgument(
+            f"max_bytes = {max_bytes} is outside [{_FETCH_BYTES_MIN}, {limits.FETCH_BYTES_MAX}]"
+        )
+    if not 0 <= start <= end:
+        raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
+    end = min(end, max(start, selection.high))
+    unknown = sorted(set(columns) - set(COLUMNS))
+    if unknown:
+        raise InvalidArgument(f"columns {unknown} are unknown; known: {', '.join(COLUMNS)}")
+    wanted = replace(selection, low=max(start, selection.low), high=end)
+    chosen = choice_of(ReadFrom, "read_from", read_from)
+    if chosen is ReadFrom.NEAREST:
+        raise InvalidArgument("read_from = 'nearest' needs a consumer's rack; give master or any")
+    reader = PartitionReader(
+        cluster, TopicPartition(topic, partition), topic_id, nodes=Nodes(cluster, chosen)
+    )
+    options = ReadOptions(
+        align=True,
+        ahead=True,
+        patience_s=check_timeout(timeout),
+        zips=cluster.zips if archives_directly else None,
+    )
+
+    def step(data: bytes, base: int, position: int) -> tuple[list[tuple[Table, int]], int, bool]:
+        table = Table(columns)
+        following, more = decode_columns(data, base, table, wanted, start=position)
+        found = [(table, base + position)] if following > position else []
+        return found, following, more
+
+    read = reader.read(start, RawDecoder(step), end, size=max_bytes, options=options)
+    try:
+        async for some in read:
+            for table, offset in some:
+                yield StoredColumns(table, offset, read.next_offset, read.latest)
+    finally:
+        await read.close()

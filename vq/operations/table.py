@@ -1,0 +1,134 @@
+"""The table of operations: one row for each thing that an administrator asks or changes.
+
+A row is the function that does the work, whether it asks, plans or acts, the right that it needs,
+on what, and the command that does it. ``vq.Admin``, ``vq.aio.Admin`` and the page
+``docs/reference/operations.md`` are made of it.
+"""
+
+from vq.operations.archives import archive_runs, archives
+from vq.operations.brokers import (
+    blocks,
+    brokers,
+    diverged,
+    draining,
+    removing,
+    switching,
+    unclean,
+)
+from vq.operations.cluster import bulk, cluster, settings
+from vq.operations.groups import groups, progress, resets
+from vq.operations.messages import columns, finding, stored, writes
+from vq.operations.operation import Effect, Resource, Right, row, yielding_row
+from vq.operations.partitions import offsets
+from vq.operations.partitions import placements as partitions
+from vq.operations.topics import closing, emptying, topics, verification
+
+ASK, PLAN, ACT = Effect
+DESCRIBE, READ, WRITE, MANAGE = Right
+TOPIC, GROUP, CLUSTER = Resource
+
+
+class Operations:
+    """What ``vq.Admin`` and ``vq.aio.Admin`` offer, in the order of their pages."""
+
+    # Topics
+    create_topic = row(topics.create_topic, ACT, MANAGE, TOPIC, "topic create")
+    list_topics = row(topics.list_topics, ASK, DESCRIBE, TOPIC, "topic list")
+    readable_topics = row(topics.readable_topics, ASK, DESCRIBE, TOPIC, "topic list")
+    get_topic = row(topics.get_topic, ASK, DESCRIBE, TOPIC)
+    describe_topic = row(topics.describe_topic, ASK, DESCRIBE, TOPIC, "topic describe")
+    change_settings = row(topics.change_settings, ACT, MANAGE, TOPIC, "topic alter")
+    alter_topic = row(topics.alter_topic, ACT, MANAGE, TOPIC, "topic alter")
+    add_partitions = row(topics.add_partitions, ACT, MANAGE, TOPIC, "topic alter")
+    close_topic = row(closing.close_topic, ACT, MANAGE, TOPIC, "topic close")
+    open_topic = row(closing.open_topic, ACT, MANAGE, TOPIC, "topic open")
+    drain_topic = row(emptying.drain_topic, ACT, MANAGE, TOPIC, "topic drain")
+    plan_delete = row(topics.plan_delete, PLAN, DESCRIBE, TOPIC, "topic delete")
+    delete_topic = row(topics.delete_topic, ACT, MANAGE, TOPIC, "topic delete")
+    undelete_topic = row(topics.undelete_topic, ACT, MANAGE, TOPIC, "topic undelete")
+    deleted_topics = row(topics.deleted_topics, ASK, DESCRIBE, TOPIC, "topic list")
+
+    # Placements
+    placements = row(partitions.partitions_of, ASK, DESCRIBE, TOPIC, "topic describe")
+    plan_moves = row(partitions.plan_moves, PLAN, DESCRIBE, TOPIC, "topic move")
+    plan_emptying = row(partitions.plan_emptying, PLAN, DESCRIBE, CLUSTER, "broker drain")
+    move = row(partitions.move_all, ACT, MANAGE, TOPIC, "topic move", of="planned")
+
+    # Consumer groups
+    list_groups = row(groups.list_groups, ASK, DESCRIBE, GROUP, "group list")
+    readable_groups = row(groups.readable_groups, ASK, DESCRIBE, GROUP, "group list")
+    describe_group = row(groups.describe_group, ASK, DESCRIBE, GROUP, "group describe")
+    plan_reset = row(resets.plan_reset, PLAN, DESCRIBE, GROUP, "group reset")
+    reset = row(resets.reset, ACT, MANAGE, GROUP, "group reset")
+    plan_delete_group = row(groups.plan_delete_group, PLAN, DESCRIBE, GROUP, "group delete")
+    delete_group = row(groups.delete_group, ACT, MANAGE, GROUP, "group delete")
+    plan_forget_topic = row(groups.plan_forget_topic, PLAN, DESCRIBE, GROUP, "group forget")
+    forget_topic = row(groups.forget_topic, ACT, MANAGE, GROUP, "group forget")
+    commit_progress = row(progress.commit_progress, ACT, READ, GROUP)
+
+    # Offsets and stored messages
+    bounds = row(topics.bounds, ASK, DESCRIBE, TOPIC)
+    offsets_at_time = row(offsets.offsets_at_time, ASK, DESCRIBE, TOPIC)
+    boundaries = row(stored.boundaries_of, ASK, DESCRIBE, TOPIC)
+    read_range = row(stored.read_range, ASK, READ, TOPIC)
+    read_columns = yielding_row(columns.read_columns, ASK, READ, TOPIC)
+    read_bytes = row(stored.read_bytes, ASK, READ, TOPIC)
+    find_messages = row(finding.find_messages, ASK, READ, TOPIC, "message find")
+
+    # Repeatable writes
+    begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)
+    end_write = row(writes.end_write, ACT, WRITE, CLUSTER, "write end")
+    list_writes = row(writes.list_writes, ASK, DESCRIBE, CLUSTER, "write list")
+    begin_attempt = row(writes.begin_attempt, ACT, WRITE, CLUSTER)
+    tasks_begun = row(writes.tasks_begun, ASK, DESCRIBE, CLUSTER)
+    enter_topic = row(writes.enter_topic, ACT, WRITE, TOPIC)
+    read_written = row(writes.read_written, ASK, READ, TOPIC)
+
+    # Many at once, for reports on a whole cluster
+    read_contracts = row(bulk.read_contracts, ASK, DESCRIBE, GROUP, "report lag")
+    read_topic_states = row(bulk.read_topic_states, ASK, DESCRIBE, TOPIC, "report lag")
+    list_broker_groups = row(bulk.list_broker_groups, ASK, DESCRIBE, CLUSTER, "report capacity")
+    read_placements = row(bulk.read_placements, ASK, DESCRIBE, TOPIC, "report lag", of="partitions")
+    read_places = row(bulk.read_places, ASK, DESCRIBE, GROUP, "report lag", of="wanted")
+    bounds_on = row(bulk.bounds_on, ASK, DESCRIBE, CLUSTER, "report lag")
+    measure = row(bulk.measure, ASK, DESCRIBE, TOPIC, "report lag", of="ranges")
+
+    # The archive
+    start_archive_run = row(
+        archive_runs.start_archive_run, ACT, MANAGE, CLUSTER, "archive run", of="topic"
+    )
+    wait_for_archive_run = row(
+        archive_runs.wait_for_archive_run, ASK, DESCRIBE, CLUSTER, "archive run"
+    )
+    list_archives = row(archives.list_archives, ASK, DESCRIBE, TOPIC, "archive list")
+    verify_archives = row(
+        archives.verify_archives, ACT, MANAGE, TOPIC, "archive verify", of="blocks"
+    )
+    restore_archive = row(
+        archives.restore_archive, ACT, MANAGE, TOPIC, "archive restore", of="block"
+    )
+    archive_history = row(archive_runs.archive_history, ASK, DESCRIBE, CLUSTER, "archive history")
+
+    # Brokers and the cluster
+    list_brokers = row(brokers.list_brokers, ASK, DESCRIBE, CLUSTER)
+    broker_status = row(brokers.broker_status, ASK, DESCRIBE, CLUSTER, "cluster status")
+    blocks_of = row(blocks.blocks_of, ASK, DESCRIBE, TOPIC, "report capacity")
+    list_blocks = row(blocks.list_blocks, ASK, DESCRIBE, TOPIC, "report capacity")
+    drain_node = row(draining.drain_node, ACT, MANAGE, CLUSTER, "broker drain")
+    undrain_node = row(draining.undrain_node, ACT, MANAGE, CLUSTER, "broker undrain")
+    drain_group = row(draining.drain_group, ACT, MANAGE, CLUSTER, "broker drain")
+    undrain_group = row(draining.undrain_group, ACT, MANAGE, CLUSTER, "broker undrain")
+    plan_removal = row(removing.plan_removal, PLAN, DESCRIBE, CLUSTER, "broker remove")
+    remove_broker = row(removing.remove_broker, ACT, MANAGE, CLUSTER, "broker remove")
+    switch_master = row(switching.switch_master, ACT, MANAGE, CLUSTER, "cluster switch")
+    plan_unclean = row(unclean.plan_unclean, PLAN, DESCRIBE, CLUSTER, "cluster unclean")
+    elect_uncleanly = row(unclean.elect_uncleanly, ACT, MANAGE, CLUSTER, "cluster unclean")
+    unclean_elections = row(unclean.unclean_elections, ASK, DESCRIBE, CLUSTER)
+    list_cut = row(diverged.list_cut, ASK, DESCRIBE, TOPIC, "cluster diverged")
+    read_cut = row(diverged.read_part, ASK, READ, TOPIC, "cluster diverged", of="file")
+    delete_cut = row(diverged.delete_cut, ACT, MANAGE, TOPIC, "cluster diverged", of="file")
+    check_brokers = row(cluster.check_brokers, ASK, DESCRIBE, CLUSTER, "doctor")
+    cluster_status = row(cluster.cluster_status, ASK, DESCRIBE, CLUSTER, "cluster status")
+    cluster_settings = row(settings.read_settings, ASK, DESCRIBE, CLUSTER, "cluster settings")
+    set_auto_create = row(settings.set_auto_create, ACT, MANAGE, CLUSTER, "cluster settings")
+    verify = row(verification.verify, ACT, MANAGE, TOPIC, "topic verify", of="topics")
