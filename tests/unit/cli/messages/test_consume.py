@@ -13,8 +13,8 @@ from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.delivery import ThreadDelivery, Workers
-from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.troubles import Troubles
+from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
 from vq.store.records.record import encode_record

@@ -56,7 +56,7 @@ async def test_contracts_of_all_groups_are_read_with_those_that_cannot_be(
     )
     assert not found["g"].error
     assert "consumers/broken" in found["broken"].error
-    assert "no name" in found["<b>"].error
+    assert "is not a valid name" in found["<b>"].error
     assert (found["young"].topics, found["young"].members, found["young"].error) == ({}, 1, "")
 
 
