@@ -273,10 +273,7 @@ def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _full_node_does_not_tell(patch: pytest.MonkeyPatch) -> None:
-    def note_nothing(self: Soundness, *, full: bool) -> None:
-        pass
-
-    patch.setattr(Soundness, "note_disks", note_nothing)
+    patch.setattr(Soundness, "disk_full", False)
 
 
 #: Three nodes, of which a link can be silent.

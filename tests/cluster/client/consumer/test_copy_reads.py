@@ -251,9 +251,7 @@ async def test_bytes_that_are_damaged_on_a_copy_are_read_from_the_master(group: 
     await group.receive()
     group.check()
     assert group.consumer.bad_reads > 0
-    repairer = group.cluster.nodes["b1-n2"].parts.repairer
-    assert isinstance(repairer, Repairer)
-    await until(repairer.damaged)
+    await until(group.cluster.nodes["b1-n2"].parts.verifier.any_damage)
 
 
 async def columns_of(group: Group) -> None:

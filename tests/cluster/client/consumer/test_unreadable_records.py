@@ -8,7 +8,6 @@ from support.consumers import consumer_of, take
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.broker.health.repairing import Repairer
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.damage import report_damage
 from vq.errors import CorruptData
@@ -89,9 +88,8 @@ async def test_a_record_that_was_stored_wrong_is_shown_and_a_group_skips_it_on_c
         await asyncio.sleep(60.0)
         assert "is not on the disk" not in caplog.text
         assert caplog.text.count("a record cannot be read") == 1
-        repairer = cluster.nodes["b1"].parts.repairer
-        assert isinstance(repairer, Repairer)
-        assert not repairer.damaged(), "all nodes have the same"
+        damaged = cluster.nodes["b1"].parts.verifier.any_damage()
+        assert not damaged, "all nodes have the same"
 
         (planned,) = await plan_reset(admin, "g", PAST_DAMAGE)
         assert (planned.skips, planned.repeats) == (1, 0)
