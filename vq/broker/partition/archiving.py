@@ -376,7 +376,9 @@ class _Held:
         if self.channel.state is State.CLOSED or not is_here or not self.log.has(self.block):
             raise _gone(self.channel, self.block)
         if not self.still():
-            raise InvalidState(f"a block of {self.channel} is left alone: what was known changed")
+            raise InvalidState(
+                f"a block of {self.channel} is left as it is: the partition has changed"
+            )
 
     def check_archivable(self) -> None:
         """Return if the block may be archived now.

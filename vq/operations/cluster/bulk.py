@@ -429,7 +429,7 @@ async def _bounds_now(
     try:
         found = await master_and_epoch(cluster, group)
     except Unreadable as error:
-        raise NotMaster(f"who leads broker group {group} cannot be read: {error}") from error
+        raise NotMaster(f"the master of broker group {group} cannot be read: {error}") from error
     if found is None:
         raise NotMaster(f"broker group {group} has no master now")
     master, request = found[0], StatusRequest(with_partitions=True)
