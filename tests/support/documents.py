@@ -299,8 +299,12 @@ class Machine:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for terminal in self._terminals:
-            terminal.close()
+        with contextlib.ExitStack() as stack:  # the group also ends if a test's time is up here
+            stack.callback(self._end_group)
+            for terminal in self._terminals:
+                stack.callback(terminal.close)
+
+    def _end_group(self) -> None:
         group = self._group.pid
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGTERM)
