@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from vq.client.consumer.delivery import (
         Listener,
     )
-    from vq.client.consumer.positions import (
-        Moment,
-        Position,
-    )
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -50,6 +46,10 @@ if TYPE_CHECKING:
         Partitioner,
         PartitionLoad,
         TopicPartitions,
+    )
+    from vq.client.reading.positions import (
+        Moment,
+        Position,
     )
     from vq.errors import (
         BatchFailed,
@@ -95,7 +95,7 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.delivery": ("Listener",),
-    "vq.client.consumer.positions": (
+    "vq.client.reading.positions": (
         "Moment",
         "Position",
     ),

@@ -19,8 +19,8 @@ from vq import aio
 from vq.broker.replication.catching_up import Pursuit
 from vq.broker.replication.lease import Lease
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.decode import Decoder
-from vq.client.consumer.fetcher import Chunk
+from vq.client.reading.chunk import Chunk
+from vq.client.reading.decode import Decoder
 from vq.coordination.groups import commits
 from vq.coordination.topics.topics import delete_topic
 from vq.coordination.tree.coordinator import Coordinator

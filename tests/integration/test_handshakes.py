@@ -10,6 +10,7 @@ from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.turn import Turn
+from vq.broker.partition.gate import Gate
 from vq.broker.serving.server import Server
 from vq.clock import SystemClock
 from vq.model import Address
@@ -28,7 +29,7 @@ async def serving(**bounds: float) -> AsyncIterator[tuple[Server, Address]]:
         handlers={},
         turn=Turn(loop.call_soon),
         clock=SystemClock(),
-        identity=ServerIdentity(cluster="c", group="b1", node="n1"),
+        gate=Gate(ServerIdentity(cluster="c", group="b1", node="n1")),
     )
     network = TcpNetwork(server_ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     listener = await network.listen(Address("127.0.0.1", 0), server.new_session)

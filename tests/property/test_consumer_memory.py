@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from vq.backoff import Backoff
+from vq.client.config import MessageFactoryConfig
 from vq.client.consumer import fetch_sessions, fetcher
 from vq.client.consumer.delivery import DeliveryHooks
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
+from vq.clock import SystemClock
 from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
 from vq.limits import KIB
-from vq.model import Address, Message, TopicPartition
+from vq.model import Address, Message, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import describe_error
@@ -43,7 +45,15 @@ class Broker:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.fetch_numbers = itertools.count(1)
-        self.routes = SimpleNamespace(topics={})
+        placed = PartitionPlacement("t", 0, (Span("b1", 0),))
+        self.routes = SimpleNamespace(
+            topics={},
+            masters={},
+            topic=lambda _: SimpleNamespace(id=""),
+            placement=lambda _: placed,
+        )
+        self.clock = SystemClock()
+        self.config = MessageFactoryConfig()
         self.unreachable: dict[Address, object] = {}
         self.logs: list[bytes] = []
         self.damage = 0.0  # how often an answer has a flipped bit
@@ -71,6 +81,12 @@ class Broker:
 
     def refresh(self, topic: str, error: object = None) -> None:
         """Routes do not change."""
+
+    async def track(self, topic: str) -> None:
+        """They are known."""
+
+    def read_copies(self) -> None:
+        """There are none."""
 
     def read(self, partition: int, offset: int, size: int) -> bytes:
         body = bytearray(self.logs[partition][offset : offset + size])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.batches import batch
 from support.columns import Row, rows_of
 
-from vq.client.consumer.decode import decode_messages
+from vq.client.reading.decode import decode_messages
 from vq.columns import COLUMNS, Selection, Table
 from vq.errors import CorruptData, InvalidArgument
 from vq.model import Message, TopicPartition, time_ms_of

@@ -29,6 +29,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             f"-Dderby.system.home={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         ),
         "spark.jars.ivy": str(scratch / "ivy"),
+        # Plans for small tables are interpreted: compiling and adapting them takes longer.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
     made = session("vq-tests", master="local[2,2]", conf=conf)
     yield made
@@ -57,29 +61,3 @@ def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
     """A client of that cluster."""
     with client_of(cluster) as made:
         yield made
-
-
-@pytest.fixture
-def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have Spark interpret plans for small tables: compiling and adapting them takes longer.
-
-    A test without the session is left alone.
-    """
-    if "spark" not in request.fixturenames:
-        yield
-        return
-    conf = request.getfixturevalue("spark").conf
-    wanted = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        conf.set(name, value)
-    yield
-    for name, value in before.items():
-        if value is None:
-            conf.unset(name)
-        else:
-            conf.set(name, value)

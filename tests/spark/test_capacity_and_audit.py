@@ -33,7 +33,8 @@ from vq.cli import main
 from vq.cli.reports import report_capacity
 from vq.devtools.processes import BrokerChild
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
+#: Two reports; a machine that is busy with other work needs minutes for them.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MESSAGES = 60
 CONTENT = b"a known content " * 20

@@ -22,7 +22,7 @@ from pyspark_vq.reports.growth import HOUR_MS
 from pyspark_vq.reports.holdings import Home
 from vq import TopicSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
+pytestmark = pytest.mark.slow
 
 DAY_MS = 24 * HOUR_MS
 Row = dict[str, Any]
@@ -389,7 +389,9 @@ def same(
                 assert told == value, (key, name)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
+)
 def test_every_table_is_the_one_worked_out_by_hand(spark: SparkSession, seed: int) -> None:
     made = random_cluster(random.Random(seed), known=seed % 2 == 0)
     blocks = frame_of(spark, made.rows).cache()

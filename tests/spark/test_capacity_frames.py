@@ -13,7 +13,7 @@ from pyspark_vq.reports.growth import DAY_MS, HOUR_MS
 from pyspark_vq.reports.holdings import Home
 from vq import TopicSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

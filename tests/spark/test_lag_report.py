@@ -31,7 +31,6 @@ from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
 ]
 
 JOB: Final = Path(__file__).resolve().parents[2] / "spark" / "lag_report.py"

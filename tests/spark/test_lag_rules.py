@@ -14,8 +14,6 @@ from vq.admin import GroupContract, GroupView, LagFacts, LagThresholds, TopicSta
 from vq.errors import InvalidArgument
 from vq.operations.groups.lag_rules import VERDICTS
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 NOW_S = 1_795_700_000.0
 FACTS = {
     "needs_reset": False,

@@ -9,8 +9,8 @@ from typing import Any
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.delivery import DeliveryHooks, ThreadDelivery, Workers
-from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.client.consumer.permit import Permit
+from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
 from vq.store.records.compression import compress

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from vq import limits
-from vq.client.consumer.fetcher import NO_REST, Chunk, PartitionFetcher, Rest
+from vq.client.config import MessageFactoryConfig
+from vq.client.consumer.fetcher import PartitionFetcher
+from vq.client.reading.chunk import NO_REST, Chunk, Rest
+from vq.clock import SystemClock
 from vq.errors import VqError
 from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
@@ -20,6 +23,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.rng = random.Random(5)
+        self.clock = SystemClock()
+        self.config = MessageFactoryConfig()
         self.refreshed: list[str] = []
         self.anew: list[GetRequest] = []
         self.answers: list[bytes | VqError] = []
@@ -27,7 +32,7 @@ class Cluster:
         self.report_answer: VqError | None = None
         spans = (Span("b1", 0, 2_000), Span("b2", 2_000))
         view = SimpleNamespace(id="id-1", partitions=[PartitionPlacement("t", 0, spans)])
-        self.routes = SimpleNamespace(topics={"t": view})
+        self.routes = SimpleNamespace(topics={"t": view}, topic=lambda _: view)
 
     def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         return HERE, 3
@@ -80,6 +85,9 @@ class Fetches:
 
     def damaged(self, partition: TopicPartition, offset: int) -> Address | None:
         return None
+
+    def is_copy(self, partition: TopicPartition, offset: int, address: Address) -> bool:
+        return False
 
     def refused(
         self, partition: TopicPartition, offset: int, address: Address, error: VqError

@@ -5,8 +5,8 @@ import asyncio
 from support.delivery import Told
 from support.waiting import WAIT_S
 
-from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
+from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record
 

@@ -10,8 +10,8 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, Messages
 from vq.client.consumer.listening import AsyncListener, Listening, check_listener
-from vq.client.consumer.positions import Moment, Position
 from vq.client.consumer.pull import Pull
+from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
 from vq.model import Message, MessageList, OffsetBounds, PartitionTrouble, TopicPartition
 

@@ -7,8 +7,8 @@ from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import Listener, Workers, ignore
-from vq.client.consumer.positions import Moment, Position
 from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, VqError
 from vq.model import (

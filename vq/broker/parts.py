@@ -1,102 +1,407 @@
-"""The parts of a started node, by name: for its start and stop, and for tests.
+"""The parts of a node, and how they are put together.
 
-In here: what there is. Not in here: how they are put together, started and stopped (``node``).
+A part is given what it needs when it is made, and nothing is set later. So a part knows those that
+stand above it here, and none below. What happens in a part above is heard of by listening
+(``base.notice``).
+
+Not in here: when parts start and stop (``node``).
 """
 
+import asyncio
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
+from prometheus_client.metrics_core import Metric
+
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.histogram import Histogram
 from vq.broker.base.runner import Runner
+from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
+from vq.broker.base.turn import Turn
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
+from vq.broker.history.daily_runs import Alarm
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
+from vq.broker.observe.watched import Watched
 from vq.broker.partition.cold_reads import ColdReads
-from vq.broker.partition.context import Context
+from vq.broker.partition.context import Context, Role
+from vq.broker.partition.flush_meter import FlushMeter
+from vq.broker.partition.flusher import Flusher
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower
 from vq.broker.replication.handing_over import HandOver
 from vq.broker.replication.insync_set import InSyncSet
+from vq.broker.replication.lag import Lags
 from vq.broker.replication.lease import Lease
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.soundness import Soundness
+from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher
 from vq.broker.serving.fetching import Fetches
 from vq.broker.serving.finding import Finder
+from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.server import Server
 from vq.broker.upkeep import Upkeep
+from vq.clock import Clock
+from vq.coordination.brokers.dead_masters import DeadMasters
+from vq.coordination.tree.coordinator import Coordinator
+from vq.remoting.connection import ServerIdentity
+from vq.remoting.format import Command
+from vq.remoting.membership import Member
+from vq.remoting.transport import Network
 from vq.store.directory.directories import DataDirectories
+from vq.store.directory.identity import check_there
 from vq.store.disk.disk import Disk
+from vq.store.log.log import LogConfig
+from vq.version import __version__
 
-__all__ = ["Parts"]
+__all__ = ["Front", "Outside", "Parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a node is given from outside; see ``BrokerNode``."""
+
+    coordinator: Coordinator
+    network: Network
+    disk: Disk
+    clock: Clock
+    rng: random.Random
+    flushers: tuple[Flusher, ...]
+    runner: Runner
+    log_config: LogConfig
+    process_metrics: Callable[[], Iterable[Metric]]
+    alarm: Alarm
+
+
+class Front:
+    """The parts that are there before the data directories are open. Made on the loop of the node.
+
+    Attributes:
+        turn: Of the loop.
+        gate: Why the node refuses requests.
+        membership: The cluster's secret.
+        handlers: What carries out each command.
+        server: The connections.
+        flush_times: How long flushes take, on all disks.
+        flushes: Measure them, one for each data directory.
+        disks: The data directories: how full they are, and whether they are there.
+    """
+
+    def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
+        coordinator, clock = outside.coordinator, outside.clock
+        self.turn = Turn(asyncio.get_running_loop().call_soon)
+        self.gate = Gate(
+            ServerIdentity(
+                cluster=config.cluster,
+                group=config.group,
+                node=config.node,
+                broker_version=__version__,
+            )
+        )
+        asker = Member(config.group, config.node)
+        self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
+        self.handlers: dict[int, Handler] = {}
+        self.server = Server(
+            config.connections,
+            handlers=self.handlers,
+            turn=self.turn,
+            clock=clock,
+            gate=self.gate,
+            proving=self.membership.proving,
+        )
+        self.flush_times = Histogram()
+        self.flushes = tuple(
+            FlushMeter(each, clock, self.server, self.flush_times) for each in outside.flushers
+        )
+        self.disks = DataDisks(
+            config,
+            outside.disk,
+            outside.runner,
+            clock,
+            flushes=self.flushes,
+            turn=self.turn,
+            gate=self.gate,
+        )
+
+
 class Parts:
-    """Built once, when the data directories are open. Each is used on the loop of the node.
+    """All parts of a node, by name: for its start and stop, and for tests.
 
     Attributes:
         tasks: What runs beside requests.
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        disks: The data directories: how full they are, and whether they are there.
-        context: What all channels share: the role of the node, counters, storers, timers.
-        partitions: The channels, their logs, and what ZooKeeper says of topics.
-        logs: What is stored of partitions, in which directory.
+        gate, membership, server, flushes, disks: See ``Front``.
         lease: Whether the node may still act as master.
-        mastership: Whether it leads or follows, and in which epoch.
-        insync: Which nodes are in sync with it, while it leads.
-        hand_over: Hands the group over to another node.
-        follower: Copies from the master, while it does not lead.
-        membership: The cluster's secret.
-        presence: What the group sees of the node.
-        soundness: Whether it has damage, or full disks.
-        doubt: Whether a loss of power took messages.
+        context: What all channels share: the role of the node, counters, storers, timers.
+        logs: What is stored of partitions, in which directory.
+        partitions: The channels, their logs, and what ZooKeeper says of topics.
         verifier: Looks for damage, and knows what was found.
+        diverged: What was cut from logs and is kept aside.
+        doubt: Whether a loss of power took messages.
+        hand_over: Hands the group over to another node.
+        soundness: What follows from damage, and from full disks.
+        follower: Copies from the master, while the node does not lead.
+        insync: Which nodes are in sync with it, while it leads.
+        lags: How far the nodes that copy from it are behind.
+        epoch_file: The epochs that it acted in.
+        mastership: Whether it leads or follows, and in which epoch.
+        presence: What the group sees of the node.
         repairer: Repairs damage from other nodes.
         upkeep: Scrub, retention, archive, key indexes, removals.
-        finder: Searches for messages.
-        mover: Seals and adopts partitions.
-        fetches: The fetch sessions.
         cold_reads: Reads what is not in memory.
+        fetches: The fetch sessions.
+        mover: Seals and adopts partitions.
+        finder: Searches for messages.
         dispatcher: Routes requests.
-        server: The connections.
+        watched: What STATUS, metrics and health tell of.
         status: The answer to STATUS.
         monitor: Metrics and health over HTTP.
     """
 
-    tasks: Tasks
-    runner: Runner
-    disk: Disk
-    directory: DataDirectories
-    disks: DataDisks
-    context: Context
-    partitions: Partitions
-    logs: Logs
-    lease: Lease
-    mastership: Mastership
-    insync: InSyncSet
-    hand_over: HandOver
-    follower: Follower
-    membership: Membership
-    presence: Presence
-    soundness: Soundness
-    doubt: Doubt
-    verifier: Verifier
-    repairer: Repairer
-    upkeep: Upkeep
-    finder: Finder
-    mover: Mover
-    fetches: Fetches
-    cold_reads: ColdReads
-    dispatcher: Dispatcher
-    server: Server
-    status: StatusReport
-    monitor: Monitor
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        tasks: Tasks,
+        front: Front,
+        directory: DataDirectories,
+    ) -> None:
+        coordinator, network, clock, rng = (
+            outside.coordinator,
+            outside.network,
+            outside.clock,
+            outside.rng,
+        )
+        self.tasks = tasks
+        self.runner = runner = outside.runner
+        self.disk = disk = outside.disk
+        self.directory = directory
+        self.gate = gate = front.gate
+        self.membership = membership = front.membership
+        self.server = front.server
+        self.flushes = front.flushes
+        self.disks = disks = front.disks
+
+        # What is stored, and the channels to it
+        self.lease = Lease(coordinator, clock)
+        role = Role(group=config.group, holds=self.lease.holds, may_confirm=self.lease.goes_on)
+        self.cold_reads = ColdReads(runner, tasks)
+        self.context = Context(
+            group=config.group,
+            roles={role.group: role},
+            places=disks.places,
+            clock=clock,
+            call_later=asyncio.get_running_loop().call_later,
+            fetch_cold=self.cold_reads.add,
+            acknowledged=None if config.metrics_port == 0 else Histogram(),
+        )
+        self.logs = Logs(
+            directory,
+            disk=disk,
+            clock=clock,
+            config=outside.log_config,
+            reserves=disks.reserves,
+            archive_places=config.archive_places,
+            role=role,
+        )
+        self.partitions = Partitions(
+            self.context,
+            coordinator,
+            self.logs,
+            runner=runner,
+            tasks=tasks,
+            refresh_interval_s=config.refresh_interval_s,
+        )
+        self.verifier = Verifier(
+            self.context,
+            self.partitions,
+            disk=disk,
+            runner=runner,
+            tasks=tasks,
+            bytes_per_s=config.verify_bytes_per_s,
+        )
+        self.diverged = DivergedFiles(config.directories, disk, runner, tasks, self.partitions)
+
+        # Master and copies
+        self.doubt = Doubt(directory.unflushed, runner, tasks)
+        self.hand_over = HandOver(
+            role,
+            coordinator,
+            self.partitions.channels,
+            clock,
+            tasks=tasks,
+            node=config.node,
+            timeout_s=config.hand_over_timeout_s,
+            gate=gate,
+        )
+        self.soundness = Soundness(
+            role,
+            clock,
+            damage=self.verifier,
+            disks=disks,
+            channels=self.partitions.channels,
+            hand_over=self.hand_over,
+        )
+        dead_masters = DeadMasters(
+            coordinator,
+            group=config.group,
+            node=config.node,
+            may_lead=lambda: not self.soundness.has_damage(),
+        )
+        self.follower = Follower(
+            self.partitions,
+            disks,
+            network,
+            cluster=config.cluster,
+            group=config.group,
+            node=config.node,
+            membership=membership,
+            dead_masters=dead_masters,
+            rng=rng,
+            bytes_per_s=config.catch_up_bytes_per_s,
+        )
+        self.insync = InSyncSet(
+            role, self.lease, coordinator, self.partitions, network, clock, node=config.node
+        )
+        self.lags = Lags(self.partitions.channels, clock, runner)
+        main = config.directories[0]
+        self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
+        self.mastership = Mastership(
+            role,
+            self.lease,
+            coordinator,
+            runner,
+            node=config.node,
+            epoch_file=self.epoch_file,
+            reserve=disks.main.reserve,
+            gate=gate,
+            follower=self.follower,
+            duties=(self.partitions, self.insync, self.lags, self.hand_over),
+        )
+        self.presence = Presence(
+            config,
+            coordinator,
+            clock,
+            rng,
+            directory=directory.identity.id,
+            role=role,
+            soundness=self.soundness,
+            doubt=self.doubt,
+            partitions=self.partitions,
+            mastership=self.mastership,
+        )
+
+        # Care for what is stored
+        self.repairer = Repairer(
+            self.context,
+            self.partitions,
+            self.follower,
+            self.verifier,
+            coordinator,
+            membership=membership,
+            presence=self.presence,
+            soundness=self.soundness,
+            network=network,
+            disk=disk,
+            runner=runner,
+            tasks=tasks,
+            cluster=config.cluster,
+            node=config.node,
+            rng=rng,
+        )
+        self.upkeep = Upkeep(
+            config,
+            self.context,
+            self.partitions,
+            self.verifier,
+            coordinator,
+            disks.all,
+            disk=disk,
+            runner=runner,
+            clock=clock,
+            rng=rng,
+            data=directory.path,
+            alarm=outside.alarm,
+            gate=gate,
+        )
+
+        # Requests
+        self.mover = Mover(
+            self.context,
+            coordinator,
+            self.partitions,
+            tasks=tasks,
+            seal_timeout_s=config.seal_timeout_s,
+        )
+        self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
+        self.finder = Finder(
+            self.context, self.upkeep.indexer, disk=disk, runner=runner, tasks=tasks
+        )
+        self.dispatcher = Dispatcher(
+            front.handlers,
+            self.partitions,
+            self.context,
+            gate=gate,
+            mastership=self.mastership,
+            fetches=self.fetches,
+            moves=self.mover,
+            verifies=self.verifier,
+            repairs=self.repairer,
+            finds=self.finder,
+        )
+        self.watched = Watched(
+            config=config,
+            context=self.context,
+            partitions=self.partitions,
+            disks=disks,
+            flush_times=front.flush_times,
+            server=front.server,
+            gate=gate,
+            mastership=self.mastership,
+            presence=self.presence,
+            follower=self.follower,
+            lags=self.lags,
+            verifier=self.verifier,
+            repairer=self.repairer,
+            diverged=self.diverged,
+            scrubber=self.upkeep.scrubber,
+            retainer=self.upkeep.retainer,
+            archiver=self.upkeep.archiver,
+            indexer=self.upkeep.indexer,
+        )
+        self.status = StatusReport(self.watched)
+        archives = Archives(self.partitions.channels, self.partitions.logs, tasks)
+        held = HeldBlocks(
+            self.partitions.channels,
+            self.context,
+            config,
+            disks.all,
+            disk=disk,
+            runner=runner,
+            tasks=tasks,
+        )
+        for command, handler in (
+            (Command.STATUS, self.status.answer),
+            (Command.DIVERGED, self.diverged.answer),
+            (Command.HAND_OVER, self.hand_over.handle),
+            (Command.ARCHIVE, archives.answer),
+            (Command.BLOCKS, held.answer),
+        ):
+            self.dispatcher.add(command, handler)
+        self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)

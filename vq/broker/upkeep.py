@@ -13,7 +13,7 @@ Each is slow on purpose, and goes on after any error. Not in here: what each dec
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,8 @@ from vq.broker.history.key_indexing import KeyIndexer
 from vq.broker.history.relief import Relief
 from vq.broker.history.retaining import Retainer
 from vq.broker.history.topic_remover import TopicRemover
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.partitions import Partitions
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
@@ -54,7 +55,6 @@ class Upkeep:
     Args:
         config: Of the node.
         context: Of its channels.
-        role: What the node is in its group.
         partitions: Its channels, and the topics it knows.
         verifier: Verifies pieces of blocks.
         coordinator: A started coordinator, by the time of ``run_with_cluster``.
@@ -62,7 +62,7 @@ class Upkeep:
         disk, runner, clock, rng: To act with.
         data: The main data directory.
         alarm: Rings when the daily run of the archive is due.
-        stops: Whether the node stops.
+        gate: Knows whether the node stops.
 
     Attributes:
         scrubber, retainer, archiver, early_archiver, indexer: Parts that others ask.
@@ -72,7 +72,6 @@ class Upkeep:
         self,
         config: BrokerConfig,
         context: Context,
-        role: Role,
         partitions: Partitions,
         verifier: Verifier,
         coordinator: Coordinator,
@@ -84,15 +83,15 @@ class Upkeep:
         rng: random.Random,
         data: Path,
         alarm: Alarm,
-        stops: Callable[[], bool],
+        gate: Gate,
     ) -> None:
-        channels = partitions.channels.values
+        channels = partitions.channels
         self._partitions = partitions
         self._trash_keep_s = config.trash_keep_s
         self._tidy_interval_s = max(TIDY_LEAST_S, min(config.trash_keep_s, TIDY_INTERVAL_S))
         self._purging: set[str] = set()  # places of which archives of removed topics are removed
         self.scrubber = Scrubber(
-            partitions.channels,
+            channels,
             verifier,
             disk=disk,
             runner=runner,
@@ -122,7 +121,7 @@ class Upkeep:
             clock=clock,
             counters=context.counters,
             rng=rng,
-            stops=stops,
+            gate=gate,
         )
         self.early_archiver = EarlyArchiver(
             channels,
@@ -132,7 +131,7 @@ class Upkeep:
             runner=runner,
             clock=clock,
             counters=context.counters,
-            stops=stops,
+            gate=gate,
         )
         self.indexer = KeyIndexer(
             channels,
@@ -149,7 +148,7 @@ class Upkeep:
             clock,
             at=DailyTime.parse(config.archive_at),
             by=f"{config.group}/{config.node}",
-            topics=lambda: [each.settings for each in partitions.view.topics.values()],
+            view=partitions.view,
             alarm=alarm,
             rng=rng,
         )
@@ -159,7 +158,7 @@ class Upkeep:
         logs, channels = self._partitions.logs, self._partitions.channels
         tasks.keep(self.scrubber.run, "scrub")
         tasks.keep(self.retainer.run, "retention")
-        tasks.keep(lambda: logs.discard_archives(channels.values), "remove archives elsewhere")
+        tasks.keep(lambda: logs.discard_archives(channels), "remove archives elsewhere")
         tasks.keep(self.indexer.run, "make key indexes")
         tasks.keep(self._remover.run, "remove deleted topics")
 

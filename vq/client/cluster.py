@@ -60,7 +60,7 @@ from vq.remoting.transport import Network, TcpNetwork
 from vq.tasks import begin_task
 
 if TYPE_CHECKING:
-    from vq.client.zips import Zips
+    from vq.client.reading.zips import Zips
 
 logger = get_logger(__name__)
 
@@ -196,7 +196,9 @@ class ClusterClient:
     @property
     def zips(self) -> "Zips":
         """The archives that this client reads by itself."""
-        from vq.client.zips import Zips  # few clients need it, and what of the store it uses
+        from vq.client.reading.zips import (
+            Zips,  # few clients need it, and what of the store it uses
+        )
 
         if self._zips is None:
             self._zips = Zips(self.clock, self.config.archive_places)

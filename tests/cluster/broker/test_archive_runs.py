@@ -6,6 +6,7 @@ import logging
 import pytest
 from support.archives import NotedArchives, archiver_of, done, noted, result_of, run_of
 from support.broker import DATA, Client, message
+from support.late_clock import give_clock
 from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
@@ -400,13 +401,13 @@ async def test_a_run_that_ends_because_the_node_stops_is_not_done(served, archiv
     async with served.cluster.admin() as coordinator:
 
         def stop() -> None:
-            served.node.stage = Stage.LEAVING
+            served.node.parts.gate.stage = Stage.LEAVING
             archives.before = lambda: None
 
         archives.before = stop
         number = await make_run(coordinator, run_of(served.node, 25))
         await until(lambda: len(archives.done) == 3)
-        served.node.stage = Stage.SERVING
+        served.node.parts.gate.stage = Stage.SERVING
         await served.node.stop()
         found = await read_result(coordinator, number, "b1", "n1")
         assert found is not None
@@ -465,7 +466,7 @@ async def test_retention_deletes_archives_as_it_deletes_blocks(served) -> None:
     end = log_of(served.node).end_offset
     retainer = served.node.parts.upkeep.retainer
     clock = ManualClock(wall_ms=served.node.parts.context.clock.wall_ms() + 71 * 3_600_000)
-    retainer._clock = clock
+    give_clock(retainer, clock)
     await retainer.look()
     assert log_of(served.node).start_offset == 0
     clock.advance(3_700 + 3_600)

@@ -115,7 +115,7 @@ async def test_a_place_that_does_not_answer_refuses_these_reads_alone(served):
     assert await read_all(served.client, blocks[1].start_offset)
     await served.client.put("t", 0, [message(b"live")])
     assert log_of(served).state is LogState.OK
-    assert not served.node.parts.repairer.damaged()
+    assert not served.node.parts.verifier.any_damage()
     Failing.down = False
     assert (await read_all(served.client))[: len(before)] == before
 
@@ -301,7 +301,7 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
         )
         assert not verifier.damage(channel)
         assert await client.offsets("t", 0)
-        assert not node.parts.repairer.damaged()
+        assert not node.parts.verifier.any_damage()
         Failing.free.set()
         await until(lambda: not channel.log.flushing.discards)
         after = await read_all(client, blocks[1].start_offset)
@@ -595,7 +595,7 @@ async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
         await client.get("t", 0, 0, from_copy=True)
     assert not isinstance(caught.value, Busy), "the place is not away"
     await until(lambda: node.parts.repairer.count == 1)
-    await until(lambda: not node.parts.repairer.damaged())
+    await until(lambda: not node.parts.verifier.any_damage())
     assert whole(node_pair.log(where), 0) == good
     (_, body) = await client.get("t", 0, 0, from_copy=True)
     assert body

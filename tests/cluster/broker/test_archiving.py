@@ -503,7 +503,7 @@ async def test_a_damaged_archive_is_repaired_from_another_node(node_pair):
     )
     assert found.problem
     await until(lambda: not block.is_archived)
-    await until(lambda: not node_pair.nodes["n2"].parts.repairer.damaged())
+    await until(lambda: not node_pair.nodes["n2"].parts.verifier.any_damage())
     await until(node_pair.same)
     assert not disk.exists(block.path.with_suffix(".archive"))
     again = await node_pair.nodes["n2"].parts.partitions.logs.archive(

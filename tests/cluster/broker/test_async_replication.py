@@ -340,7 +340,7 @@ async def test_a_master_that_stops_hands_over_all_that_it_acknowledged(pair):
     await pair.put(text="later", producer_id=7, sequence=2)
     end = pair.channel().log.end_offset
     stopping = asyncio.create_task(pair.master.stop())
-    await until(lambda: pair.master.parts.hand_over.holds)
+    await until(lambda: pair.master.parts.gate.holds)
     pair.release()
     await asyncio.wait_for(stopping, WAIT_S)
     await until(lambda: pair.copy.parts.context.role.epoch)

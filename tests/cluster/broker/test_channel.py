@@ -310,7 +310,7 @@ async def test_unknown_topics_and_partitions_are_told_apart(served):
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "x" * 300])
 async def test_names_that_no_topic_can_have_are_refused_here(served, name):
     """They are neither looked up in ZooKeeper nor used as a path."""
-    with pytest.raises(InvalidRequest, match="no name"):
+    with pytest.raises(InvalidRequest, match="is not a valid name"):
         await served.client.put(name, 0, [message(b"x")])
 
 

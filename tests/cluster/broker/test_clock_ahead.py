@@ -4,7 +4,7 @@ import pytest
 from support.archives import done
 from support.broker import message
 from support.client import factory_of, started
-from support.late_clock import LateClock
+from support.late_clock import LateClock, give_clock, give_wall_clock
 from support.node_pair import settled
 from support.waiting import until
 
@@ -46,7 +46,7 @@ async def ahead(served, **settings: object) -> SetClock:
     await until(lambda: channel.settings == wanted)
     await served.client.put("t", 0, [message(b"before")])
     log = channel.log
-    log._wall_ms = clock.wall_ms
+    give_wall_clock(log, clock.wall_ms)
     clock.hours = YEAR_H
     await served.client.put("t", 0, [message(b"ahead")])
     clock.hours = 0.0
@@ -60,7 +60,7 @@ async def test_retention_deletes_what_was_stored_under_a_clock_that_was_ahead(se
     """As old as the time since the broker saw that; also if the clock is set meanwhile."""
     clock = await ahead(served)
     retainer = served.node.parts.upkeep.retainer
-    retainer._clock = clock
+    give_clock(retainer, clock)
     log = served.node.parts.partitions.channels["t", 0].log
     for passed_h in (0, 74, 100, 145):
         clock.passed_h = passed_h
@@ -184,7 +184,7 @@ async def test_a_restart_knows_how_old_the_messages_before_a_new_log_are(served)
     channel = node.parts.partitions.channels["t", 0]
     await until(lambda: channel.takes_puts)
     retainer = node.parts.upkeep.retainer
-    retainer._clock = clock
+    give_clock(retainer, clock)
     clock.passed_h = 74
     await retainer.look()
     assert channel.earliest == end
@@ -196,10 +196,10 @@ async def test_a_copy_begins_a_new_log_with_its_master(node_pair) -> None:
     await until(node_pair.same)
     await node_pair.in_sync()
     log = node_pair.log("n1")
-    wall_ms = log._wall_ms
-    log._wall_ms = lambda: wall_ms() + int(YEAR_H * HOUR_S * 1000)
+    now_ms = node_pair.nodes["n1"].parts.context.clock.wall_ms
+    wall_ms = give_wall_clock(log, lambda: now_ms() + int(YEAR_H * HOUR_S * 1000))
     await node_pair.put(1)
-    log._wall_ms = wall_ms
+    give_wall_clock(log, wall_ms)
     await node_pair.put(1)
     await until(node_pair.same)
     end = node_pair.log("n1").end_offset

@@ -70,11 +70,11 @@ async def test_what_nobody_waits_for_is_not_fetched(cold):
     with cold.runner.held():
         waiting = [cold.client.send_get("t", 0, start) for start in cold.starts]
         await until(lambda: cold.runner.waiting)
-        await until(lambda: list(map(len, cold.reads._waiting.values())) == [4])
+        await until(lambda: cold.reads.waiting == 4)
         cold.client.close()
         await until(lambda: cold.client.closed.is_set())
     await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: not cold.reads._waiting)
+    await until(lambda: not cold.reads.waiting)
     assert len(cold.disk.fetched) <= 1
 
 
@@ -86,8 +86,7 @@ async def test_a_filter_fetches_what_it_looks_through(cold):
         (session,) = cold.node.parts.server.sessions
         (get,) = session.waiting
         await until(lambda: get._timed_out)
-        (queued,) = cold.reads._waiting.values()
-        assert not queued, "the time-out had the same bytes fetched once more"
+        assert not cold.reads.waiting, "the time-out had the same bytes fetched once more"
         assert not waiting.done()
     frame = await asyncio.wait_for(waiting, WAIT_S)
     assert frame.status == 0

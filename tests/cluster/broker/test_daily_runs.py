@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.coordination import client_of, expire
@@ -55,6 +57,11 @@ class Makers:
         self.coordinators: dict[str, MemoryCoordinator] = {}
         self.settings = [TopicSettings(), ARCHIVES]
 
+    @property
+    def topics(self) -> dict[int, Any]:
+        """As ``TopicsView`` has them."""
+        return {n: SimpleNamespace(settings=each) for n, each in enumerate(self.settings)}
+
     async def start(self, name: str, alarm: daily_runs.Alarm = no_alarm) -> DailyRuns:
         client = await self._stack.enter_async_context(
             client_of(self.ensemble, session_timeout_s=900)
@@ -64,7 +71,7 @@ class Makers:
             self.clock,
             at=AT,
             by=name,
-            topics=lambda: self.settings,
+            view=self,
             alarm=alarm,
             rng=random.Random(name),
             zone=UTC,

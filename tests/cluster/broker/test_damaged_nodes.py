@@ -573,7 +573,11 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
     file.close()
     await group.start("n3")
     await group.start("n1")
-    await until(lambda: group.repairer("n1").count == 1 and not group.repairer("n1").damaged())
+    await until(
+        lambda: (
+            group.repairer("n1").count == 1 and not group.nodes["n1"].parts.verifier.any_damage()
+        )
+    )
     await asyncio.sleep(HAND_OVER_AFTER_S)
     assert "it waits for n2" in group.nodes["n1"].parts.mastership.waits
     await group.start("n2")
@@ -603,7 +607,7 @@ async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
     for name in ("n1", "n2"):
         await group.kill(name)
     await group.start("n2", SMALL)
-    assert not group.repairer("n2").damaged()
+    assert not group.nodes["n2"].parts.verifier.any_damage()
     if repaired:
         await until(lambda: group.nodes["n2"].epoch > 1)
         return

@@ -123,11 +123,11 @@ async def test_a_copy_that_takes_over_from_a_living_master_loses_nothing(pair: N
 
 async def test_a_copy_that_is_not_in_sync_removes_nobody(pair: NodePair) -> None:
     """It could not lead; the master may only restart."""
-    pair.nodes["n2"].parts.soundness._suspend("for this test")
+    pair.nodes["n2"].parts.follower.suspend("for this test")
     await until(lambda: not pair.nodes["n1"].parts.context.role.insync)
     await pair.put(3)
     await kill(pair)
-    pair.nodes["n2"].parts.soundness._suspend("")
+    pair.nodes["n2"].parts.follower.suspend("")
     await asyncio.sleep(30.0)
     state = await record(pair.cluster)
     assert (state.master, state.epoch, state.insync) == ("n1", 1, ("n1",))

@@ -8,7 +8,7 @@ import random
 import pytest
 from support.archive_places import URL, Failing
 from support.broker import DATA, message
-from support.late_clock import LateClock
+from support.late_clock import LateClock, give_clock
 from support.node_pair import settled
 from support.waiting import until
 
@@ -226,7 +226,7 @@ async def test_the_block_that_takes_messages_ends_once_it_is_an_hour_old(served)
     early = archiver(served)
     await early.look()
     assert archived(served) == []
-    early._clock = LateClock(served.node.parts.context.clock, 1.1)
+    give_clock(early, LateClock(served.node.parts.context.clock, 1.1))
     await early.look()
     await settled(channel_of(served))
     await early.look()

@@ -334,7 +334,7 @@ async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
     """To the next request that names the handle; the client adds the partition again then."""
     assert await served.client.fetch(0, add(0, topic="late", handle=3), max_wait_ms=0) == {}
     fetches = served.node.parts.fetches
-    (session,) = fetches._sessions.values()
+    (session,) = fetches.sessions
     await until(lambda: session.partitions[3].failure)
     await served.cluster.create_topic("late")
     await until(lambda: ("late", 0) in served.node.parts.partitions.channels)
@@ -437,11 +437,11 @@ async def test_nothing_is_left_of_a_connection_that_ends(served):
     other.send_fetch(0, add(0), add(1, tags=["a"]), add(0, topic="unknown", handle=9))
     other.send_fetch(0, add(0), session=2)
     await until(lambda: parked(served) == [0, 1])
-    assert fetches._bytes_total > 5 * 512
+    assert fetches.kept_bytes > 5 * 512
     other.close()
-    await until(lambda: not fetches._sessions)
+    await until(lambda: not fetches.sessions)
     assert parked(served) == []
-    assert (fetches._bytes, fetches._bytes_total) == ({}, 0)
+    assert fetches.kept_bytes == 0
     assert served.node.parts.server.reads_waiting == 0
 
 
@@ -638,8 +638,8 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
     async with asyncio.timeout(WAIT_S):
         for frame in await asyncio.gather(*waiting):
             assert frame.status in (0, InvalidRequest.status, FetchSessionLost.status)
-    assert not fetches._sessions
-    assert (fetches._bytes, fetches._bytes_total, parked(served)) == ({}, 0, [])
+    assert not fetches.sessions
+    assert (fetches.kept_bytes, parked(served)) == (0, [])
     assert served.node.parts.server.reads_waiting == 0
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

@@ -568,3 +568,36 @@ async def test_what_waits_when_too_few_are_left_is_not_acknowledged(pair):
     assert not sent.done()
     pair.cluster.flushers["b1-n2"].release()
     decode_reply(await asyncio.wait_for(sent, WAIT_S))
+
+
+@pytest.mark.virtual_time
+async def test_with_too_few_in_sync_no_more_waits_than_was_under_way(pair):
+    """New sends and resends are refused at once, so what waits needs no bound of time on the node.
+
+    Its sender has one; and it is counted with all that waits until its connection ends.
+    """
+    stamp = {"producer_id": 5, "producer_epoch": 1, "sequence": 0}
+    await pair.put()
+    await in_sync(pair)
+    async with pair.cluster.admin() as coordinator:
+        settings = (await describe_topic(coordinator, "t")).settings
+        await change_settings(coordinator, "t", replace(settings, min_insync=2))
+    channel: Channel = pair.master.parts.partitions.channels["t", 0]
+    await until(lambda: channel.settings.min_insync == 2)
+    pair.cluster.flushers["b1-n2"].held = True
+    sent = pair.client.send_put("t", 0, [message(b"x")], **stamp)
+    await until(lambda: channel.role.named == 1)
+    other = await Client.connect(pair.cluster.network, pair.master.address)
+    for resend in (False, True):
+        for _ in range(3):
+            with pytest.raises(NotEnoughInSync):
+                await other.put("t", 0, [message(b"x")], **stamp, resend=resend)
+    server = pair.master.parts.server
+    assert not sent.done()
+    assert len(channel.acks.waiting) == 1
+    assert server.put_bytes == channel.acks.waiting[0].size
+    pair.client.close()
+    await until(lambda: server.put_bytes == 0)
+    pair.cluster.flushers["b1-n2"].release()
+    await until(lambda: not channel.acks.waiting)
+    other.close()

@@ -94,7 +94,7 @@ async def test_sends_are_held_meanwhile_and_told_where_the_new_master_is(
     await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
-    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
+    await until(lambda: group.nodes["n1"].parts.gate.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     await asyncio.sleep(0.02)
     assert not before.done()
@@ -174,7 +174,7 @@ async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
         begun = loop.time()
         while loop.time() - begun < 120.0:
             await asyncio.sleep(0.05)
-            held_s += 0.05 * n1.parts.hand_over.holds
+            held_s += 0.05 * n1.parts.gate.holds
         assert 0.0 < held_s < 0.05 * 120.0
         assert n1.epoch == 1
         refused.clear()
@@ -191,7 +191,7 @@ async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> No
     await until(lambda: group.channel("n1").acks.waiting)
     other = await group.connect("n1")
     handing = asyncio.ensure_future(group.hand_over(client=other))
-    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
+    await until(lambda: group.nodes["n1"].parts.gate.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     with pytest.raises(HandOverFailed, match="node n2 did not take over group b1"):
         await handing
@@ -239,7 +239,7 @@ async def test_a_defect_half_way_holds_no_sends(
     held = group.no_claim(monkeypatch)
 
     def fail(self: HandOver, *_: object) -> None:
-        assert self.holds
+        assert group.nodes["n1"].parts.gate.holds
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as broken:
@@ -257,7 +257,7 @@ async def test_a_hand_over_that_is_cancelled_holds_no_sends(group: Group) -> Non
     before = group.client.send_put("t", 0, [message(b"before")])
     await until(lambda: group.channel("n1").acks.waiting)
     handing = asyncio.create_task(group.nodes["n1"].parts.hand_over.run())
-    await until(lambda: group.nodes["n1"].parts.hand_over.holds)
+    await until(lambda: group.nodes["n1"].parts.gate.holds)
     held = group.client.send_put("t", 0, [message(b"held")])
     handing.cancel()
     await until(handing.done)
@@ -379,7 +379,7 @@ async def test_a_drained_master_hands_over_after_a_defect_in_that(
         return await is_drained(self)
 
     monkeypatch.setattr(HandOver, "_is_drained", fail)
-    group.nodes["n1"].parts.hand_over.look()
+    group.nodes["n1"].parts.hand_over.start(group.nodes["n1"].epoch)
     await until(lambda: failed)
     await drain(group, "n1")
     await leads(group, "n2")

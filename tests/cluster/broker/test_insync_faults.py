@@ -5,6 +5,7 @@ import errno
 import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.broker import Client, MemoryCluster, message
@@ -399,7 +400,7 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
         pair.cluster.flushers["b1"].release()
         copy.parts.context.role.epoch, copy.parts.context.role.insync = 2, frozenset({"n1"})
         copy.parts.context.role.named = 2
-        copy.parts.partitions.begin_epoch()
+        copy.parts.partitions.stop()
     await cutting
     assert ours.high_watermark <= told
     await asyncio.gather(sent, return_exceptions=True)
@@ -412,12 +413,12 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
         here.role,
         master.parts.lease,
         pair.coordinator,
-        lambda: [here],
+        SimpleNamespace(channels={here.partition: here}, knows_all=lambda: True),
+        pair.cluster.network,
         here.context.clock,
         node="n1",
-        is_dead=never,
     )
-    insync.begin()
+    insync.start(here.role.epoch)
     here.epoch_start = here.log.end_offset  # an epoch begins
     caught_up, shown = here.copies.positions["n2"], here.high_watermark
     here.high_watermark = 0
@@ -435,12 +436,12 @@ async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
         here.role,
         pair.master.parts.lease,
         pair.coordinator,
-        lambda: [here],
+        SimpleNamespace(channels={here.partition: here}, knows_all=lambda: True),
+        pair.cluster.network,
         here.context.clock,
         node="n1",
-        is_dead=never,
     )
-    insync.begin()
+    insync.start(here.role.epoch)
     await pair.client.put("t", 0, [message(b"more")])
     await until(pair.same)
     had = here.copies.positions["n2"]

@@ -46,7 +46,7 @@ async def test_a_node_that_cannot_go_on_is_stopped_with_an_error(cluster, monkey
     cluster.coordinators["b1"].give_up("five clients died")
     with pytest.raises(CoordinationError, match="five clients died"):
         await asyncio.wait_for(serving, WAIT_S)
-    assert cluster.nodes["b1"].stage is Stage.STOPPING
+    assert cluster.nodes["b1"].parts.gate.stage is Stage.STOPPING
     assert any(record.levelname == "CRITICAL" for record in caplog.records)
 
 

@@ -187,7 +187,7 @@ async def test_an_epoch_that_does_not_rise_ends_a_start(cluster):
 
 
 @pytest.mark.parametrize("own", [False, True])
-async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, own):
+async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, own, monkeypatch):
     """Its tree was restored under a running broker; trying again does not go round the fence.
 
     Also when this very process acted in the epoch: others may have acted in it since.
@@ -200,14 +200,14 @@ async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, o
         state = GroupState.decode("", node.data)
         restored = replace(state, epoch=acted_in - 1)
         await admin.set(GroupState.path("b1"), restored.encode())
-    tries, store = 0, served.node.parts.mastership._store
+    tries, store = 0, EpochFile.store
 
-    def count(epoch):
+    def count(file, epoch):
         nonlocal tries
         tries += 1
-        store(epoch)
+        store(file, epoch)
 
-    served.node.parts.mastership._store = count
+    monkeypatch.setattr(EpochFile, "store", count)
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
     await until(lambda: tries >= 4)
     with pytest.raises(NotMaster, match=f"directory has acted in {acted_in}"):
@@ -234,13 +234,19 @@ async def test_an_epoch_is_not_acted_in_when_another_master_is_known_by_then(ser
     """The disk took its time, and another node claimed the group meanwhile."""
     node, runner = served.node, served.cluster.runners["b1"]
     of_node, role, acted = node.parts.mastership, node.parts.context.role, list[int]()
-    begin = of_node._begin
+    insync = node.parts.insync
+    start, stop = insync.start, insync.stop
 
-    def begins():
+    def starts(epoch):
+        acted.append(epoch)
+        start(epoch)
+
+    def stops():
         acted.append(role.epoch)
-        begin()
+        stop()
 
-    monkeypatch.setattr(of_node, "_begin", begins)
+    monkeypatch.setattr(insync, "start", starts)
+    monkeypatch.setattr(insync, "stop", stops)
     incarnation = of_node.acting.incarnation
     with runner.held():
         of_node.stands(Registered(incarnation, 2, ("n1", "n2")))

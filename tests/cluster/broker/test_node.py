@@ -370,12 +370,12 @@ async def test_a_full_disk_refuses_puts_and_resumes_by_itself(cluster):
     await client.put("t", 0, [message(b"x")])
     free = disk.free_space
     disk.free_space = lambda path: (5, 100)
-    await until(lambda: node.parts.dispatcher.put_refusal is not None)
+    await until(lambda: node.parts.gate.put_refusal is not None)
     with pytest.raises(DiskFull, match=r"95\.0% full"):
         await client.put("t", 0, [message(b"x")])
     assert (await client.get("t", 0, 0))[1]
     disk.free_space = free
-    await until(lambda: node.parts.dispatcher.put_refusal is None)
+    await until(lambda: node.parts.gate.put_refusal is None)
     await client.put("t", 0, [message(b"x")])
 
 
@@ -387,7 +387,7 @@ async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
     waiting = served.client.send_put("t", 0, [message(b"last")])
     await until(lambda: served.node.parts.server.requests_waiting == 1)
     stopping = asyncio.ensure_future(served.node.stop())
-    await until(lambda: served.node.stage is Stage.STOPPING)
+    await until(lambda: served.node.parts.gate.stage is Stage.STOPPING)
     with pytest.raises(ShuttingDown):
         await served.client.put("t", 0, [message(b"x")])
     served.flusher.release()

@@ -166,7 +166,7 @@ async def test_a_master_that_zookeeper_gave_up_hears_it_from_its_copy(pair):
 
 async def test_a_master_that_does_not_hear_it_acknowledges_nothing_either(pair, monkeypatch):
     """Nobody in sync confirms anything of an epoch that is over."""
-    monkeypatch.setattr(pair.master.parts.dispatcher, "on_newer_epoch", lambda *_: None)
+    monkeypatch.setattr(pair.master.parts.mastership, "hear", lambda *_: False)
     pair.cluster.ensemble.disconnect(pair.cluster.coordinators["b1"])
     while not pair.copy.epoch:
         await asyncio.sleep(0.05)
@@ -198,7 +198,7 @@ async def test_a_copy_takes_nothing_of_an_epoch_that_is_over(pair):
     """Its own file says so, whatever somebody tells it."""
     acting = pair.copy.parts.mastership.acting
     assert isinstance(acting, Following)
-    pair.copy._accept_epoch(2)
+    pair.copy.parts.epoch_file.accept(2)
     old = replace(acting, incarnation=acting.incarnation + 1)
     pair.copy.parts.mastership.stands(old)
     await asyncio.sleep(3)

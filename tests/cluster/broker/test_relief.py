@@ -8,11 +8,10 @@ from support.archive_places import URL, Failing
 from support.broker import DATA, Client, message
 from support.late_clock import later
 from support.node_pair import settled
-from support.waiting import WAIT_S, until
+from support.waiting import WAIT_S, until, until_true
 
 from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.history import relief
-from vq.broker.observe.load import LoadMeter
 from vq.broker.partition.channel import Channel
 from vq.coordination.topics.topics import change_settings
 from vq.coordination.tree.values.brokers import BrokerLoad
@@ -432,11 +431,14 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
     pair = node_pair
     disk = Disk(pair.nodes["n2"], pair.disk("n2"))
     disk.fill(0.95)
-    node = pair.nodes["n2"]
-    load = node._measure(
-        LoadMeter(node.parts.context.counters, node._flushes, node.parts.context.clock)
-    )
-    assert load.disk_excess_bytes == round(0.12 * disk.total)
+    path = BrokerLoad.path("b1", "n2")
+    async with pair.cluster.admin() as coordinator:
+
+        async def told() -> bool:
+            load = BrokerLoad.decode(path, (await coordinator.get(path)).data)
+            return load.disk_excess_bytes == round(0.12 * disk.total)
+
+        await until_true(told)
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ async def test_a_copy_without_an_earlier_range_is_copied_anew(cluster):
     """When it is not in sync any more; then it joins with everything."""
     master, copy = await copy_without_its_first_range(cluster)
     await copy.start()
-    await until(lambda: len(channel(copy).older) == 1 and not repairer(copy).damaged())
+    await until(lambda: len(channel(copy).older) == 1 and not copy.parts.verifier.any_damage())
     await until(lambda: master.parts.context.role.named == 2)
     [ours], [theirs] = channel(master).older, channel(copy).older
     assert theirs.log.end_offset == ours.log.end_offset
@@ -271,7 +271,7 @@ async def test_a_copy_that_is_repaired_after_all_is_copied_again(cluster, monkey
     copy = await cluster.start(node="n2")
     await until(lambda: copy.parts.repairer._retries)
     fails.clear()
-    await until(lambda: not repairer(copy).damaged())
+    await until(lambda: not copy.parts.verifier.any_damage())
     await until(lambda: master.parts.context.role.named == 2 and same(master, copy))
 
 
@@ -358,7 +358,7 @@ async def test_damage_is_repaired_from_another_node(cluster, where, batch):
     assert whole(damaged) != good
     damaged.parts.context.suspect(channel(damaged), starts[batch] + 100)
     await until(lambda: repairer(damaged).count == 1)
-    await until(lambda: not repairer(damaged).damaged())
+    await until(lambda: not damaged.parts.verifier.any_damage())
     assert whole(damaged) == good
     [was] = kept(damaged)
     assert b"damage" in was
@@ -390,7 +390,7 @@ async def test_damage_that_hinders_the_comparison_with_the_master_is_repaired(
     assert whole(copy) != good
     cluster.network.reset_connections("b1")
     await until(lambda: whole(copy) == good)
-    await until(lambda: not repairer(copy).damaged())
+    await until(lambda: not copy.parts.verifier.any_damage())
 
 
 async def test_batches_side_by_side_are_repaired_together(cluster):
@@ -398,7 +398,7 @@ async def test_batches_side_by_side_are_repaired_together(cluster):
     good = whole(copy)
     scratch(copy, starts[2] + 5, bytes(starts[5] - starts[2]))
     copy.parts.context.suspect(channel(copy), starts[2])
-    await until(lambda: repairer(copy).count > 0 and not repairer(copy).damaged())
+    await until(lambda: repairer(copy).count > 0 and not copy.parts.verifier.any_damage())
     assert whole(copy) == good
 
 
@@ -427,7 +427,7 @@ async def test_what_retention_drops_during_its_repair_stays_away(cluster, lost, 
         master.parts.disk.unlink(directory / first)
     master.parts.context.suspect(channel(master), starts[1] + 100)
     await until(lambda: log.start_offset > starts[-1])
-    await until(lambda: not repairer(master).damaged())
+    await until(lambda: not master.parts.verifier.any_damage())
     await asyncio.sleep(30)
     assert [n for n in master.parts.disk.listdir(directory) if n.startswith(first[:16])] == []
     await put(cluster, master)
@@ -442,7 +442,7 @@ async def test_bytes_that_are_damaged_at_both_nodes_are_left_alone(cluster):
     was = whole(copy)
     await asyncio.sleep(5)
     assert whole(copy) == was
-    assert repairer(copy).damaged()
+    assert copy.parts.verifier.any_damage()
     assert repairer(copy).count == 0
 
 
@@ -480,7 +480,7 @@ async def test_a_copy_that_starts_damaged_gets_what_it_lacks(cluster, how):
     await put(cluster, master)
     copy = await cluster.start(node="n2")
     await until(lambda: same(master, copy))
-    await until(lambda: not repairer(copy).damaged())
+    await until(lambda: not copy.parts.verifier.any_damage())
     await put(cluster, master)
     await until(lambda: same(master, copy) and master.parts.context.role.named == 2)
 
@@ -496,7 +496,7 @@ async def test_a_damaged_earlier_range_of_the_master_is_repaired_from_a_copy(clu
     file.pwrite([b"damage"], starts[2] + 120)
     file.close()
     node.parts.context.suspect(channel(node), starts[2] + 100)
-    await until(lambda: repairer(node).count == 1 and not repairer(node).damaged())
+    await until(lambda: repairer(node).count == 1 and not node.parts.verifier.any_damage())
     assert node.parts.disk.read_bytes(path) == copy.parts.disk.read_bytes(path)
 
 
@@ -538,7 +538,7 @@ async def test_a_master_that_starts_damaged_leads_after_another_node_only(cluste
     if first == "n1" and how in {"cut", "zeros"}:
         return  # see docs: alone, it cannot know
     await until(lambda: copy.epoch > 0)
-    await until(lambda: same(master, copy) and not repairer(master).damaged())
+    await until(lambda: same(master, copy) and not master.parts.verifier.any_damage())
     assert whole(copy) == good
     await put(cluster, copy)
     await until(lambda: same(master, copy))
@@ -589,7 +589,7 @@ async def test_what_a_clean_stop_promised_is_missed_at_the_start(cluster, how):
     master = await cluster.start()
     assert channel(master).state == "quarantined"
     copy = await cluster.start(node="n2")
-    await until(lambda: same(master, copy) and not repairer(master).damaged())
+    await until(lambda: same(master, copy) and not master.parts.verifier.any_damage())
     assert whole(copy) == good
 
 
@@ -611,7 +611,7 @@ async def test_a_node_in_sync_alone_gets_what_its_clean_stop_promised(cluster, h
     assert master.epoch
     assert channel(master).state == "quarantined"
     copy = await cluster.start(node="n2")
-    await until(lambda: same(master, copy) and not repairer(master).damaged())
+    await until(lambda: same(master, copy) and not master.parts.verifier.any_damage())
     assert whole(master) == good
     await until(lambda: master.parts.context.role.named == 2)
     await put(cluster, master)
@@ -654,7 +654,9 @@ async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluste
     for node, batch in ((master, 2), (copy, 5)):
         scratch(node, starts[batch] + 120, b"damage")
     await until(lambda: repairer(master).count == repairer(copy).count == 1, timeout_s=3 * WAIT_S)
-    await until(lambda: not repairer(master).damaged() and not repairer(copy).damaged())
+    await until(
+        lambda: not master.parts.verifier.any_damage() and not copy.parts.verifier.any_damage()
+    )
     assert whole(master) == whole(copy) == good
     client = await Client.connect(cluster.network, copy.address)
     told = await client.status()

@@ -7,7 +7,7 @@ import pytest
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.coordination import at
-from support.late_clock import LateClock, later
+from support.late_clock import LateClock, give_wall_clock, later
 from support.node_pair import settled
 from support.waiting import until
 
@@ -93,7 +93,7 @@ async def test_a_block_that_takes_appends_ends_when_its_first_message_is_too_old
     log = log_of(served.node)
     await later(served.node, 50).look()
     assert log.open_block is not None
-    log._wall_ms = LateClock(served.node.parts.context.clock, 50).wall_ms
+    give_wall_clock(log, LateClock(served.node.parts.context.clock, 50).wall_ms)
     await put(served.client, 1)
     await later(served.node, 73).look()
     assert (log.open_block, log.start_offset) == (None, 0)
@@ -408,7 +408,8 @@ async def test_earlier_ranges_of_a_moved_partition_are_deleted(served):
     channel = channel_of(served.node)
     assert [each.start_offset for each in (*channel.older, channel)] == [0, two]
 
-    log_of(served.node)._wall_ms = LateClock(served.node.parts.context.clock, 10).wall_ms
+    late = LateClock(served.node.parts.context.clock, 10)
+    give_wall_clock(log_of(served.node), late.wall_ms)
     await put(served.client)
     await later(served.node, 72.1).look()
     assert await earliest_of(served.cluster) == {one}

@@ -6,7 +6,6 @@ one bit flips, 512 bytes become zeros, the file is cut, two parts change places.
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
@@ -14,7 +13,6 @@ from support.faults import times
 from support.store import SMALL
 from support.waiting import until
 
-from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
 from vq.errors import VqError
 from vq.store.disk.memory_disk import keep_all
@@ -97,9 +95,7 @@ def damage(cluster: MemoryCluster, name: str, rng: random.Random) -> str:
 
 
 def is_damaged(node: BrokerNode) -> bool:
-    repairs = node.parts.repairer
-    assert isinstance(repairs, Repairer)
-    return repairs.damaged()
+    return node.parts.verifier.any_damage()
 
 
 async def run(seed: int) -> str:
@@ -151,8 +147,7 @@ async def run(seed: int) -> str:
 
 def _scrubbed(node: BrokerNode) -> int:
     """When the last pass over everything that has ended began."""
-    report: Any = node.parts.status.report
-    position = report.__self__.scrub()
+    position = node.parts.upkeep.scrubber.position
     return int(position.begun_ms) if position.ended_ms else 0
 
 

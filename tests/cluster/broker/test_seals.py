@@ -77,7 +77,7 @@ async def test_a_move_that_fails_gives_the_partition_back_at_once(pair):
     await pair.put(pair.old)
     async with started(pair.cluster) as client:
         (planned,) = await placements.plan_moves(client, "t", [0], pair.new)
-        pair.cluster.nodes[pair.new].parts.dispatcher.put_refusal = DiskFull("no space")
+        pair.cluster.nodes[pair.new].parts.gate.note_disks(DiskFull("no space"))
         begun = asyncio.get_running_loop().time()
         with pytest.raises(DiskFull):
             await placements.carry_out(client, planned)

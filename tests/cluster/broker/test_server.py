@@ -327,7 +327,7 @@ async def test_what_fetch_sessions_keep_is_shared_by_addresses(cluster):
     for each in (session, other):
         for _ in range(4):
             fetches.uncount_bytes(each, size)
-    assert not fetches._bytes_of
+    assert not fetches.kept_bytes
 
 
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
@@ -342,12 +342,12 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
         waiting.append(client.send_put("t", 0, [message(b"x" * 1_000, n)]))
         await asyncio.sleep(0)
     (session,) = node.parts.server.sessions
-    await until(lambda: session._paused)
+    await until(lambda: session in node.parts.server.paused)
     assert session.put_bytes < 12_000
     cluster.flushers["b1"].release()
     for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
         decode_reply(frame)
-    assert not session._paused
+    assert session not in node.parts.server.paused
 
 
 async def _send_bodies(client: Client, topic: str, count: int) -> list[Any]:
@@ -366,13 +366,13 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
     cluster.ensemble.disconnect(cluster.coordinators["b1"])
     waiting = await _send_bodies(client, "nowhere", 40)
     (session,) = server.sessions
-    await until(lambda: session._paused)
+    await until(lambda: session in server.paused)
     assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
     for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
         assert isinstance(decode_error(frame.status, frame.header, frame.flags), UnknownTopic)
     assert session.put_bytes == server.put_bytes == 0
-    assert not session._paused
+    assert session not in server.paused
 
 
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
@@ -384,7 +384,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
     async with node.parts.partitions.logs.lock(("t", 0)):
         waiting = await _send_bodies(client, "t", 40)
         (session,) = server.sessions
-        await until(lambda: session._paused)
+        await until(lambda: session in server.paused)
         assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
     frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     offsets = [decode_reply(frame).offset for frame in frames]
@@ -689,7 +689,7 @@ async def test_a_bug_in_a_handler_is_answered_and_does_not_end_the_connection(se
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setitem(served.node.parts.dispatcher.handlers, int(Command.PING), broken)
+    monkeypatch.setitem(served.node.parts.server.handlers, int(Command.PING), broken)
     frame = await served.client.send(Command.PING, wire.PingRequest())
     error = decode_error(frame.status, frame.header, frame.flags)
     assert type(error).__name__ == "InternalError"

@@ -67,7 +67,7 @@ async def test_a_switch_succeeds_and_sends_are_held_for_less_than_their_deadline
     await cluster.prove(asker)
     client = await Client.connect(cluster.network, three.nodes["n1"].address)
     handing = asyncio.ensure_future(asker.call(Command.HAND_OVER, wire.HandOverRequest(node="n2")))
-    await until(lambda: three.nodes["n1"].parts.hand_over.holds)
+    await until(lambda: three.nodes["n1"].parts.gate.holds)
     begin = loop.time()
     with pytest.raises(NotMaster) as caught:
         await client.put("t", 0, [message(b"held")])

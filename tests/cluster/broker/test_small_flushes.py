@@ -7,7 +7,7 @@ meanwhile.
 import pytest
 from support.archives import done
 from support.broker import Client, MemoryCluster, message
-from support.late_clock import LateClock
+from support.late_clock import LateClock, give_clock
 from support.waiting import until
 
 from vq.broker.disks.data_disk import DataDisk
@@ -66,7 +66,7 @@ async def test_early_archives_end_blocks_one_after_the_other(cluster) -> None:
     node = await filled(cluster, retention_policy="archive")
     clock = LateClock(node.parts.context.clock, 2.0)
     early: EarlyArchiver = node.parts.upkeep.early_archiver
-    early._clock = clock
+    give_clock(early, clock)
     widths = Widths(cluster)
     main: DataDisk = node.parts.disks.main
     cluster.disks["b1"].free_space = lambda path: (1, 100)
@@ -79,7 +79,7 @@ async def test_early_archives_end_blocks_one_after_the_other(cluster) -> None:
 async def test_retention_ends_blocks_one_after_the_other(cluster) -> None:
     node = await filled(cluster, retention_hours=10, retention_policy="delete")
     retainer = node.parts.upkeep.retainer
-    retainer._clock = LateClock(node.parts.context.clock, 11.0)
+    give_clock(retainer, LateClock(node.parts.context.clock, 11.0))
     widths = Widths(cluster)
     await retainer.look()
     assert open_blocks(node) == 0

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from vq import limits
 from vq.broker.base import steps
 from vq.broker.health import verifying
 from vq.broker.health.verifying import RANGES_MAX, REPORTS_BURST, Known
-from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
+from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION, StatusReport
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, InvalidRequest, PartitionFailed, VqError
 from vq.model import TopicPartition
@@ -361,16 +362,17 @@ class DamagedEverywhere:
 @pytest.mark.parametrize("name", ["n", "n" * limits.NAME_CHARS_MAX])
 async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, damaged, name):
     """In several answers that each fit; of damage the first ranges and how many there are."""
-    report = served.node.parts.status.report.__self__
-    if damaged:
-        monkeypatch.setattr(report, "_known", DamagedEverywhere())
+    watched = served.node.parts.watched
+    verifier = DamagedEverywhere() if damaged else watched.verifier
     template = served.node.parts.partitions.channels["t", 0]
     channels = {}
     for number in range(limits.PARTITIONS_PER_TOPIC_MAX):
         channel = channels[name, number] = copy.copy(template)
         channel.partition = TopicPartition(name, number)
-    monkeypatch.setattr(report, "server", None)  # which counts the request that is answered
-    monkeypatch.setattr(report, "_partitions", SimpleNamespace(channels=channels))
+    partitions = SimpleNamespace(channels=channels, told_problems=list)
+    # The request that is answered counts as one that waits.
+    server = SimpleNamespace(sessions=(), requests_waiting=1, reads_waiting=0, trouble="")
+    report = StatusReport(replace(watched, verifier=verifier, partitions=partitions, server=server))
     request, told, ranges = wire.StatusRequest(with_partitions=True), [], 0
     for flags in (0, FLAG_HESSIAN):
         request.after_topic, told = "", []

@@ -23,7 +23,7 @@ from support.waiting import until
 import vq
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ConsumerConfig
-from vq.client.consumer.decode import STEP_BYTES
+from vq.client.reading.decode import STEP_BYTES
 from vq.coordination.topics import topics
 from vq.errors import MessageTooLarge
 from vq.limits import MESSAGE_BYTES_MAX, MIB

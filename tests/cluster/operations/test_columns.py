@@ -123,8 +123,8 @@ async def test_a_reader_that_stops_leaves_no_task(factory: aio.MessageFactory) -
     found = factory.admin.read_columns("t", 0, 0, END + 3_000, max_bytes=1_024)
     async with contextlib.aclosing(found):
         await anext(found)
-        assert any("_Ahead" in repr(task) for task in asyncio.all_tasks())
-    assert not any("_Ahead" in repr(task) for task in asyncio.all_tasks())
+        assert any("ForwardRead" in repr(task) for task in asyncio.all_tasks())
+    assert not any("ForwardRead" in repr(task) for task in asyncio.all_tasks())
 
 
 async def test_a_broker_that_is_away_is_waited_for(

@@ -24,7 +24,7 @@ from vq import aio
 from vq.broker.node import BrokerNode
 from vq.broker.partition import archiving
 from vq.broker.partition.channel import Channel
-from vq.client import zips
+from vq.client.reading import zips
 from vq.columns import Selection
 from vq.errors import OffsetOutOfRange
 from vq.store.archive import archive_writer
@@ -250,4 +250,4 @@ async def test_a_reader_that_stops_leaves_no_thread(topic: Topic) -> None:
     await reading.aclose()
     await topic.factory.shutdown()
     await until(lambda: not [t for t in threading.enumerate() if t.name == "vq-archive"])
-    assert not [task for task in asyncio.all_tasks() if "_Ahead" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "ForwardRead" in repr(task)]

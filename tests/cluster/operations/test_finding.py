@@ -162,8 +162,8 @@ async def test_a_search_stops_at_a_limit_and_goes_on(
 async def test_a_search_stops_after_so_many_bytes(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vq.store.care.search.STEP_BYTES_MIN", 130)
-    monkeypatch.setattr("vq.store.care.search.STEP_BYTES_MAX", 130)
+    monkeypatch.setattr("vq.store.care.walk.STEP_BYTES_MIN", 130)
+    monkeypatch.setattr("vq.store.care.walk.STEP_BYTES_MAX", 130)
     await send(factory, range(COUNT), pause_s=0)
     found = await factory.admin.find_messages("t", key="nobody", max_bytes=1)
     assert (found.stopped, found.complete) == ("bytes", False)

@@ -8,7 +8,10 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 
 from vq import admin, aio
+from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
+from vq.client.reading import tail
+from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import InvalidArgument, OffsetNotBoundary, OffsetOutOfRange, UnknownPartition
 from vq.model import Message, TopicPartition
 
@@ -19,14 +22,20 @@ MESSAGES = 8
 
 
 @pytest.fixture
-async def factory() -> AsyncIterator[aio.MessageFactory]:
-    """One broker; eight messages, each a batch, in the only partition of ``t``."""
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker, and a topic ``t`` with one partition."""
     async with memory_cluster() as cluster:
         await cluster.start()
         await cluster.create_topic("t", partitions=1)
-        async with factory_of(cluster) as factory:
-            await send(factory, MESSAGES)
-            yield factory
+        yield cluster
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    """Its client, which has sent eight messages, each a batch."""
+    async with factory_of(cluster) as factory:
+        await send(factory, MESSAGES)
+        yield factory
 
 
 async def send(factory: aio.MessageFactory, count: int) -> None:
@@ -102,21 +111,17 @@ async def test_a_range_of_a_moved_partition_is_read_from_both_groups(
 
 
 async def test_places_are_found_by_a_number_of_messages(
-    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    factory: aio.MessageFactory, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Back and forward, also where the first window is too small, and at both ends."""
-    from vq.operations.messages import stored
-
-    monkeypatch.setattr(stored, "_GUESS_BYTES", 1)
-    monkeypatch.setattr(stored, "_WINDOW_BYTES_MIN", 100)
-    monkeypatch.setattr(stored, "RANGE_BYTES", 2 * SIZE)
-    source = stored.Source(factory.admin.cluster, TopicPartition("t", 0))
+    monkeypatch.setattr(tail, "_WINDOW_BYTES", 100)
+    reader = PartitionReader(client, TopicPartition("t", 0))
     end = MESSAGES * SIZE
     for count in range(1, MESSAGES + 1):
-        place = await source.back(end, count, 0)
+        place = await reader.back(end, count, 0)
         assert place == end - count * SIZE + 88
-        assert await source.forward(place, count, end) == end
-    assert await source.back(end, MESSAGES + 1, 0) == 0
-    assert await source.forward(0, MESSAGES + 1, end) == end
-    assert await source.forward(0, 3, end) == 3 * SIZE
+        assert await reader.forward(place, count, end) == end
+    assert await reader.back(end, MESSAGES + 1, 0) == 0
+    assert await reader.forward(0, MESSAGES + 1, end) == end
+    assert await reader.forward(0, 3, end) == 3 * SIZE
     assert admin.StoredRange("t", 0, 0, 0, 0, b"").messages() == []

@@ -12,8 +12,10 @@ from support.waiting import WAIT_S, until_true
 from vq import aio
 from vq.broker.health.repairing import Repairer
 from vq.broker.partition.channel import Channel
+from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
-from vq.client.consumer import tail
+from vq.client.reading import tail
+from vq.client.reading.forward import BEHIND_S
 from vq.errors import (
     Busy,
     CorruptData,
@@ -55,47 +57,53 @@ async def send(factory: aio.MessageFactory, numbers: Any) -> None:
             await asyncio.sleep(0.01)  # of virtual time: ids of another millisecond
 
 
-async def read(factory: aio.MessageFactory, begin: Begin, **options: Any) -> list[int]:
-    found = streams.messages(factory.admin.cluster, "t", begin, **options)
+async def read(client: ClusterClient, begin: Begin, **options: Any) -> list[int]:
+    found = streams.messages(client, "t", begin, **options)
     return [int(each.content) async for some in found for each in some]
 
 
 async def test_all_messages_come_in_the_order_in_which_they_were_sent(
     factory: aio.MessageFactory,
+    client: ClusterClient,
 ) -> None:
-    assert await read(factory, Begin()) == list(range(COUNT))
-    assert await read(factory, Begin(latest=True)) == []
-    assert await read(factory, Begin(), partitions=[1]) == list(range(1, COUNT, 2))
-    assert await read(factory, Begin(), tags=["red"]) == [0, 3, 6, 9]
+    assert await read(client, Begin()) == list(range(COUNT))
+    assert await read(client, Begin(latest=True)) == []
+    assert await read(client, Begin(), partitions=[1]) == list(range(1, COUNT, 2))
+    assert await read(client, Begin(), tags=["red"]) == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 12, 99])
 async def test_the_last_messages_are_those_of_all_partitions(
-    factory: aio.MessageFactory, count: int
+    factory: aio.MessageFactory, client: ClusterClient, count: int
 ) -> None:
-    assert await read(factory, Begin(last=count)) == list(range(COUNT))[-count:]
+    assert await read(client, Begin(last=count)) == list(range(COUNT))[-count:]
 
 
 async def test_the_last_messages_of_a_tag_are_looked_for_among_the_others(
     factory: aio.MessageFactory,
+    client: ClusterClient,
 ) -> None:
-    assert await read(factory, Begin(last=2), tags=["red"]) == [6, 9]
-    assert await read(factory, Begin(last=2), tags=["blue"]) == []
+    assert await read(client, Begin(last=2), tags=["red"]) == [6, 9]
+    assert await read(client, Begin(last=2), tags=["blue"]) == []
 
 
-async def test_a_time_and_an_offset_are_places(factory: aio.MessageFactory) -> None:
-    found = streams.messages(factory.admin.cluster, "t", Begin(), partitions=[0])
+async def test_a_time_and_an_offset_are_places(
+    factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    found = streams.messages(client, "t", Begin(), partitions=[0])
     messages = [each async for some in found for each in some]
     place = Begin(offset=messages[2].offset)
-    assert await read(factory, place, partitions=[0]) == [4, 6, 8, 10]
-    now_ms = factory.admin.cluster.clock.wall_ms()
+    assert await read(client, place, partitions=[0]) == [4, 6, 8, 10]
+    now_ms = client.clock.wall_ms()
     await send(factory, [100, 101])
-    assert await read(factory, Begin(since_ms=now_ms)) == [100, 101]
-    assert (await read(factory, Begin(since_ms=0), partitions=[0]))[:2] == [0, 2]
+    assert await read(client, Begin(since_ms=now_ms)) == [100, 101]
+    assert (await read(client, Begin(since_ms=0), partitions=[0]))[:2] == [0, 2]
 
 
-async def test_what_comes_later_is_followed(factory: aio.MessageFactory) -> None:
-    stream = streams.messages(factory.admin.cluster, "t", Begin(last=1), follow=True)
+async def test_what_comes_later_is_followed(
+    factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    stream = streams.messages(client, "t", Begin(last=1), follow=True)
     found: list[int] = []
 
     async def follow() -> None:
@@ -117,12 +125,10 @@ async def test_what_comes_later_is_followed(factory: aio.MessageFactory) -> None
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_following_ends_with_the_topic_also_if_another_one_has_its_name(
-    cluster: MemoryCluster, factory: aio.MessageFactory, again: bool
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient, again: bool
 ) -> None:
     """Its messages lie at the same offsets: going on there would leave out the first ones."""
-    stream = streams.messages(
-        factory.admin.cluster, "t", Begin(last=1), partitions=[0], follow=True
-    )
+    stream = streams.messages(client, "t", Begin(last=1), partitions=[0], follow=True)
     assert [int(each.content) for each in await anext(stream)] == [10]
     await factory.admin.delete_topic("t", now=again)
     if again:
@@ -134,7 +140,7 @@ async def test_following_ends_with_the_topic_also_if_another_one_has_its_name(
 
 
 async def test_what_came_before_an_error_is_yielded_before_it(
-    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    factory: aio.MessageFactory, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where whoever reads is slow."""
     read = streams._read
@@ -149,9 +155,7 @@ async def test_what_came_before_an_error_is_yielded_before_it(
         raise CorruptData("damaged")
 
     monkeypatch.setattr(streams, "_read", damaged)
-    stream = streams.messages(
-        factory.admin.cluster, "t", Begin(latest=True), partitions=[0], follow=True
-    )
+    stream = streams.messages(client, "t", Begin(latest=True), partitions=[0], follow=True)
     found: list[bytes] = []
 
     async def read_slowly() -> None:
@@ -173,10 +177,14 @@ async def test_what_came_before_an_error_is_yielded_before_it(
     ],
 )
 async def test_what_cannot_be_read_is_refused(
-    factory: aio.MessageFactory, begin: Begin, options: Any, error: type[Exception]
+    factory: aio.MessageFactory,
+    client: ClusterClient,
+    begin: Begin,
+    options: Any,
+    error: type[Exception],
 ) -> None:
     with pytest.raises(error):
-        await read(factory, begin, **options)
+        await read(client, begin, **options)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +196,11 @@ def test_a_begin_is_one_place(given: dict[str, Any]) -> None:
 
 
 async def test_following_has_a_bound(
-    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    factory: aio.MessageFactory, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "FOLLOWED_MAX", 1)
     with pytest.raises(InvalidArgument, match="2 partitions are too many to follow"):
-        await read(factory, Begin(), follow=True)
+        await read(client, Begin(), follow=True)
     with pytest.raises(InvalidArgument, match="last = 100001 is outside"):
         Begin(last=100_001)
 
@@ -214,7 +222,7 @@ def change_stored_byte(cluster: MemoryCluster, content: bytes) -> None:
 
 
 async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_of_it(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
 ) -> None:
     async with await factory.create_producer() as producer:
         for text in (b"before", b"damaged message", b"behind"):
@@ -223,7 +231,7 @@ async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_o
     got: list[bytes] = []
 
     async def read_all() -> None:
-        async for some in streams.messages(factory.admin.cluster, "t", Begin()):
+        async for some in streams.messages(client, "t", Begin()):
             got.extend(each.content for each in some)
 
     with pytest.raises(CorruptData, match=r"^t-\d: .*fails its checksum") as raised:
@@ -232,12 +240,15 @@ async def test_damage_ends_the_reading_with_its_partition_and_the_broker_hears_o
     assert len(got) == len(set(got)), "a message is yielded once"
     assert b"behind" not in got
     assert "vq topic describe" in raised.value.hint
-    (damage,) = (await cluster_status(factory.admin.cluster)).damage
+    (damage,) = (await cluster_status(client)).damage
     assert damage.start <= raised.value.details["offset"] < damage.end
 
 
 async def test_a_damaged_message_is_read_from_a_copy(
-    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    client: ClusterClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also before the master has repaired it."""
 
@@ -251,12 +262,12 @@ async def test_a_damaged_message_is_read_from_a_copy(
             await producer.send(Message("t", text, key="k"))
 
     async def in_sync() -> bool:
-        brokers = (await cluster_status(factory.admin.cluster)).brokers
+        brokers = (await cluster_status(client)).brokers
         return [each.in_sync for each in brokers] == [True, True]
 
     await until_true(in_sync)
     change_stored_byte(cluster, b"damaged message")
-    found = streams.messages(factory.admin.cluster, "t", Begin(last=3))
+    found = streams.messages(client, "t", Begin(last=3))
     assert [each.content async for some in found for each in some] == [
         b"first",
         b"damaged message",
@@ -268,6 +279,7 @@ async def test_a_damaged_message_is_read_from_a_copy(
 async def test_what_a_new_master_does_not_serve_yet_is_not_left_out(
     cluster: MemoryCluster,
     factory: aio.MessageFactory,
+    client: ClusterClient,
     monkeypatch: pytest.MonkeyPatch,
     for_s: float,
 ) -> None:
@@ -284,8 +296,8 @@ async def test_what_a_new_master_does_not_serve_yet_is_not_left_out(
         return found
 
     monkeypatch.setattr(streams, "_parts", then_take_over)
-    if for_s < streams._BEHIND_S:
-        assert await read(factory, Begin()) == list(range(COUNT))
+    if for_s < BEHIND_S:
+        assert await read(client, Begin()) == list(range(COUNT))
     else:
         with pytest.raises(Busy, match="serves offsets up to"):
-            await read(factory, Begin())
+            await read(client, Begin())

@@ -191,7 +191,7 @@ async def test_settings_and_partitions_are_altered_together(client: ClusterClien
         await topics.change_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4)
     with pytest.raises(InvalidArgument, match="partitions = 4097 is outside"):
         await topics.change_topic(client, "t", topics.changed({"min_insync": 1}), partitions=4_097)
-    with pytest.raises(InvalidArgument, match="'min_in' is no setting of a topic; known: flush"):
+    with pytest.raises(InvalidArgument, match="'min_in' is not a setting of a topic; known: flush"):
         topics.changed({"min_in": 1})
     assert (await topics.describe_topic(client, "t")).topic.settings == altered.settings
 

@@ -30,7 +30,7 @@ async def cut_hand_over(nemesis: Nemesis) -> None:
         record = world.record(group)
         assert record is not None
         if name == "held":
-            return node.parts.hand_over.holds
+            return node.parts.gate.holds
         return bool(record.successor) if name == "offered" else record.epoch > epoch
 
     async def run() -> str:

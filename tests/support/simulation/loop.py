@@ -76,6 +76,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
+    _closed: bool
     _timer_cancelled_count: int
 
     def __init__(self) -> None:
@@ -115,7 +116,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if len(self._tasks) > self._tasks_pruned_at:
                 self._tasks = dict.fromkeys(self.unfinished())
                 self._tasks_pruned_at = 2 * len(self._tasks) + 256
-        return super().call_soon(callback, *args, context=context)
+        if self._closed:
+            self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)  # as the stock loop does
+        self._ready.append(handle)
+        return handle
 
     def unfinished(self) -> "list[asyncio.Task[Any]]":
         """Return all tasks that are not done, oldest first."""
@@ -133,15 +138,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._turns += 1
         if self._turns > TURNS_PER_MOMENT_MAX:
             raise Stuck(f"{self._turns} turns at {self._now:.6f} s, a callback spins: {ready[0]!r}")
-        while scheduled and scheduled[0].when() <= self._now:
+        now = self._now
+        while scheduled and scheduled[0]._when <= now:  # type: ignore[attr-defined]
             timer = heapq.heappop(scheduled)
             timer._scheduled = False  # type: ignore[attr-defined]
             ready.append(timer)
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle.cancelled():
+            handle: Any = ready.popleft()
+            if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            process = handle._context.get(PROCESS)
             if process is not None and process.held:
                 process.backlog.append(handle)
             else:
@@ -155,7 +161,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             scheduled[:] = [timer for timer in scheduled if not timer.cancelled()]
             heapq.heapify(scheduled)
             self._timer_cancelled_count = 0
-        while scheduled and scheduled[0].cancelled():
+        while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
             heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1
 

@@ -21,11 +21,12 @@ from vq.broker.partition.logs import Logs
 from vq.broker.partition.storer import Storer
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
-from vq.client.consumer.fetcher import Chunk, PartitionFetcher
+from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
 from vq.client.consumer.permit import PermitKeeper
 from vq.client.consumer.share import Share
 from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.reading.chunk import Chunk
 from vq.coordination.groups import claims, commits
 from vq.coordination.tree.coordinator import Check, Create, Operation, Set
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
@@ -273,10 +274,7 @@ def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _full_node_does_not_tell(patch: pytest.MonkeyPatch) -> None:
-    def note_nothing(self: Soundness, *, full: bool) -> None:
-        pass
-
-    patch.setattr(Soundness, "note_disks", note_nothing)
+    patch.setattr(Soundness, "disk_full", False)
 
 
 #: Three nodes, of which a link can be silent.

@@ -9,17 +9,18 @@ and what a lost directory means for the role of the node (``soundness``).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.disks.forecast import Growth, full_in_s
 from vq.broker.partition.context import Place
+from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.reserve import Reserve
 from vq.clock import Clock
 from vq.errors import Busy, DiskFull, VqError
@@ -44,8 +45,9 @@ class DataDisk:
         disk: To look at it.
         runner: For what blocks.
         clock: For durations.
-        on_change: Called after ``refusal`` has changed.
-        on_gone: Called before that, with whether the directory is gone, when that has changed.
+        flushes: Those there: one that does not get on is a sign of a silent disk.
+        place: Is told what follows for the partitions there.
+        changed: Told after ``refusal`` or ``gone`` has changed.
 
     Attributes:
         path: The data directory.
@@ -58,8 +60,7 @@ class DataDisk:
         silent: It does not answer a look, or a flush. Nothing may touch it on the loop.
         file_system: See ``Disk.file_system_id``; "": not known, or the directory is gone.
         refusal: Why PUTs are refused, as of the last change; None: they are not.
-        place: Is told what follows for the partitions there; set it before the first look.
-        flush_waits_s: Returns for how long a flush there has not got on. Likewise.
+        place: What the partitions there see of it.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class DataDisk:
         runner: Runner,
         clock: Clock,
         *,
-        on_change: Callable[[], None],
-        on_gone: Callable[[bool], None],
+        flushes: FlushMeter,
+        place: Place,
+        changed: Notice[[]],
     ) -> None:
         self.path = path
         self._node = f"{config.group}/{config.node}"
@@ -80,8 +82,8 @@ class DataDisk:
         self.reserve = Reserve(path, disk)
         self._runner = runner
         self._clock = clock
-        self._on_change = on_change
-        self._on_gone = on_gone
+        self._flush_waits_s = flushes.waits_s
+        self._changed = changed
         marks = Marks(
             warn=config.disk_warn,
             relieve=config.disk_relieve,
@@ -98,8 +100,7 @@ class DataDisk:
         self._why_gone = ""
         self._looks = DiskLooks(self._read, runner, clock)
         self.refusal: VqError | None = None
-        self.place: Place | None = None
-        self.flush_waits_s: Callable[[], float] = lambda: 0.0
+        self.place = place
         self._told_soon = False
 
     async def run(self) -> None:
@@ -118,7 +119,7 @@ class DataDisk:
 
     async def _look(self) -> None:
         seen = await self._looks.next()
-        if seen is None or self.flush_waits_s() >= FLUSH_SILENT_S:
+        if seen is None or self._flush_waits_s() >= FLUSH_SILENT_S:
             self._note_silence()
         else:
             self._take(seen)
@@ -164,7 +165,7 @@ class DataDisk:
     @property
     def silent_s(self) -> float:
         """For how long the directory has not answered; 0: it does."""
-        return max(self._looks.waits_s, self.flush_waits_s()) if self.silent else 0.0
+        return max(self._looks.waits_s, self._flush_waits_s()) if self.silent else 0.0
 
     def _note_gone(self, why: str) -> None:
         """Note why the directory is gone; "": it is there."""
@@ -176,7 +177,6 @@ class DataDisk:
             self._tell()
             return
         self.gone = gone
-        self._on_gone(gone)
         if self.silent:
             logger.error(
                 "data directory does not answer, messages are refused",
@@ -193,9 +193,8 @@ class DataDisk:
         """Have those know who ask for each batch, and the node."""
         self.refusal = self._why_refused()
         place = self.place
-        if place is not None:
-            place.refusal, place.gone, place.silent = self.refusal, self.gone, self.silent
-        self._on_change()
+        place.refusal, place.gone, place.silent = self.refusal, self.gone, self.silent
+        self._changed.tell()
 
     def _measure(self, space: tuple[int, int, int, int] | OSError) -> None:
         watch, path = self.watch, self.path

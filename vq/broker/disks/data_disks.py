@@ -7,11 +7,11 @@ whole can be stored. Not in here: one disk (``data_disk``), and which partition 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.base.turn import Turn
@@ -21,18 +21,18 @@ from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Place
 from vq.broker.partition.flush_meter import FlushMeter
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.reserve import Reserve
 from vq.broker.partition.storer import Storer
 from vq.clock import Clock
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
 
 __all__ = ["DataDisks"]
 
 logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class DataDisks:
@@ -41,12 +41,14 @@ class DataDisks:
     Args:
         config: Names the directories.
         disk, runner, clock: See ``DataDisk``.
-        on_change: Called after something has changed that is asked here.
-        on_gone: Called when a directory is gone, or there again: with whether any is gone, and
-            whether the main one is.
+        flushes: Of each directory, the main one first.
+        turn: Of the loop, for the storers.
+        gate: Is told why no disk takes messages.
 
     Attributes:
         all: Of all directories, the main one first.
+        places: What channels see of them.
+        changed: Told after something has changed that is asked here.
     """
 
     def __init__(
@@ -56,11 +58,19 @@ class DataDisks:
         runner: Runner,
         clock: Clock,
         *,
-        on_change: Callable[[], None],
-        on_gone: Callable[[bool, bool], None],
+        flushes: Sequence[FlushMeter],
+        turn: Turn,
+        gate: Gate,
     ) -> None:
+        self._config = config
+        self._disk = disk
         self._runner = runner
-        self._on_gone = on_gone
+        self.changed = Notice[[]]()
+        self.changed.listen(lambda: gate.note_disks(self.refusal))
+        self.places = {
+            path: Place(Storer(each, turn))
+            for path, each in zip(config.directories, flushes, strict=True)
+        }
         self.all = tuple(
             DataDisk(
                 path,
@@ -68,10 +78,11 @@ class DataDisks:
                 disk,
                 runner,
                 clock,
-                on_change=on_change,
-                on_gone=lambda _: self._tell_gone(),
+                flushes=each,
+                place=self.places[path],
+                changed=self.changed,
             )
-            for path in config.directories
+            for path, each in zip(config.directories, flushes, strict=True)
         )
 
     @property
@@ -84,22 +95,28 @@ class DataDisks:
         """Their reserves, by directory."""
         return {each.path: each.reserve for each in self.all}
 
-    def make_places(self, flushers: Sequence[FlushMeter], turn: Turn) -> dict[Path, Place]:
-        """Return what channels see of them; each is flushed by a flusher of its own."""
-        places = {}
-        for disk, flusher in zip(self.all, flushers, strict=True):
-            disk.place = places[disk.path] = Place(Storer(flusher, turn))
-            disk.flush_waits_s = flusher.waits_s
-        return places
+    async def open(self) -> DataDirectories:
+        """Lock the directories, making them if needed; tell that a start waits for one.
 
-    def know(self, ids: Mapping[Path, str]) -> None:
-        """Take the ids of the directories, which are open: another one is not in its place."""
-        for each in self.all:
-            each.own_id = ids[each.path]
-
-    async def open(self, call: Callable[[], T]) -> T:
-        """Return what opening the directories returns; tell that a start waits for one."""
-        work = asyncio.ensure_future(self._runner.run(call))
+        Raises:
+            DirectoryRefused, DiskFull: See ``DataDirectories.open``.
+        """
+        config = self._config
+        work = asyncio.ensure_future(
+            self._runner.run(
+                lambda: DataDirectories.open(
+                    config.directories,
+                    config.cluster,
+                    config.group,
+                    config.node,
+                    self._disk,
+                    without=config.without_data,
+                    adopt=config.adopt_archives,
+                    spend=self.main.reserve.spend,
+                    conditions=self.places,
+                )
+            )
+        )
         try:
             await asyncio.wait([work], timeout=SILENT_S)
             if not work.done():
@@ -108,9 +125,12 @@ class DataDisks:
                     paths=", ".join(str(each.path) for each in self.all),
                     seconds=SILENT_S,
                 )
-            return await work
+            directories = await work
         finally:
             work.cancel()
+        for each in self.all:  # another one is not in its place
+            each.own_id = directories.ids[each.path]
+        return directories
 
     async def release_reserves(self) -> None:
         """Free reserves where there is no space, at a start."""
@@ -127,23 +147,12 @@ class DataDisks:
         for each in self.all:
             tasks.keep(each.run, "watch the disk")
 
-    def _tell_gone(self) -> None:
-        self._on_gone(any(each.gone for each in self.all), self.main.gone)
-
     # What follows -------------------------------------------------------------------------------
     @property
     def refusal(self) -> VqError | None:
         """Why the whole node takes no PUTs; None: at least some of its partitions do."""
         refusals = [each.refusal for each in self.all]
         return self.main.refusal if self.main.gone or None not in refusals else None
-
-    def takes(self, path: Path) -> bool:
-        """Whether a directory takes new logs now."""
-        return all(each.refusal is None for each in self.all if each.path == path)
-
-    def silent(self, path: Path) -> bool:
-        """Whether a directory does not answer."""
-        return any(each.silent for each in self.all if each.path == path)
 
     def copy_refusal(self, channel: Channel) -> VqError | None:
         """Return why nothing is copied to the disk of a partition; None: it is."""
@@ -165,6 +174,11 @@ class DataDisks:
             return gone
         full = [each.not_ready for each in self.all if each.not_ready]
         return full[:1] if len(full) == len(self.all) else []
+
+    @property
+    def any_gone(self) -> bool:
+        """Whether one of them is gone."""
+        return any(each.gone for each in self.all)
 
     @property
     def full(self) -> bool:

@@ -5,7 +5,7 @@ whenever somebody asks: an operator may remove one by hand. All work on files is
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from vq import limits
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.partition.partitions import Partitions
 from vq.errors import InternalError, InvalidRequest, StorageFailed, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
@@ -37,18 +38,24 @@ class DivergedFiles:
         disk: The disk.
         runner: For work on files.
         tasks: For requests under way.
-
-    Attributes:
-        on_deleted: Called after an operator had a file deleted; set it freely.
+        partitions: Cut from their logs, and tell what is lost while the files are there.
     """
 
-    def __init__(self, data: Sequence[Path], disk: Disk, runner: Runner, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        data: Sequence[Path],
+        disk: Disk,
+        runner: Runner,
+        tasks: Tasks,
+        partitions: Partitions,
+    ) -> None:
         self._data = data
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
         self._found: dict[str, Diverged] = {}
-        self.on_deleted: Callable[[], Awaitable[None]] = _nothing
+        self._partitions = partitions
+        partitions.logs.cut.listen(self.look_soon)
 
     @property
     def count(self) -> int:
@@ -159,11 +166,7 @@ class DivergedFiles:
             messages=file.messages,
         )
         await self._look()
-        await self.on_deleted()
-
-
-async def _nothing() -> None:
-    pass
+        await self._partitions.look_at_losses()
 
 
 def _told(name: str, file: Diverged) -> wire.DivergedFile:

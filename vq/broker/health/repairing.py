@@ -15,7 +15,6 @@ A copy gives up a log only when its group's record does not name it as in sync.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +23,15 @@ from vq.backoff import Backoff, Draws
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.health.verifying import Verifier
+from vq.broker.health.verifying import Verifier, is_broken
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import State
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
+from vq.broker.replication.membership import Membership
+from vq.broker.replication.presence import Presence
+from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator, NoNode
 from vq.coordination.tree.values.brokers import GroupState, Registration
@@ -136,8 +138,9 @@ class Repairer:
         follower: Knows whom the node follows, and what it copies.
         verifier: Knows the damage.
         coordinator: Tells where other nodes are, and who is in sync.
-        prove: Has both ends of a connection show that they belong to the cluster.
-        renew: Has this node registered anew.
+        membership: Has both ends of a connection show that they belong to the cluster.
+        presence: Has this node registered anew.
+        soundness: Is told whether there is damage.
         network, disk, runner, tasks: To act with.
         cluster, node: Names of this node.
         rng: For the back-off.
@@ -145,9 +148,6 @@ class Repairer:
     Attributes:
         repairs: The last ones, the newest at the end.
         count: How many there were since the start.
-        found: Whether something was to be repaired when that was looked at last.
-        failed: Whether an I/O error had ended writing to a log by then; a new start reads what the
-            medium has. Or a partition has no channel, see ``Partitions.lacks_channel``.
     """
 
     def __init__(
@@ -158,8 +158,9 @@ class Repairer:
         verifier: Verifier,
         coordinator: Coordinator,
         *,
-        prove: Callable[[BrokerConnection], Awaitable[None]],
-        renew: Callable[[], Awaitable[None]],
+        membership: Membership,
+        presence: Presence,
+        soundness: Soundness,
         network: Network,
         disk: Disk,
         runner: Runner,
@@ -170,8 +171,9 @@ class Repairer:
     ) -> None:
         self._context = context
         self._partitions = partitions
-        self._prove = prove
-        self._renew = renew
+        self._membership = membership
+        self._presence = presence
+        self._soundness = soundness
         self._follower = follower
         self._verifier = verifier
         self._coordinator = coordinator
@@ -187,22 +189,9 @@ class Repairer:
         self._connections: dict[Address, BrokerConnection] = {}
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
-        self.found = False
-        self.failed = False
         self._lacked = False  # a channel, at the last look
 
     # What this node has -------------------------------------------------------------------------
-    def damaged(self) -> bool:
-        """Whether a log of this node is known to be damaged, or can be read or written no more.
-
-        Or a log could not be looked at: its end may be missing.
-        """
-        if self._partitions.lacks_channel():
-            return True
-        if any(each.failed or _is_broken(each) for each in self._channels()):
-            return True
-        return self._verifier.any_damage()
-
     async def is_behind(self) -> bool:
         """Whether another node in sync has more of a log than this one, which starts.
 
@@ -307,14 +296,15 @@ class Repairer:
             await asyncio.sleep(LOOK_S)
             now = asyncio.get_running_loop().time()
             damaged = self._to_repair()
-            self.found = bool(damaged)
+            sound = self._soundness
+            sound.found = bool(damaged)
             lacks = await self._look_at_channels()
-            self.failed = lacks or any(each.failed for each in self._channels())
+            sound.failed = lacks or any(each.failed for each in self._channels())
             for channel in damaged:
                 retry = self._retries.get(channel)
                 if retry is None or now >= retry.at:
                     await self._try(channel)
-            self.found = self.found and bool(self._to_repair())
+            sound.found = sound.found and bool(self._to_repair())
             for connection in self._connections.values():
                 connection.close()
             self._connections.clear()
@@ -334,7 +324,7 @@ class Repairer:
         lacks = self._partitions.lacks_channel()
         if self._lacked and not lacks and not self._context.role.epoch:
             try:
-                await self._renew()
+                await self._presence.register_anew()
             except CoordinationError as error:
                 logger.info("node cannot register anew, trying again", error=error)
                 return lacks
@@ -347,7 +337,7 @@ class Repairer:
     def _to_repair(self) -> list[Channel]:
         damaged = set(self._verifier.damaged_channels())
         held = [each for each in self._channels() if each.span is not None]
-        return [each for each in held if _is_broken(each) or each in damaged]
+        return [each for each in held if is_broken(each) or each in damaged]
 
     async def _try(self, channel: Channel) -> None:
         """Repair a partition, or note why that is not possible now."""
@@ -431,7 +421,7 @@ class Repairer:
             # A master may be about to name the node, by what it had. It cannot name the next
             # registration: by that one, nobody is told of the partitions that are held.
             held = list(self._held)
-            await self._renew()
+            await self._presence.register_anew()
             self._held.update(dict.fromkeys(held, True))
             await self._check_not_in_sync(channel)
         paths = await self._partitions.logs.give_up(channel)
@@ -565,7 +555,7 @@ class Repairer:
                 timeout=timeout_s,
                 on_close=lambda _: None,
             )
-            await self._prove(known)
+            await self._membership.prove(known)
         return known
 
     async def _sources(self, channel: Channel) -> list[_Source]:
@@ -630,13 +620,3 @@ def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
 def _is_dropped(log: Log | None, damage: Damage) -> bool:
     """Whether retention has dropped what is damaged."""
     return log is not None and log.start_offset >= damage.end
-
-
-def _is_broken(channel: Channel) -> bool:
-    """Whether a log of the partition is in quarantine, or cannot be read."""
-    return any(
-        part.state is State.UNREADABLE
-        or (part.log is not None and part.log.state is LogState.QUARANTINED)
-        or (part.state is State.FAILED and part.log is not None and not part.log.status.readable)
-        for part in (*channel.older, channel)
-    )

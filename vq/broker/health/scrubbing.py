@@ -13,7 +13,6 @@ A file that cannot be read costs a pass from the beginning.
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
 from vq.broker.health.verifying import Verifier
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.clock import Clock
 from vq.errors import CorruptData
 from vq.log_lines import get_logger
@@ -104,7 +103,7 @@ class Scrubber(Visitor):
 
     def __init__(
         self,
-        channels: Mapping[tuple[str, int], Channel],
+        channels: Channels,
         verifier: Verifier,
         *,
         disk: Disk,

@@ -19,6 +19,8 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
+from vq.broker.partition.partition_state import State
+from vq.broker.partition.partitions import Partitions
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
@@ -137,15 +139,34 @@ class Pass:
         self.lately = [each for each in self.lately if each not in wanted]
 
 
+def is_broken(channel: Channel) -> bool:
+    """Whether a log of the partition is in quarantine, or cannot be read."""
+    return any(
+        part.state is State.UNREADABLE
+        or (part.log is not None and part.log.state is LogState.QUARANTINED)
+        or (part.state is State.FAILED and part.log is not None and not part.log.status.readable)
+        for part in (*channel.older, channel)
+    )
+
+
 class Verifier(Visitor):
     """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
 
     what = "verification"
 
     def __init__(
-        self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks, bytes_per_s: int
+        self,
+        context: Context,
+        partitions: Partitions,
+        *,
+        disk: Disk,
+        runner: Runner,
+        tasks: Tasks,
+        bytes_per_s: int,
     ) -> None:
         self._context = context
+        self._partitions = partitions
+        context.suspected.listen(self.suspect)
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
@@ -220,7 +241,15 @@ class Verifier(Visitor):
         return sum(1 for _ in self._ranges(channel))
 
     def any_damage(self) -> bool:
-        """Whether any is known that another node may repair."""
+        """Whether a log of this node is known to be damaged, or can be read or written no more.
+
+        Or a log could not be looked at: its end may be missing.
+        """
+        if self._partitions.lacks_channel():
+            return True
+        channels = self._partitions.channels.values()
+        if any(each.failed or is_broken(each) for each in channels):
+            return True
         return any(True for each in self._damaged for _ in self._damage(each))
 
     def damaged_channels(self) -> list[Channel]:

@@ -11,7 +11,7 @@ is done again from the beginning by the next start: a block that is an archive a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -20,8 +20,9 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.partition.archiving import Archived, PlaceAway
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
 from vq.coordination.leases.runs import read_result, read_run, write_result
@@ -98,7 +99,7 @@ class Archiver:
     """Does the archive's runs on one node. Loop-bound.
 
     Args:
-        channels: Returns the channels of the node.
+        channels: Those of the node.
         logs: Changes their blocks.
         coordinator: Has the runs.
         group, node: This node.
@@ -106,7 +107,7 @@ class Archiver:
         clock: Tells the time.
         counters: Of the node.
         rng: For the back-off.
-        stops: Returns whether the node stops, and closes its partitions one after the other.
+        gate: Knows whether the node stops, and closes its partitions one after the other.
 
     Attributes:
         last: The last run; None: there was none since the start.
@@ -115,7 +116,7 @@ class Archiver:
 
     def __init__(
         self,
-        channels: Callable[[], Iterable[Channel]],
+        channels: Channels,
         logs: ArchivesBlocks,
         coordinator: Coordinator,
         *,
@@ -126,9 +127,9 @@ class Archiver:
         clock: Clock,
         counters: Counters,
         rng: random.Random,
-        stops: Callable[[], bool] = lambda: False,
+        gate: Gate,
     ) -> None:
-        self._stops = stops
+        self._gate = gate
         self._channels = channels
         self.logs = logs
         self._coordinator = coordinator
@@ -227,7 +228,7 @@ class Archiver:
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
-        if self._stops():
+        if not self._gate.serves:
             await asyncio.Event().wait()  # until it is cancelled: the next start does the rest
         result = tally.result(RunState.FAILED if tally.failed else RunState.DONE)
         self.last = LastRun(number, result)
@@ -268,7 +269,7 @@ class Archiver:
 
     async def _archive_all(self, run: RunOrder, tally: "_Tally") -> None:
         wanted = sorted(
-            (each for each in self._channels() if _is_wanted(each, run)),
+            (each for each in self._channels.values() if _is_wanted(each, run)),
             key=lambda each: each.partition,
         )
         if not run.dry_run:

@@ -7,12 +7,13 @@ nodes do of a run (``archive_runs``).
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import tzinfo
 from typing import Final
 
 from vq.backoff import Backoff
 from vq.broker.base.daily import DailyTime, due_now
+from vq.broker.partition.topics_view import TopicsView
 from vq.clock import Clock
 from vq.coordination.leases.leases import ARCHIVE, JobLease, LeaseNotHeld
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs
@@ -20,7 +21,6 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.values.runs import RunOrder
 from vq.log_lines import get_logger
-from vq.model import TopicSettings
 
 logger = get_logger(__name__)
 
@@ -45,7 +45,7 @@ class DailyRuns:
         clock: Tells the time.
         at: When the run is due.
         by: This node: "b1/n1".
-        topics: Returns the settings of all topics: without one that archives no run is made.
+        view: The topics: without one that archives no run is made.
         alarm: Rings at that time.
         rng: For nonces and back-off.
         zone: The local time; None: that of the system.
@@ -58,7 +58,7 @@ class DailyRuns:
         *,
         at: DailyTime,
         by: str,
-        topics: Callable[[], Iterable[TopicSettings]],
+        view: TopicsView,
         alarm: Alarm,
         rng: random.Random,
         zone: tzinfo | None = None,
@@ -67,7 +67,7 @@ class DailyRuns:
         self._clock = clock
         self._at = at
         self._by = by
-        self._topics = topics
+        self._view = view
         self._alarm = alarm
         self._rng = rng
         self._zone = zone
@@ -117,7 +117,8 @@ class DailyRuns:
         if self.lease.fence is None:
             return
         await begin_runs(self._coordinator, self._clock.wall_ms())
-        if all(each.archived_after_hours is None for each in self._topics()):
+        topics = self._view.topics.values()
+        if all(each.settings.archived_after_hours is None for each in topics):
             return
         runs = await read_runs(self._coordinator)
         now_ms = self._clock.wall_ms()

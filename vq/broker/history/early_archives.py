@@ -20,7 +20,7 @@ the runs once a day (``archive_runs``).
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,8 +31,9 @@ from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
 from vq.broker.history.archive_runs import ArchivesBlocks
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, VqError
@@ -110,20 +111,20 @@ class EarlyArchiver(Visitor):
     """Makes archives early on one node; visits partitions for their oldest blocks. Loop-bound.
 
     Args:
-        channels: Returns the channels of the node.
+        channels: Those of the node.
         logs: Changes their blocks.
         disks: Of the node.
         disk, runner: To look at blocks.
         clock: Tells the time.
         counters: Of the node.
-        stops: Returns whether the node stops.
+        gate: Knows whether the node stops.
     """
 
     what = "early archives"
 
     def __init__(
         self,
-        channels: Callable[[], Iterable[Channel]],
+        channels: Channels,
         logs: ArchivesBlocks,
         disks: Sequence[DataDisk],
         *,
@@ -131,7 +132,7 @@ class EarlyArchiver(Visitor):
         runner: Runner,
         clock: Clock,
         counters: Counters,
-        stops: Callable[[], bool] = lambda: False,
+        gate: Gate,
     ) -> None:
         self._channels = channels
         self._logs = logs
@@ -140,7 +141,7 @@ class EarlyArchiver(Visitor):
         self._runner = runner
         self._clock = clock
         self._counters = counters
-        self._stops = stops
+        self._gate = gate
         self._vain: dict[Path, set[str]] = {}  # by directory: topics that gain no space there
         self._problems = Problems(logger, "block cannot be archived early, trying again")
         # Of the look under way: the first blocks of partitions, and what is done to topics.
@@ -177,7 +178,11 @@ class EarlyArchiver(Visitor):
 
     async def _relieve(self, disk: DataDisk) -> bool:
         mine = sorted(
-            (each for each in self._channels() if each.place is disk.place and _is_wanted(each)),
+            (
+                each
+                for each in self._channels.values()
+                if each.place is disk.place and _is_wanted(each)
+            ),
             key=lambda each: each.partition,
         )
         self._in_vain_s = 0.0
@@ -187,7 +192,7 @@ class EarlyArchiver(Visitor):
         heads = self._heads
         heapq.heapify(heads)
         silent: set[str | None] = set()  # places that did not answer: each would be waited for
-        while heads and _is_pressed(disk) and not self._stops():
+        while heads and _is_pressed(disk) and self._gate.serves:
             head = heapq.heappop(heads)
             channel, topic = head.channel, head.channel.partition.topic
             to = channel.settings.archive_to

@@ -9,7 +9,7 @@ An index lies beside its block, goes with it, and is not made durable. Copies ma
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,7 +18,7 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace, take_steps
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.clock import Clock
 from vq.log_lines import get_logger
 from vq.store.care.key_index import covers
@@ -50,7 +50,7 @@ class KeyIndexer(Visitor):
     """Makes the key indexes of a node; the visitor of its passes. Loop-bound.
 
     Args:
-        channels: Returns the channels of the node.
+        channels: Those of the node.
         disk, runner: To read blocks and write indexes.
         clock: To measure steps.
         bytes_per_s: How fast blocks are read, at most; 0: no indexes are made.
@@ -64,7 +64,7 @@ class KeyIndexer(Visitor):
 
     def __init__(
         self,
-        channels: Callable[[], Iterable[Channel]],
+        channels: Channels,
         *,
         disk: Disk,
         runner: Runner,
@@ -97,7 +97,7 @@ class KeyIndexer(Visitor):
 
     async def look(self) -> None:
         """Make one pass over all logs."""
-        channels = list(self._channels())
+        channels = list(self._channels.values())
         counting = _Counting(self)
         await BlockPass(counting, channels, self._clock).go_on()
         self.unindexed_bytes = counting.bytes

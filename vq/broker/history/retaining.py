@@ -11,7 +11,7 @@ due.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.history.relief import Relief
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.clock import Clock
@@ -86,7 +86,7 @@ class Retainer(Visitor):
     """Deletes what the topics of a node do not keep; the visitor of its passes. Loop-bound.
 
     Args:
-        channels: Returns the channels of the node.
+        channels: Those of the node.
         logs: Changes their logs.
         coordinator: Tells what consumer groups have read.
         disk, runner: To look at blocks.
@@ -102,7 +102,7 @@ class Retainer(Visitor):
 
     def __init__(
         self,
-        channels: Callable[[], Iterable[Channel]],
+        channels: Channels,
         logs: ChannelLogs,
         coordinator: Coordinator,
         *,
@@ -142,7 +142,7 @@ class Retainer(Visitor):
             pause_s = min(left_s, PRESSED_S)
             await asyncio.sleep(pause_s)
             left_s -= pause_s
-            if self._freed and any(map(_may_go_early, self._channels())):
+            if self._freed and any(map(_may_go_early, self._channels.values())):
                 try:
                     if await self._relief.pressed():
                         return
@@ -154,11 +154,11 @@ class Retainer(Visitor):
 
         First it has deleted, of all partitions, what could not be: the disk was full, say.
         """
-        for channel in list(self._channels()):
+        for channel in list(self._channels.values()):
             for part in (*channel.older, channel):
                 if part.log is not None and part.log.flushing.delete_again():
                     part.flush_now()
-        led = sorted(filter(_leads, self._channels()), key=lambda each: each.partition)
+        led = sorted(filter(_leads, self._channels.values()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
         self._freed = True
@@ -181,8 +181,12 @@ class Retainer(Visitor):
         """See ``Visitor.tell``."""
         topic, blocks, size = work.topic, work.done["blocks"], work.done["bytes"]
         if blocks and self._early:
-            text = "messages deleted early, since a disk is too full"
-            logger.info(text, topic=topic, bytes=size, blocks=blocks)
+            logger.info(
+                "messages deleted early, since a disk is too full",
+                topic=topic,
+                bytes=size,
+                blocks=blocks,
+            )
         elif blocks:
             logger.info("old messages deleted", topic=topic, bytes=size, blocks=blocks)
         super().tell(work)

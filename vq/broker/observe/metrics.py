@@ -17,15 +17,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel
-from vq.broker.observe.status import StatusReport
 from vq.broker.observe.survey import STATES, Totals
-from vq.broker.partition.context import Context
+from vq.broker.observe.watched import Watched
 from vq.broker.replication.lag import Lag
-from vq.broker.serving.server import Server
 from vq.version import __version__
 
 
@@ -54,38 +51,15 @@ class BrokerMetrics:
     """Makes the families of one node.
 
     Args:
-        config: Names the node.
-        context: Has counters, roles and the storer.
-        server: Has the connections.
-        flush_times: How long flushes took.
-        disks: Of the data directories.
-        status: Has what STATUS tells of scrubs, repairs and cut bytes.
+        watched: What is counted.
 
     Attributes:
         loop_lag: Written by ``monitor``.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        context: Context,
-        server: Server,
-        flush_times: Histogram,
-        disks: Sequence[DataDisk],
-        status: StatusReport,
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._server = server
-        self._flush_times = flush_times
-        self._disks = disks
-        self._status = status
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
         self.loop_lag = Histogram()
-
-    @property
-    def leads(self) -> bool:
-        """Whether the node leads its group."""
-        return self._context.role.epoch > 0
 
     def families(self, facts: Facts) -> Iterator[Metric]:
         """Yield every family, each made when it is asked for."""
@@ -98,7 +72,7 @@ class BrokerMetrics:
         yield from self._care(facts.totals)
 
     def _node(self, facts: Facts) -> Iterator[Metric]:
-        config, role = self._config, self._context.role
+        config, role = self._watched.config, self._watched.context.role
         names = {"cluster": config.cluster, "group": config.group, "node": config.node}
         yield InfoMetricFamily(
             "vq_node",
@@ -121,7 +95,7 @@ class BrokerMetrics:
             "Sessions with ZooKeeper that ended while the node ran.",
             facts.sessions_ended,
         )
-        leads = self.leads
+        leads = role.epoch > 0
         yield _gauge("vq_leader", "1 if this node leads its group, else 0.", leads)
         yield _gauge(
             "vq_leader_may_act",
@@ -147,7 +121,7 @@ class BrokerMetrics:
         )
 
     def _messages(self) -> Iterator[Metric]:
-        counters = self._context.counters
+        counters = self._watched.context.counters
         yield _counter("vq_appended_messages", "Messages that were appended.", counters.messages_in)
         yield _counter("vq_appended_bytes", "Bytes of their batches.", counters.bytes_in)
         yield _counter("vq_appended_batches", "Batches that were appended.", counters.batches_in)
@@ -157,21 +131,21 @@ class BrokerMetrics:
             counters.duplicates,
         )
         yield _counter("vq_read_bytes", "Bytes that readers and copies got.", counters.bytes_out)
-        times = self._context.acknowledged
+        times = self._watched.context.acknowledged
         yield _histogram(
             "vq_acknowledgement_seconds",
             "Time from the append of a batch to its acknowledgement: flush and copies included.",
             times or Histogram(),
         )
-        yield _histogram("vq_flush_seconds", "Time of a flush.", self._flush_times)
+        yield _histogram("vq_flush_seconds", "Time of a flush.", self._watched.flush_times)
         yield _counter(
             "vq_flushed_logs",
             "Logs that flushes made durable; one flush may be of many.",
-            self._context.flushed_logs,
+            self._watched.context.flushed_logs,
         )
 
     def _requests(self) -> Iterator[Metric]:
-        server = self._server
+        server = self._watched.server
         yield _gauge("vq_connections", "Open connections.", len(server.sessions))
         yield _counter(
             "vq_ended_connections",
@@ -259,11 +233,10 @@ class BrokerMetrics:
             "node",
             {node: lag.ms / 1000 for node, lag in lags.items()},
         )
-        diverged = self._status.diverged
         yield _gauge(
             "vq_diverged_bytes",
             "Bytes that were cut from logs of this node and are kept aside.",
-            diverged.size if diverged is not None else None,
+            self._watched.diverged.size,
         )
         yield _gauge(
             "vq_lost_messages",
@@ -273,7 +246,7 @@ class BrokerMetrics:
         )
 
     def _disk(self) -> Iterator[Metric]:
-        known = [each for each in self._disks if each.watch.total > 0]
+        known = [each for each in self._watched.disks.all if each.watch.total > 0]
 
         def family(name: str, meaning: str, value: Callable[[DataDisk], float | None]) -> Metric:
             values = {str(each.path): value(each) for each in known}
@@ -336,13 +309,13 @@ class BrokerMetrics:
         )
 
     def _care(self, totals: Totals) -> Iterator[Metric]:
-        position = self._status.scrub()
+        position = self._watched.scrubber.position
         yield _gauge(
             "vq_damaged_ranges",
             "Ranges of offsets that are known to be damaged.",
             totals.damaged_ranges,
         )
-        counters, held = self._context.counters, self._status.held()
+        counters, held = self._watched.context.counters, self._watched.retainer.held
         yield _counter(
             "vq_deleted_bytes", "Bytes of logs that retention deleted.", counters.deleted_bytes
         )
@@ -365,7 +338,7 @@ class BrokerMetrics:
             "Of vq_archived_bytes: those before their time, since a disk was too full.",
             counters.archived_early_bytes,
         )
-        run = self._status.archive_run()
+        run = self._watched.archiver.last
         ended_ms = run.result.ended_ms if run is not None else 0
         yield _gauge(
             "vq_archive_run_end_timestamp_seconds",
@@ -381,7 +354,7 @@ class BrokerMetrics:
             "vq_unindexed_bytes",
             "Bytes of closed blocks that are to get a key index, and have none yet; none where "
             "the broker makes none.",
-            self._status.unindexed_bytes(),
+            self._watched.indexer.unindexed_bytes,
         )
         yield _gauge(
             "vq_held_bytes",
@@ -392,7 +365,7 @@ class BrokerMetrics:
         yield _counter(
             "vq_repairs",
             "Repairs of damaged ranges with bytes of another node.",
-            self._status.repairs(),
+            self._watched.repairer.count,
         )
         yield _gauge(
             "vq_scrub_begin_timestamp_seconds",

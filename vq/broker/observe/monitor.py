@@ -9,22 +9,17 @@ scrape reads what is there. Without a port nothing of it exists.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.tasks import Tasks
-from vq.broker.history.archive_runs import Archiver
-from vq.broker.history.retaining import Retainer
 from vq.broker.observe.metrics import BrokerMetrics, Facts
 from vq.broker.observe.survey import survey
-from vq.broker.partition.channel import Channel
-from vq.broker.replication.lag import Lags
+from vq.broker.observe.watched import Watched
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.errors import AddressUnavailable
 from vq.log_lines import get_logger
@@ -42,36 +37,11 @@ PORTS: Final = 100
 LOOK_S: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """The parts of a node that are looked at.
-
-    Attributes:
-        metrics: Makes the families.
-        channels: All partitions of the node.
-        count_damage: Returns how many ranges of a partition are damaged.
-        lags: Knows the copies.
-        retainer: Deletes what topics keep no longer.
-        archiver: Does the runs of the archive.
-        registered: Returns whether the process is registered in ZooKeeper.
-        not_ready: Returns why the started node does not do its work, apart from ZooKeeper.
-    """
-
-    metrics: BrokerMetrics
-    channels: Mapping[tuple[str, int], Channel]
-    count_damage: Callable[[Channel], int]
-    lags: Lags
-    retainer: Retainer
-    archiver: Archiver
-    registered: Callable[[], bool]
-    not_ready: Callable[[], list[str]]
-
-
 class Monitor:
     """Serves metrics and health of one node. Loop-bound.
 
     Args:
-        config: Says where.
+        watched: What is told; its settings say where.
         coordinator: Knows the session.
         process_metrics: Returns families about the process.
 
@@ -81,14 +51,14 @@ class Monitor:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        watched: Watched,
         coordinator: Coordinator,
         process_metrics: Callable[[], Iterable[Metric]],
     ) -> None:
-        self._config = config
         self._coordinator = coordinator
         self._process_metrics = process_metrics
-        self._watched: Watched | None = None
+        self._watched = watched
+        self._metrics = BrokerMetrics(watched)
         self._sessions_ended = 0
         self._scraping = asyncio.Lock()
         self._server = HttpServer(
@@ -102,24 +72,24 @@ class Monitor:
         address = self._server.address
         return 0 if address is None else address.port
 
-    async def start(self, watched: Watched, network: Network, tasks: Tasks) -> None:
-        """Watch the parts of a node, and listen, unless the settings say not to.
+    async def start(self, network: Network, tasks: Tasks) -> None:
+        """Listen, unless the settings say not to.
 
         Raises:
             AddressUnavailable: The port that was named cannot be used.
         """
-        self._watched = watched
-        if self._config.metrics_port == 0:
+        if self._watched.config.metrics_port == 0:
             return
         await self._listen(network)
         if not self.port:
             return
         self._coordinator.add_listener(self._on_session)
-        tasks.start(_watch_loop(watched.metrics.loop_lag))
+        tasks.start(_watch_loop(self._metrics.loop_lag))
         logger.info("metrics and health are served", url=f"http://{self._server.address}/metrics")
 
     async def _listen(self, network: Network) -> None:
-        host, named = self._config.metrics_host, self._config.metrics_port
+        config = self._watched.config
+        host, named = config.metrics_host, config.metrics_port
         if named is not None:
             try:
                 await self._server.listen(network, Address(host, named))
@@ -157,17 +127,16 @@ class Monitor:
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
         watched = self._watched
-        assert watched is not None
-        totals = await survey(watched.channels, watched.count_damage)
+        totals = await survey(watched.partitions.channels, watched.verifier.count_damage)
         facts = Facts(
             totals=totals,
-            lags=watched.lags.aged(totals.lag) if watched.metrics.leads else {},
+            lags=watched.lags.aged(totals.lag) if watched.context.role.epoch else {},
             connected=self._coordinator.state is SessionState.CONNECTED,
             sessions_ended=self._sessions_ended,
-            registered=watched.registered(),
+            registered=watched.presence.is_registered,
             ready=not self.not_ready(),
         )
-        return chain(watched.metrics.families(facts), self._process_metrics())
+        return chain(self._metrics.families(facts), self._process_metrics())
 
     async def health(self) -> Page:
         """Return that the loop runs: it does, or nobody would see this."""
@@ -181,13 +150,15 @@ class Monitor:
     def not_ready(self) -> list[str]:
         """Return why the node does not do its work."""
         watched = self._watched
-        if watched is None or not self.has_started:
+        if not self.has_started:
             reasons = ["the node is starting"]
+        elif not watched.gate.serves:
+            reasons = ["the node is stopping"]
         else:
-            reasons = watched.not_ready()
+            reasons = watched.disks.not_ready
         if self._coordinator.state is not SessionState.CONNECTED:
             reasons.append(f"ZooKeeper does not answer: {self._coordinator.state.value}")
-        elif watched is not None and not watched.registered():
+        elif not watched.presence.is_registered:
             reasons.append("the node is not registered in ZooKeeper")
         return reasons
 

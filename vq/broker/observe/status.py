@@ -1,23 +1,16 @@
 """The answer to STATUS. Every number is read where it is counted."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from vq import limits
-from vq.broker.base.config import BrokerConfig
+from vq.broker.base.session import Session
 from vq.broker.disks.data_disk import DataDisk
-from vq.broker.health.diverged_files import DivergedFiles
-from vq.broker.health.scrubbing import Position
-from vq.broker.history.archive_runs import LastRun
-from vq.broker.history.retaining import Held
+from vq.broker.observe.watched import Watched
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Context
 from vq.broker.partition.old_blocks import ahead_ms_of
-from vq.broker.partition.partitions import Partitions
-from vq.broker.replication.lag import Lag
-from vq.broker.serving.server import Server
 from vq.model import Replication
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
 from vq.version import __version__
 
 #: Size at which an answer takes no further partition; the client asks for the rest.
@@ -32,64 +25,31 @@ RANGES_PER_ANSWER: Final = 256
 _REASON_CHARS_MAX: Final = 1_000
 
 
-class KnowsDamage(Protocol):
-    """Has the damage found; in practice ``verifying.Verifier``."""
-
-    def damage(self, channel: Channel, *, at_most: int | None = None) -> list[wire.DamagedRange]:
-        """Return the damage known of a partition."""
-        ...
-
-    def count_damage(self, channel: Channel) -> int:
-        """Return how many ranges there are."""
-        ...
-
-
 class StatusReport:
     """Builds status answers.
 
-    Attributes:
-        server: Set once there is one.
-        problems: Tells what is wrong with the node as a whole; set with ``server``.
-        lags: Tells how far the nodes that copy are behind.
-        diverged: What this node cut from its logs.
-        not_copied: Tells which partitions this node cannot copy, and why.
-        held: Tells what is kept only because somebody needs it.
-        archive_run: Tells how far the last run of the archive is.
-        unindexed_bytes: Tells how much has no key index yet; None: that is not known.
+    Args:
+        watched: What is told.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        context: Context,
-        partitions: Partitions,
-        disks: Sequence[DataDisk],
-        known: KnowsDamage,
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._started = watched.context.clock.monotonic()
+
+    def answer(
+        self, session: Session, request_id: RequestId, header: wire.StatusRequest, _body: bytes
     ) -> None:
-        self._config = config
-        self._context = context
-        self._partitions = partitions
-        self._disks = disks
-        self._known = known
-        self._started = context.clock.monotonic()
-        self.server: Server | None = None
-        self.problems: Callable[[], list[str]] = list
-        self.lags: Callable[[], dict[str, Lag]] = dict
-        self.not_copied: Callable[[], dict[Channel, str]] = dict
-        self.held: Callable[[], Mapping[Channel, Held]] = dict
-        self.archive_run: Callable[[], LastRun | None] = lambda: None
-        self.unindexed_bytes: Callable[[], int | None] = lambda: None
-        self.diverged: DivergedFiles | None = None
-        self.scrub: Callable[[], Position] = Position
-        self.next_scrub_ms: Callable[[], int] = int
-        self.repairs: Callable[[], int] = int
+        """STATUS: answer with role, partitions and counters of this node."""
+        session.reply(request_id, self.report(header))
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return the node's status, with an entry for each partition that fits if asked."""
-        config, context, server = self._config, self._context, self.server
+        watched = self._watched
+        config, context, server = watched.config, watched.context, watched.server
         role = context.role
         counters = context.counters
-        channels = self._partitions.channels
+        channels = watched.partitions.channels
+        disks, scrub, diverged = watched.disks, watched.scrubber, watched.diverged
         response = wire.StatusResponse(
             cluster=config.cluster,
             group=config.group,
@@ -99,19 +59,17 @@ class StatusReport:
             epoch=role.epoch,
             master=role.acts,
             partition_count=len(channels),
-            connections=len(server.sessions) if server is not None else 0,
+            connections=len(server.sessions),
             messages_in=counters.messages_in,
             bytes_in=counters.bytes_in,
             bytes_out=counters.bytes_out,
             flushes=context.flushes,
-            disk_bytes_free=sum(each.watch.free for each in self._disks),
-            disk_bytes_total=sum(each.watch.total for each in self._disks),
-            disks=map(_disk, self._disks),
+            disk_bytes_free=disks.free_bytes,
+            disk_bytes_total=disks.total_bytes,
+            disks=map(_disk, disks.all),
             # The request being answered is one of those without an answer.
-            requests_waiting=(
-                server.requests_waiting + server.reads_waiting - 1 if server is not None else 0
-            ),
-            problems=self.problems(),
+            requests_waiting=server.requests_waiting + server.reads_waiting - 1,
+            problems=self._problems(),
             copies=[
                 wire.CopyStatus(
                     node=node,
@@ -119,26 +77,44 @@ class StatusReport:
                     bytes_behind=lag.size,
                     ms_behind=lag.ms,
                 )
-                for node, lag in sorted(self.lags().items() if role.epoch else ())
+                for node, lag in sorted(watched.lags.told().items() if role.epoch else ())
             ],
             follows=role.follows,
-            diverged_files=self.diverged.count if self.diverged is not None else 0,
-            diverged_bytes=self.diverged.size if self.diverged is not None else 0,
-            scrub_begun_ms=self.scrub().begun_ms,
-            scrub_ended_ms=self.scrub().ended_ms,
-            scrub_read_bytes=self.scrub().read_bytes,
+            diverged_files=diverged.count,
+            diverged_bytes=diverged.size,
+            scrub_begun_ms=scrub.position.begun_ms,
+            scrub_ended_ms=scrub.position.ended_ms,
+            scrub_read_bytes=scrub.position.read_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,
-            repairs=self.repairs(),
-            scrub_next_ms=self.next_scrub_ms(),
+            repairs=watched.repairer.count,
+            scrub_next_ms=scrub.next_ms(),
         )
         if request.with_partitions:
             self._tell_partitions(response, (request.after_topic, request.after_partition))
         return response
 
+    def _problems(self) -> list[str]:
+        """Return what is wrong with the node as a whole."""
+        watched = self._watched
+        gate, disks = watched.gate, watched.disks
+        # To follow another node is no problem.
+        refusal = None if gate.refusal is not None else gate.put_refusal
+        of_disks = disks.problems(follows=bool(watched.context.role.follows))
+        gone = disks.main.gone
+        found = [
+            watched.server.trouble,
+            *of_disks,
+            "" if gone or str(refusal) in of_disks else str(refusal or ""),
+            "" if gone else watched.follower.problem,
+            watched.mastership.waits,
+        ]
+        return [*filter(None, found), *watched.partitions.told_problems()]
+
     def _tell_partitions(self, response: wire.StatusResponse, after: tuple[str, int]) -> None:
-        channels = self._partitions.channels
+        watched = self._watched
+        channels, verifier = watched.partitions.channels, watched.verifier
         ranges, size = RANGES_PER_ANSWER, 0
-        not_copied = self.not_copied()
+        not_copied = watched.follower.not_copied()
         for key in sorted(channels if not after[0] else [k for k in channels if k > after]):
             if size >= _PARTITIONS_BYTES:
                 response.more = True
@@ -146,14 +122,14 @@ class StatusReport:
             channel = channels[key]
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
-            told.ahead_ms = ahead_ms_of(channel, self._context.clock)
+            told.ahead_ms = ahead_ms_of(channel, watched.context.clock)
             told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
-            held = self.held().get(channel)
+            held = watched.retainer.held.get(channel)
             if held is not None:
                 told.held_by, told.held_from = held.by[:_REASON_CHARS_MAX], held.offset
                 told.held_bytes, told.held_since_ms = held.size_bytes, held.since_ms
-            told.damaged_ranges = self._known.count_damage(channel)
-            damage = self._known.damage(channel, at_most=min(ranges, RANGES_PER_PARTITION))
+            told.damaged_ranges = verifier.count_damage(channel)
+            damage = verifier.damage(channel, at_most=min(ranges, RANGES_PER_PARTITION))
             told.damage.extend(damage)
             ranges -= len(damage)
             size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES

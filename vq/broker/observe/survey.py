@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.partition_state import RULES
 from vq.broker.replication.lag import LagSum
 
@@ -56,7 +56,7 @@ class Totals:
 
 
 async def survey(
-    channels: Mapping[tuple[str, int], Channel],
+    channels: Channels,
     count_damage: Callable[[Channel], int],
     *,
     topics_max: int = TOPICS_MAX,

@@ -12,7 +12,7 @@ not closed, durable, committed and intact.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from vq.broker.base.flusher_share import is_done
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partition_state import State
 from vq.clock import Clock
@@ -291,12 +291,12 @@ class Archiving:
             await wait_at_most(CLOSE_TIMEOUT_S, work)
 
     # Removing what is elsewhere -----------------------------------------------------------------
-    async def discard_all(self, channels: Callable[[], Iterable[Channel]]) -> None:
+    async def discard_all(self, channels: Channels) -> None:
         """Remove zips elsewhere that no log has any more, for ever."""
         while True:
             await asyncio.sleep(DISCARD_S)
             by_place: dict[str, list[tuple[Log, Path]]] = {}
-            for channel in list(channels()):
+            for channel in list(channels.values()):
                 for part in (*channel.older, channel):
                     log = part.log
                     if log is None or not log.flushing.discards:
@@ -376,7 +376,9 @@ class _Held:
         if self.channel.state is State.CLOSED or not is_here or not self.log.has(self.block):
             raise _gone(self.channel, self.block)
         if not self.still():
-            raise InvalidState(f"a block of {self.channel} is left alone: what was known changed")
+            raise InvalidState(
+                f"a block of {self.channel} is left as it is: the partition has changed"
+            )
 
     def check_archivable(self) -> None:
         """Return if the block may be archived now.

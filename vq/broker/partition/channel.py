@@ -16,7 +16,7 @@ there, too, and wait while fewer nodes than ``min_insync`` are in sync; with ``a
 what this node has stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from vq.broker.base.parked import Parked, Woken, wake_all
@@ -908,3 +908,7 @@ class Channel:
         for older in self.older:
             older.close(error)
         self.wake()
+
+
+#: The channels of a node, by topic and partition; others come and go.
+Channels = Mapping[tuple[str, int], Channel]

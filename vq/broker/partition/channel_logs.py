@@ -6,17 +6,18 @@ Not in here: which channels exist (``partitions``), when a partition moves (``mo
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from vq.broker.base.flusher_share import give_way, is_done
+from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.start_story import StartStory
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.archiving import Archived, Archiving, Verified
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
 from vq.broker.partition.logs import Logs, start_of
 from vq.broker.partition.partition_state import State
@@ -62,7 +63,7 @@ class ChannelLogs:
     """Changes the logs of channels.
 
     Attributes:
-        on_cut: Called when something of a log was cut and kept.
+        cut: Told when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
         story: What was opened while the node started.
     """
@@ -75,7 +76,7 @@ class ChannelLogs:
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.closed_unflushed = False
         self.story = StartStory()
-        self.on_cut: Callable[[], None] = lambda: None
+        self.cut = Notice[[]]()
         self._dropping: set[Channel] = set()
         self._archiving = Archiving(logs, runner, self.lock, self._whole)
 
@@ -167,7 +168,7 @@ class ChannelLogs:
             channel.attach(log)
             self.story.opened(channel.partition, log.recovery, took_s)
             if log.recovery.cut_bytes:
-                self.on_cut()
+                self.cut.tell()
 
     async def open_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading; one that cannot be is noted."""
@@ -380,7 +381,7 @@ class ChannelLogs:
         for each in files:
             _tell_cut(channel, each)
         if files:
-            self.on_cut()
+            self.cut.tell()
 
     # Repairing ----------------------------------------------------------------------------------
     async def open_again(self, channel: Channel, part: Channel) -> None:
@@ -645,7 +646,7 @@ class ChannelLogs:
         """
         await self._archiving.put_back(channel, block, place, still)
 
-    async def discard_archives(self, channels: Callable[[], Iterable[Channel]]) -> None:
+    async def discard_archives(self, channels: Channels) -> None:
         """Remove archives elsewhere that no log has any more, for ever."""
         await self._archiving.discard_all(channels)
 

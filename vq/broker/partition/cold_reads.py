@@ -103,6 +103,11 @@ class ColdReads:
         self._tasks = tasks
         self._waiting: dict[tuple[Session, str], deque[ColdRead]] = {}  # by place
 
+    @property
+    def waiting(self) -> int:
+        """How many reads wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
     def add(self, session: Session, read: ColdRead) -> None:
         """Have bytes fetched for a request of ``session``."""
         key = session, threads_of(read.fetch)[1]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.notice import Notice
 from vq.broker.partition.storer import Storer
 from vq.clock import Clock
 from vq.errors import VqError
@@ -70,6 +71,11 @@ class Role:
     leaving: int = 0
 
     @property
+    def leads_others(self) -> bool:
+        """Whether this node leads while others are in sync."""
+        return self.epoch > 0 and self.named > 1
+
+    @property
     def goes_on(self) -> bool:
         """Whether it may act without a lease, where other nodes in sync confirm all that counts."""
         return bool(self.insync) and self.may_confirm()
@@ -108,7 +114,7 @@ class Context:
         roles: What this node is in each group of which it holds partitions.
         call_later: Calls back after so many seconds, on the loop.
         fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
-        suspect: Called with a channel and an offset at which its bytes seem to be damaged.
+        suspected: Told with a channel and an offset at which its bytes seem to be damaged.
         acknowledged: Times from append to acknowledgement; None: they are not measured.
     """
 
@@ -117,10 +123,14 @@ class Context:
     clock: Clock
     call_later: Callable[[float, Callable[[], None]], Timer]
     roles: Mapping[str, Role]
-    suspect: Callable[[Any, int], None] = lambda channel, offset: None
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)
     acknowledged: Histogram | None = None
+    suspected: Notice[[Any, int]] = field(default_factory=Notice)
+
+    def suspect(self, channel: Any, offset: int) -> None:
+        """Have it looked whether bytes of a channel are damaged."""
+        self.suspected.tell(channel, offset)
 
     @property
     def main(self) -> Place:

@@ -4,8 +4,9 @@ In here: the measurement, which costs something per flush and nothing per messag
 flush (``flusher``), and what is made of the figures (``load``, ``disk_looks``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from vq.broker.base.histogram import Histogram
 from vq.broker.partition.flusher import Flusher, OnDone, Outcome
@@ -30,6 +31,16 @@ class FlushTimes:
     depth: float
 
 
+class Requests(Protocol):
+    """Counts requests; in practice ``serving.server.Server``.
+
+    Attributes:
+        requests_waiting: Those without an answer.
+    """
+
+    requests_waiting: int
+
+
 class FlushMeter:
     """A flusher that measures the one that does the work. Loop-bound.
 
@@ -38,7 +49,7 @@ class FlushMeter:
     Args:
         flusher: Does the work.
         clock: Read at the beginning and at the end of each flush.
-        count_waiting: Returns the number of requests without an answer.
+        requests: Counts those without an answer.
         times: Notes how long flushes took, of several flushers; None: of this one.
 
     Attributes:
@@ -49,12 +60,12 @@ class FlushMeter:
         self,
         flusher: Flusher,
         clock: Clock,
-        count_waiting: Callable[[], int],
+        requests: Requests,
         times: Histogram | None = None,
     ) -> None:
         self._flusher = flusher
         self._now = clock.monotonic
-        self._count_waiting = count_waiting
+        self._requests = requests
         self.times = times or Histogram()
         self._on_done: OnDone | None = None
         self._begun: float | None = None  # of the flush in flight
@@ -74,7 +85,7 @@ class FlushMeter:
         """See ``Flusher.submit``."""
         self._begun = self._now()
         self._submits += 1
-        self._depths += self._count_waiting()
+        self._depths += self._requests.requests_waiting
         self._flusher.submit(tickets)
 
     def close(self) -> None:
@@ -111,7 +122,7 @@ class FlushMeter:
         if begun is not None:
             busy_s += now - max(begun, self._asked)
             flush_s = max(flush_s or 0.0, now - begun)  # one that hangs shows before it ends
-        depth = (self._depths + self._count_waiting()) / (self._submits + 1)
+        depth = (self._depths + self._requests.requests_waiting) / (self._submits + 1)
         self._asked, self._busy_s = now, 0.0
         self._flushes_s, self._flushes, self._submits, self._depths = 0.0, 0, 0, 0
         return FlushTimes(busy_s, flush_s, depth)

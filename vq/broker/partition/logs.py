@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
+from vq.broker.partition.context import Role
 from vq.broker.partition.reserve import Reserve
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, PartitionFailed
@@ -77,7 +78,7 @@ class Logs:
         disk, clock, config: For the logs.
         reserves: Of each of them.
         archive_places: See ``BrokerConfig.archive_places``.
-        leads_others: Returns whether this node leads while others are in sync; any thread asks.
+        role: Whether this node leads while others are in sync; any thread asks.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class Logs:
         config: LogConfig,
         reserves: Mapping[Path, Reserve],
         archive_places: Sequence[str] = ARCHIVE_PLACES,
-        leads_others: Callable[[], bool] = lambda: False,
+        role: Role | None = None,
     ) -> None:
-        self._leads_others = leads_others
+        self._role = role
         self._directory = directory
         self._begun = directory.begun
         self._disk = disk
@@ -481,7 +482,7 @@ class Logs:
         self._reserves[self._directory.path].spend(
             self._directory.unflushed.doubt, "not even that messages may be missing can be stored"
         )
-        if self._leads_others():
+        if self._role is not None and self._role.leads_others:
             raise Busy(
                 "the end of this log is damaged. This node does not cut it while it leads and "
                 "other nodes are in sync: they may have it whole. The log opens when another node "

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, check_placement_version
@@ -81,6 +82,8 @@ class Partitions:
         channels: What can be reached by clients.
         logs: Changes their logs.
         view: What ZooKeeper says.
+        added: Told when there is one more channel.
+        unsealing: Told with a channel that is to take appends again after a move that ended.
     """
 
     def __init__(
@@ -98,14 +101,15 @@ class Partitions:
         self._stored = logs
         self.logs = ChannelLogs(logs, runner=runner, tasks=tasks)
         self._runner = runner
+        self._tasks = tasks
         # Order: ``_membership`` before ``logs.lock``.
         self._membership = asyncio.Lock()  # held while ``channels`` is made to fit a topic
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self._marked_unflushed = False
         self._kept_trash: set[Path] = set()  # told once
-        self.on_sealed: Callable[[Channel], None] | None = None
-        self.on_added: Callable[[], None] = lambda: None
+        self.unsealing = Notice[[Channel]]()
+        self.added = Notice[[]]()
         self.view = TopicsView(
             coordinator,
             on_topic=self._apply,
@@ -393,8 +397,13 @@ class Partitions:
         if not channel.held:
             await self._forget(channel)
 
-    def begin_epoch(self) -> None:
-        """See ``Channel.begin_epoch``."""
+    def start(self, _epoch: int) -> None:
+        """Have all channels take what the role says now, and see to their logs: this node leads."""
+        self.stop()
+        self._tasks.start(self.lead())
+
+    def stop(self) -> None:
+        """Have all channels take what the role says now; see ``Channel.begin_epoch``."""
         for channel in self.channels.values():
             channel.begin_epoch()
 
@@ -435,8 +444,8 @@ class Partitions:
                 missing_start=log.end_offset,
                 missing_end=span.end,
             )
-        if channel.state is State.UNSEALING and self.on_sealed is not None:
-            self.on_sealed(channel)
+        if channel.state is State.UNSEALING:
+            self.unsealing.tell(channel)
 
     async def _add(self, prepared: _Prepared) -> Channel:
         """Open what there is of a channel on disk, and let clients reach it.
@@ -455,7 +464,7 @@ class Partitions:
             await self.logs.ensure_open(channel)
         self.channels[key] = channel
         self._by_topic.setdefault(key.topic, {})[key.partition] = channel
-        self.on_added()
+        self.added.tell()
         await self._fit(channel)
         return channel
 

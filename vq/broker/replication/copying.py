@@ -10,12 +10,13 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any, Final
 
 from vq import limits
 from vq.broker.base.pace import Pace
+from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel_logs import ChannelLogs
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
     ConnectionCut,
@@ -163,11 +164,11 @@ class CopySession:
         connection: To the master.
         following: Whom this node follows.
         node: This node's name.
-        on_deleted: Called with a channel and an offset: its master has deleted what lies before.
+        logs: Delete what its master has deleted.
+        disks: Know why nothing is taken for a partition now. What the master has deleted is deleted
+            all the same: that makes space.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
-        refuse: Returns why nothing is taken for a partition now, None: it is. What the master has
-            deleted is deleted all the same: that makes space.
     """
 
     def __init__(
@@ -175,13 +176,13 @@ class CopySession:
         connection: BrokerConnection,
         following: Following,
         node: str,
-        on_deleted: Callable[[Channel, int], None],
-        refuse: Callable[[Channel], VqError | None] = lambda _: None,
+        logs: ChannelLogs,
+        disks: DataDisks,
         *,
         bytes_per_s: int = 0,
     ) -> None:
-        self._refuse = refuse
-        self._on_deleted = on_deleted
+        self._disks = disks
+        self._logs = logs
         self._pace = Pace(bytes_per_s)
         # Any batch has room in an answer; one at a time, so that others are not held up by a burst.
         self._answer_bytes = BATCH_ON_DISK_BYTES_MAX if bytes_per_s else limits.FETCH_BYTES_MAX
@@ -307,7 +308,7 @@ class CopySession:
         asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
         for copy, new in asked:
             # One byte: one batch, to be thrown away; only what was deleted is of use now.
-            size = 1 if self._refuse(copy.channel) else self._answer_bytes
+            size = 1 if self._disks.copy_refusal(copy.channel) else self._answer_bytes
             item = request.partitions.add(handle=copy.handle, offset=copy.asked_at, max_bytes=size)
             if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
                 item.watch_above = max(1, copy.channel.high_watermark)
@@ -385,7 +386,7 @@ class CopySession:
             copies.told = max(copies.told, result.high_watermark)
             copy.channel.show_copied()
             if result.deleted_before > copies.deleted:
-                self._on_deleted(copy.channel, result.deleted_before)
+                self._logs.drop_soon(copy.channel, result.deleted_before)
             if result.offset != copy.asked_at:
                 continue  # it was asked for twice, see ``Copy.watch``, and came before
             copy.asked_at = -1
@@ -393,7 +394,7 @@ class CopySession:
             if not data:
                 self.ask(copy)
                 continue
-            if self._refuse(copy.channel):
+            if self._disks.copy_refusal(copy.channel):
                 self._paused[copy] = self._loop.time()
                 continue
             lacked = min(result.size, result.high_watermark - result.offset)
@@ -414,7 +415,7 @@ class CopySession:
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
         for copy, since in list(self._paused.items()):
-            if now - since >= PAUSED_S or not self._refuse(copy.channel):
+            if now - since >= PAUSED_S or not self._disks.copy_refusal(copy.channel):
                 del self._paused[copy]
                 self.ask(copy)
 

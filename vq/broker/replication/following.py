@@ -13,18 +13,21 @@ In here: whom to follow, and where both logs part. Not in here: what comes, and 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vq.backoff import Backoff, Draws
 from vq.broker.base.tasks import Tasks
+from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.cold_reads import Tries
 from vq.broker.partition.partition_state import State
+from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
 from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
+from vq.broker.replication.membership import Membership
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S
+from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
     Busy,
@@ -94,15 +97,14 @@ class Follower:
     """Copies all logs of a group from the node that leads it, while this node does not.
 
     Args:
-        channels: Returns the channels of this node.
-        logs: Changes their logs.
+        partitions: Those of this node.
+        disks: Where they lie. While the main directory is gone, nothing is copied.
         network: To reach the master.
         cluster, group, node: Of this node.
-        prove: Has both ends of a connection show that they belong to the cluster.
-        refuse: Returns why nothing is taken for a partition now, None: it is.
+        membership: Has both ends of a connection show that they belong to the cluster.
+        dead_masters: Is told of a master that this node was connected to, and that is dead: its
+            machine says, ``REFUSALS`` times one after the other, that nobody listens.
         rng: For the back-off.
-        on_dead: Called with a master that this node was connected to, and that is dead: its machine
-            says, ``REFUSALS`` times one after the other, that nobody listens.
         bytes_per_s: How fast this node catches up with a master, at most; 0: no limit.
 
     Attributes:
@@ -111,29 +113,28 @@ class Follower:
 
     def __init__(
         self,
-        channels: Callable[[], Iterable[Channel]],
-        logs: ChannelLogs,
+        partitions: Partitions,
+        disks: DataDisks,
         network: Network,
         *,
         cluster: str,
         group: str,
         node: str,
-        prove: Callable[[BrokerConnection], Awaitable[None]],
-        refuse: Callable[[Channel], VqError | None] = lambda _: None,
+        membership: Membership,
+        dead_masters: DeadMasters,
         rng: Draws,
-        on_dead: Callable[[Following], Awaitable[None]],
         bytes_per_s: int = 0,
     ) -> None:
-        self._channels = channels
-        self._on_dead = on_dead
+        self._channels = partitions.channels
+        self._dead_masters = dead_masters
         self._bytes_per_s = bytes_per_s
-        self._logs = logs
+        self._logs = partitions.logs
+        self._disks = disks
         self._network = network
         self._cluster = cluster
         self._group = group
         self._node = node
-        self._prove = prove
-        self._refuse = refuse
+        self._membership = membership
         self._rng = rng
         self._following: Following | None = None
         self._met: Following | None = None  # whom this node was connected to last
@@ -145,7 +146,10 @@ class Follower:
         self._retries: dict[Channel, _Retry] = {}
         self._held: dict[Channel, None] = {}
         self._suspended = ""
+        self._gone = [each.gone for each in disks.all]
         self.problem = ""
+        partitions.added.listen(self.look)
+        disks.changed.listen(self._look_at_disks)
 
     def follow(self, following: Following | None, epoch: int = 0) -> None:
         """Copy from this master from now on; None: this node leads, or follows nobody yet.
@@ -159,6 +163,12 @@ class Follower:
                 self._session.leave(epoch)
             self._changed.set()
             self._look.set()
+
+    def _look_at_disks(self) -> None:
+        gone = [each.gone for each in self._disks.all]
+        if gone != self._gone:
+            self._gone = gone
+            self.suspend("the data directory is gone" if self._disks.main.gone else "")
 
     def suspend(self, why: str) -> None:
         """Copy nothing, so that this node leaves the set of those in sync; "": copy again."""
@@ -225,7 +235,7 @@ class Follower:
         if self._refusals < REFUSALS or self._following != following:
             return refused
         try:
-            await self._on_dead(following)
+            await self._dead_masters.remove(following)
         except CoordinationError as why:  # its session ends by itself, or the next refusal counts
             logger.info("registration of a dead master stays", master=following.master, error=why)
         return False
@@ -262,8 +272,8 @@ class Follower:
             connection,
             following,
             self._node,
-            self._logs.drop_soon,
-            self._refuse,
+            self._logs,
+            self._disks,
             bytes_per_s=self._bytes_per_s,
         )
         try:
@@ -273,7 +283,7 @@ class Follower:
                     f"{following.address} is node {hello.node} of group {hello.group}, not "
                     f"{following.master} of {self._group}"
                 )
-            await self._prove(connection)
+            await self._membership.prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
             self._met, self._reached = following, True
@@ -298,7 +308,7 @@ class Follower:
                 self._note(channel, error)
             session.failures.clear()
             copied = session.channels
-            for channel in self._channels():
+            for channel in self._channels.values():
                 if channel in self._held or channel.place.gone or not _can_be_copied(channel):
                     continue
                 if channel in copied:

@@ -11,14 +11,15 @@ for what was acknowledged to be safe, since the successor is in sync.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from vq.backoff import Backoff
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Role
+from vq.broker.partition.gate import Gate
 from vq.broker.partition.replica_rules import may_offer
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, offered, successor, withdrawn
@@ -75,29 +76,26 @@ class HandOver:
     Args:
         role: What this node is in the group.
         coordinator: A started coordinator.
-        channels: Returns all channels of the group.
+        channels: Those of the node.
         clock: For durations in the log.
         tasks: For requests of operators, and offers that could not be withdrawn.
         node: This node.
         timeout_s: Within this time, and what the calls to ZooKeeper take here, the successor leads,
             or this node goes on.
-        on_hold: Called with ``holds`` when that changed.
-
-    Attributes:
-        holds: PUTs are held.
+        gate: Holds PUTs.
     """
 
     def __init__(
         self,
         role: Role,
         coordinator: Coordinator,
-        channels: Callable[[], Collection[Channel]],
+        channels: Channels,
         clock: Clock,
         *,
         tasks: Tasks,
         node: str,
         timeout_s: float,
-        on_hold: Callable[[bool], None],
+        gate: Gate,
     ) -> None:
         self._role = role
         self._coordinator = coordinator
@@ -106,14 +104,17 @@ class HandOver:
         self._tasks = tasks
         self._node = node
         self._timeout_s = timeout_s
-        self._on_hold = on_hold
+        self._gate = gate
         self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
         self._held_in_vain = 0  # times in a row
-        self.holds = False
 
-    def look(self) -> None:
-        """See that the role of this node may have changed."""
+    def start(self, _epoch: int) -> None:
+        """See ``mastership.Duty``."""
+        self._drained.set()
+
+    def stop(self) -> None:
+        """See ``mastership.Duty``."""
         self._drained.set()
 
     def handle(
@@ -211,7 +212,7 @@ class HandOver:
                     async with asyncio.timeout(most_s):
                         choice = await self._choose(epoch, wanted, resigns=resigns)
                         heir = choice.heir
-                        self._hold(True)
+                        self._gate.hold(True)
                         await self._until_stored(heir)
                         leaves = resigns and self._may_leave()
                         await self._offer(epoch, choice, resigns=leaves)
@@ -228,11 +229,11 @@ class HandOver:
                     why = HandOverFailed(
                         f"group {role.group} is not handed over: {type(error).__name__}: {error}"
                     )
-                if why is not None and not (self.holds and await self._has_ended(epoch)):
-                    self._held_in_vain += self.holds
+                if why is not None and not (self._gate.holds and await self._has_ended(epoch)):
+                    self._held_in_vain += self._gate.holds
                     raise why
             finally:
-                self._hold(False)
+                self._gate.hold(False)
             logger.info(
                 "group is handed over",
                 group=role.group,
@@ -249,10 +250,6 @@ class HandOver:
             round_trip_s=self._coordinator.round_trip_s,
             most_s=TIMEOUT_MOST_S,
         )
-
-    def _hold(self, holds: bool) -> None:
-        self.holds = holds
-        self._on_hold(holds)
 
     async def _choose(self, epoch: int, wanted: str, *, resigns: bool) -> _Choice:
         """Return who is to take over."""
@@ -291,12 +288,14 @@ class HandOver:
 
         With flush ``async``, it may have everything in its page cache alone.
         """
-        return all(each.sync or not each.counts_flushed(leaving=1) for each in self._channels())
+        return all(
+            each.sync or not each.counts_flushed(leaving=1) for each in self._channels.values()
+        )
 
     def _behind(self, nodes: Collection[str]) -> Mapping[str, int]:
         """Return how many bytes each of these nodes lacks."""
         behind = dict.fromkeys(sorted(nodes), 0)
-        for channel in self._channels():
+        for channel in self._channels.values():
             for node in behind:
                 behind[node] += _missing(channel, node)
         return behind
@@ -307,7 +306,7 @@ class HandOver:
         Those are not waited for whose flush hangs, or whose topic has too few nodes in sync: this
         node cannot tell what comes of them.
         """
-        left = list(self._channels())
+        left = list(self._channels.values())
         while left := [each for each in left if _is_answering(each) or _missing(each, heir)]:
             await self._pause(heir)
 

@@ -21,15 +21,17 @@ it: with flush ``async``, it lies in page caches, and the topic asks for so many
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Role
+from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import may_join
 from vq.broker.replication.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
 from vq.broker.replication.lease import Lease
+from vq.broker.replication.refusals import is_dead
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, joined, left
 from vq.coordination.brokers.registry import read_node
@@ -48,7 +50,7 @@ from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
-from vq.model import Address
+from vq.remoting.transport import Network
 
 logger = get_logger(__name__)
 
@@ -71,11 +73,10 @@ class InSyncSet:
         role: Its ``insync`` is changed in here, and by ``mastership`` when an epoch begins.
         lease: Its ``alone`` and ``silent`` likewise.
         coordinator: A started coordinator.
-        channels: Returns all channels of the group.
+        partitions: Those of the node.
+        network: To ask whether the process that served at an address is certainly dead.
         clock: For lags.
         node: This node.
-        is_dead: Returns whether the process that served at an address is certainly dead.
-        knows_all: Returns whether there is a channel for all that the group holds.
     """
 
     def __init__(
@@ -83,19 +84,18 @@ class InSyncSet:
         role: Role,
         lease: Lease,
         coordinator: Coordinator,
-        channels: Callable[[], Collection[Channel]],
+        partitions: Partitions,
+        network: Network,
         clock: Clock,
         *,
         node: str,
-        is_dead: Callable[[Address], Awaitable[bool]],
-        knows_all: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._is_dead = is_dead
-        self._knows_all = knows_all
+        self._partitions = partitions
+        self._network = network
         self._role = role
         self._lease = lease
         self._coordinator = coordinator
-        self._channels = channels
+        self._channels = partitions.channels
         self._clock = clock
         self._node = node
         self._epoch = 0
@@ -112,9 +112,16 @@ class InSyncSet:
         self._told_unflushed = False
         self._begun = asyncio.Event()
 
-    def begin(self) -> None:
-        """Take that an epoch begins, or that this node does not lead; see ``Role``."""
-        self._epoch = self._role.epoch
+    def start(self, epoch: int) -> None:
+        """See ``mastership.Duty``."""
+        self._begin(epoch)
+
+    def stop(self) -> None:
+        """See ``mastership.Duty``."""
+        self._begin(0)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
         self._begun.set()  # the last master may be gone, and everything waits until it has left
         self._agreed = self._role.insync
         self._named = {}
@@ -159,7 +166,7 @@ class InSyncSet:
             CoordinationError: ZooKeeper cannot be asked.
         """
         epoch = self._epoch
-        channels = list(self._channels())
+        channels = list(self._channels.values())
         copying = self._look_at_positions(channels)
         if self._coordinator.state is not SessionState.CONNECTED:
             self._look_without_zookeeper(channels)
@@ -185,7 +192,7 @@ class InSyncSet:
         # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
         # acknowledged that it lacks.
         for node in sorted(copying & self._role.insync):
-            incarnation = self._ready(node, list(self._channels()))  # some may be new
+            incarnation = self._ready(node, list(self._channels.values()))  # some may be new
             if incarnation is not None and self._named.get(node) != incarnation:
                 await self._join(epoch, node, incarnation)
                 return
@@ -237,7 +244,7 @@ class InSyncSet:
             if node not in copying or now - since > AWAITED_MAX_S:
                 del self._awaited[node]
                 self._count()
-        if not self._knows_all() or not all(each.tells_end for each in channels):
+        if not self._partitions.knows_all() or not all(each.tells_end for each in channels):
             return  # nobody may join
         for node in sorted(set(copying) - self._role.insync):
             if node in self._members and self._members[node].is_near():
@@ -249,7 +256,7 @@ class InSyncSet:
         named = self._agreed | self._asked
         self._role.insync = named | self._awaited.keys()
         self._lease.alone = not named
-        for channel in self._channels():
+        for channel in self._channels.values():
             channel.commit()
 
     # Decisions ----------------------------------------------------------------------------------
@@ -278,11 +285,11 @@ class InSyncSet:
             return True
         if node in copying or not self._ends:  # where nothing is stored, nobody copies anything
             return False
-        return await self._is_dead(registered.address)
+        return await is_dead(self._network, registered.address, timeout_s=TICK_S)
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
-        if not self._knows_all():
+        if not self._partitions.knows_all():
             return None
         incarnations: set[int] = set()
         for channel in channels:
@@ -341,7 +348,7 @@ class InSyncSet:
     def _flush_what_counts(self) -> list[Channel]:
         """Begin to flush what is not, of topics of which this node counts what is flushed."""
         unflushed = []
-        for channel in self._channels():
+        for channel in self._channels.values():
             if channel.counts_flushed():
                 for each in (*channel.older, channel):
                     if each.log is not None and not each.may_shrink(each.log.end_offset):

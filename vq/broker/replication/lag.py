@@ -7,12 +7,11 @@ not in memory is fetched on a lane first.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from vq.broker.base.runner import Lane, Runner
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
 from vq.clock import Clock
 from vq.errors import VqError
@@ -67,34 +66,39 @@ class Lags:
     """The lags of all nodes that copy. Loop-bound.
 
     Args:
-        channels: Returns all channels of the group.
-        leads: Whether this node leads it.
+        channels: Those of the node.
         clock: For ages.
         runner: For what is not in memory.
     """
 
     def __init__(
         self,
-        channels: Callable[[], Collection[Channel]],
-        leads: Callable[[], bool],
+        channels: Channels,
         clock: Clock,
         runner: Runner,
     ) -> None:
         self._channels = channels
-        self._leads = leads
+        self._epoch = 0
         self._clock = clock
         self._runner = runner
         # By node: since when it lacks something at the latest, in ms of the wall clock.
         self._since: dict[str, int] = {}
 
+    def start(self, epoch: int) -> None:
+        """See ``mastership.Duty``."""
+        self._epoch = epoch
+
+    def stop(self) -> None:
+        """See ``mastership.Duty``."""
+        self._epoch = 0
+        self._since = {}
+
     async def run(self) -> None:
         """Look at the nodes, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
-            if self._leads():
+            if self._epoch:
                 await self.look()
-            else:
-                self._since.clear()
 
     async def look(self) -> None:
         """Look since when each node lacks something."""
@@ -108,12 +112,13 @@ class Lags:
                     [await self._appended_ms(log, offset) or now for _, log, offset in worst],
                     default=now,
                 )
-        self._since = since
+        if self._epoch:
+            self._since = since
 
     def told(self) -> dict[str, Lag]:
         """Return how far each node is behind, by its name."""
         summed = LagSum()
-        for channel in self._channels():
+        for channel in self._channels.values():
             summed.add(channel)
         return self.aged(summed)
 
@@ -131,7 +136,7 @@ class Lags:
     def _behind(self, node: str) -> list[tuple[int, Log, int]]:
         """Return the logs of which a node lacks something, with how much, and where that begins."""
         found = []
-        for channel in self._channels():
+        for channel in self._channels.values():
             log, position = channel.log, channel.copies.positions.get(node)
             if log is None or not log.size_bytes or channel.place.silent:
                 continue

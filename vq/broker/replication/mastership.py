@@ -10,11 +10,15 @@ epoch, and refuses PUTs with the reason.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from vq.broker.base.runner import Runner
 from vq.broker.partition.context import Role
+from vq.broker.partition.gate import Gate
+from vq.broker.partition.reserve import Reserve
+from vq.broker.replication.epoch_file import EpochFile
+from vq.broker.replication.following import Follower
 from vq.broker.replication.lease import Lease
 from vq.coordination.brokers.leadership import Following, Standing
 from vq.coordination.brokers.registry import read_state
@@ -28,6 +32,18 @@ logger = get_logger(__name__)
 RETRY_S: Final = 1.0
 
 
+class Duty(Protocol):
+    """What a node does while it leads its group, and only then."""
+
+    def start(self, epoch: int) -> None:
+        """Take that this node leads in an epoch, before anything is served in it."""
+        ...
+
+    def stop(self) -> None:
+        """Take that this node does not lead, or follows another one than it did."""
+        ...
+
+
 class Mastership:
     """The mastership of one node in one group. Used on its loop.
 
@@ -35,10 +51,11 @@ class Mastership:
         role: Its ``epoch`` and ``problem`` are set in here.
         lease: Its ``alone`` and ``revoked`` are set in here.
         node: The name of this node.
-        store: Makes an epoch durable that was not acted in before; blocks.
-        accept: Makes an epoch durable that is followed from now on; blocks.
-        begin: Has all partitions take what the role says now, before anything is served.
-        on_change: Called after ``refusal``, or what this node acts as, changed.
+        epoch_file: Makes epochs durable.
+        reserve: The space for that on a full disk.
+        gate: Is told what this node acts as, and why it takes no PUTs.
+        follower: Copies from the master.
+        duties: Of a master, in the order in which they begin and end.
 
     Attributes:
         refusal: Why this node takes no PUTs, None if it does.
@@ -53,20 +70,22 @@ class Mastership:
         runner: Runner,
         *,
         node: str,
-        store: Callable[[int], None],
-        accept: Callable[[int], None],
-        begin: Callable[[], None],
-        on_change: Callable[[], None],
+        epoch_file: EpochFile,
+        reserve: Reserve,
+        gate: Gate,
+        follower: Follower,
+        duties: Sequence[Duty],
     ) -> None:
         self._role = role
         self._lease = lease
         self._coordinator = coordinator
         self._runner = runner
         self._node = node
-        self._store = store
-        self._accept = accept
-        self._begin = begin
-        self._on_change = on_change
+        self._epoch_file = epoch_file
+        self._reserve = reserve
+        self._gate = gate
+        self._follower = follower
+        self._duties = duties
         self._newest: Standing | None = None
         self._seen_epoch = 0  # of the group's record, when it was read last
         self._wake = asyncio.Event()
@@ -162,12 +181,13 @@ class Mastership:
         role.insync = frozenset(newest.insync) - {self._node}
         role.named, role.leaving = len(role.insync) + 1, 0
         self._lease.alone = not role.insync
-        self._begin()
+        for each in self._duties:
+            each.start(role.epoch)
         self.acting = newest
         if newest.epoch < self._seen_epoch:
             # While it was stored, somebody else began to lead; that refusal stays. Nothing is
             # copied any more from whom this node followed before.
-            self._on_change()
+            self._tell()
             return
         self._lease.revoked = False
         self._refuse(None)
@@ -185,7 +205,7 @@ class Mastership:
         """Follow a master, whose epoch is stored."""
         self._lead_no_more(following)
         self.acting = following
-        self._on_change()
+        self._tell()
 
     def _lead_no_more(self, following: Following) -> None:
         """Acknowledge nothing and serve nothing: another node leads."""
@@ -195,7 +215,8 @@ class Mastership:
             role.insync, role.named, role.leaving = frozenset(), 1, 0
             self._lease.revoked = True
             self.acting = None
-            self._begin()
+            for each in self._duties:
+                each.stop()
         at = f" at {following.address}" if following.address is not None else ", which is down"
         details: dict[str, int | str] = {
             "group": role.group,
@@ -253,4 +274,25 @@ class Mastership:
 
     def _refuse(self, refusal: VqError | None) -> None:
         self.refusal = refusal
-        self._on_change()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have those know who act on it what this node acts as, and why it takes no PUTs."""
+        acting = self.acting
+        following = acting if isinstance(acting, Following) else None
+        self._follower.follow(following if self._gate.serves else None, self.newest_epoch)
+        if acting is not None:
+            self._gate.acts(acting.incarnation, acting.epoch)
+        self._gate.note_mastership(self.refusal, follows=bool(self._role.follows))
+
+    # Blocks -------------------------------------------------------------------------------------
+    def _store(self, epoch: int) -> None:
+        self._reserve.spend(
+            lambda: self._epoch_file.store(epoch), "not even the broker's epoch can be stored"
+        )
+
+    def _accept(self, epoch: int) -> None:
+        self._reserve.spend(
+            lambda: self._epoch_file.accept(epoch),
+            "not even the epoch of the group's master can be stored",
+        )

@@ -4,7 +4,7 @@ The secret is read, or made, at the start. Brokers know each other by it also wh
 away. After a wrong proof, here or at a peer, it is read again: an operator may have changed it.
 """
 
-from collections.abc import Callable
+from random import Random
 from typing import Final
 
 from vq.broker.base.tasks import Tasks
@@ -30,7 +30,7 @@ class Membership:
         coordinator: A started coordinator, when ``start`` is called.
         clock: For the age of a challenge.
         tasks: Of the node.
-        random: Returns so many bytes that nobody can foresee.
+        rng: Its bytes can be foreseen by nobody.
         asker: The names of this node.
     """
 
@@ -39,13 +39,13 @@ class Membership:
         coordinator: Coordinator,
         clock: Clock,
         tasks: Tasks,
-        random: Callable[[int], bytes],
+        rng: Random,
         asker: Member,
     ) -> None:
         self._coordinator = coordinator
         self._now = clock.monotonic
         self._tasks = tasks
-        self._random = random
+        self._rng = rng
         self._asker = asker
         self._secret = b""
         self._read_at = 0.0
@@ -63,7 +63,7 @@ class Membership:
         Raises:
             CoordinationError: ZooKeeper did not answer, or has something else at its place.
         """
-        self._secret = await cluster_secret(self._coordinator, self._random)
+        self._secret = await cluster_secret(self._coordinator, self._rng.randbytes)
         self._read_at = self._now()
 
     async def prove(self, connection: BrokerConnection) -> None:
@@ -82,7 +82,7 @@ class Membership:
             raise
 
     def _nonce(self) -> bytes:
-        return self._random(NONCE_BYTES)
+        return self._rng.randbytes(NONCE_BYTES)
 
     def _doubt(self) -> None:
         """Read the secret again soon, unless that was done a moment ago."""
@@ -92,7 +92,7 @@ class Membership:
 
     async def _read_again(self) -> None:
         try:
-            secret = await cluster_secret(self._coordinator, self._random)
+            secret = await cluster_secret(self._coordinator, self._rng.randbytes)
         except CoordinationError as error:
             logger.info("secret of the cluster cannot be read, keeping the last one", error=error)
             return

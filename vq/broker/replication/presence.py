@@ -6,14 +6,15 @@ power. Not in here: what an epoch changes on this node (``mastership``), what da
 """
 
 import random
-from collections.abc import Callable
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.partition.context import Role
+from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import Soundness
 from vq.clock import Clock
-from vq.coordination.brokers.leadership import Leadership, Standing
+from vq.coordination.brokers.leadership import Leadership
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import CoordinationError
@@ -36,10 +37,10 @@ class Presence:
         rng: For back-off.
         directory: Identity of the main data directory.
         role: What the node is in the group.
-        soundness: Whether it has damage; tells this object of changes.
+        soundness: Whether it has damage.
         doubt: What a loss of power may have taken.
-        log_end_bytes: Returns where the logs of the node end, added up.
-        on_change: See ``Leadership``.
+        partitions: Know where the logs of the node end, added up.
+        mastership: Takes how this node stands in its group.
 
     Attributes:
         registration: None until the node has begun to register.
@@ -56,8 +57,8 @@ class Presence:
         role: Role,
         soundness: Soundness,
         doubt: Doubt,
-        log_end_bytes: Callable[[], int],
-        on_change: Callable[[Standing], None],
+        partitions: Partitions,
+        mastership: Mastership,
     ) -> None:
         self._config = config
         self._coordinator = coordinator
@@ -67,7 +68,7 @@ class Presence:
         self._role = role
         self._soundness = soundness
         self._doubt = doubt
-        self._log_end_bytes = log_end_bytes
+        self._partitions = partitions
         self._leadership = Leadership(
             coordinator,
             group=config.group,
@@ -78,15 +79,24 @@ class Presence:
             damaged=soundness.has_damage,
             full=lambda: soundness.disk_full,
             rng=rng,
-            on_change=on_change,
+            on_change=mastership.stands,
             on_in_sync=self._is_in_sync,
         )
         self.registration: BrokerRegistration | None = None
+        soundness.changed.listen(self._tell_damage)
 
     @property
     def is_registered(self) -> bool:
         """Whether the group knows this process now."""
         return self.registration is not None and self.registration.incarnation is not None
+
+    async def check(self) -> None:
+        """Return if this node may lead its group, or follow in it.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be reached, or this node may not lead its group.
+        """
+        await self._leadership.check()
 
     async def begin(self, address: Address, *, metrics_port: int, pid: int) -> None:
         """Register this node as one that serves at ``address``; have it lead, or follow.
@@ -95,9 +105,6 @@ class Presence:
             CoordinationError: ZooKeeper cannot be reached, or this node may not lead its group.
         """
         config = self._config
-        await self._leadership.check()  # before waiting for a node that another directory left
-        if await self._soundness.may_lack_messages():
-            await self._doubt.begin()
         self.registration = BrokerRegistration(
             self._coordinator,
             self._clock,
@@ -114,7 +121,7 @@ class Presence:
             lost_power=lambda: self._doubt.lost,
             damaged=lambda: self._soundness.damaged,
             full=lambda: self._soundness.disk_full,
-            log_end_bytes=self._log_end_bytes,
+            log_end_bytes=self._partitions.log_end_bytes,
             rng=self._rng,
             on_change=self._registration_changed,
         )
@@ -127,7 +134,7 @@ class Presence:
         if self.registration is not None:
             await self.registration.stop()
 
-    def tell_damage(self) -> None:
+    def _tell_damage(self) -> None:
         """Have registration and leadership look at what has changed, and the next start know it.
 
         Of damage, and of a full disk.

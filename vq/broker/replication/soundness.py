@@ -17,10 +17,13 @@ Not in here: finding damage (``verifying``), repairing it (``repairing``), and w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from vq.broker.base.notice import Notice
+from vq.broker.disks.data_disks import DataDisks
+from vq.broker.partition.channel import Channels
 from vq.broker.partition.context import Role
+from vq.broker.replication.handing_over import HandOver
 from vq.clock import Clock
 from vq.errors import CoordinationError, HandOverFailed, NotMaster
 from vq.log_lines import get_logger
@@ -49,23 +52,11 @@ def hands_over_at(since_s: float, tried_s: float | None, *, full: bool = False) 
     return at if tried_s is None else max(at, tried_s + RETRY_S)
 
 
-class Repairs(Protocol):
-    """What a node knows of its damage; in practice ``repairing.Repairer``.
+class KnowsDamage(Protocol):
+    """Knows what is damaged; in practice ``verifying.Verifier``."""
 
-    Attributes:
-        found: Whether there is damage now that was not repaired at once.
-        failed: Whether an I/O error has ended a log, or a log could not be looked at.
-    """
-
-    found: bool
-    failed: bool
-
-    def damaged(self) -> bool:
+    def any_damage(self) -> bool:
         """Whether any damage is known at this moment."""
-        ...
-
-    async def is_behind(self) -> bool:
-        """Whether another node in sync has more of a log than this one, which starts."""
         ...
 
 
@@ -75,61 +66,58 @@ class Soundness:
     Args:
         role: What this node is in its group.
         clock: For durations.
-        repairs: What this node lacks, and what was done about it.
-        tell: Called after a change of that. Must not block.
+        damage: What this node lacks.
+        disks: Whether a directory is gone, and whether a disk refuses messages.
+        channels: Those of the node.
         hand_over: Hands the group over to a node in sync without damage.
-        suspend: Has this node copy nothing while its argument, the reason, is not empty.
-        is_needed: Returns whether a topic takes messages now, and would not without this node.
 
     Attributes:
         damaged: What was told last.
-        directory_gone: A data directory was removed or unmounted: this node keeps nothing there.
-        disk_full: A disk refuses messages.
+        found: Something is to be repaired, and was not at once. Only ``repairing`` writes it.
+        failed: An I/O error has ended writing to a log; a new start reads what the medium has. Or a
+            partition has no channel, see ``Partitions.lacks_channel``. Likewise.
+        changed: Told after a change of that, or of whether a disk refuses messages.
     """
 
     def __init__(
         self,
         role: Role,
         clock: Clock,
-        repairs: Repairs,
         *,
-        tell: Callable[[], None],
-        hand_over: Callable[[], Awaitable[str]],
-        suspend: Callable[[str], None],
-        is_needed: Callable[[], bool],
+        damage: KnowsDamage,
+        disks: DataDisks,
+        channels: Channels,
+        hand_over: HandOver,
     ) -> None:
-        self._is_needed = is_needed
         self._role = role
         self._clock = clock
-        self._repairs = repairs
-        self._tell = tell
+        self._damage = damage
+        self._disks = disks
+        self._channels = channels
         self._hand_over = hand_over
-        self._suspend = suspend
         self._since: float | None = None
         self._tried: float | None = None
         self._why_not = ""
-        self.damaged = False
-        self.directory_gone = False
-        self.disk_full = False
+        self.damaged = self.found = self.failed = False
+        self.changed = Notice[[]]()
         self._told_full = False
 
-    async def may_lack_messages(self) -> bool:
-        """Look at what a start found: whether this node may lack what others in sync have."""
-        self.damaged = self._repairs.found = self._repairs.damaged()
-        return self.damaged or await self._repairs.is_behind()
+    @property
+    def disk_full(self) -> bool:
+        """Whether a disk refuses messages."""
+        return self._disks.full
+
+    def look_at_start(self) -> bool:
+        """Look at what a start found; return whether there is damage."""
+        self.damaged = self.found = self._damage.any_damage()
+        return self.damaged
 
     def has_damage(self) -> bool:
-        """Whether damage is known at this moment, also such as may be repaired at once."""
-        return self.directory_gone or self._repairs.damaged()
+        """Whether damage is known at this moment, also such as may be repaired at once.
 
-    def note_directory(self, *, gone: bool, main: bool) -> None:
-        """Note whether a data directory is gone, and whether the main one is."""
-        self.directory_gone = gone
-        self._suspend("the data directory is gone" if main else "")
-
-    def note_disks(self, *, full: bool) -> None:
-        """Note whether a disk refuses messages."""
-        self.disk_full = full
+        A data directory that was removed or unmounted is damage: this node keeps nothing there.
+        """
+        return self._disks.any_gone or self._damage.any_damage()
 
     async def run(self) -> None:
         """Look at the damage and the disks, for ever."""
@@ -140,14 +128,19 @@ class Soundness:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        damaged = self._repairs.found or self._repairs.failed or self.directory_gone
+        damaged = self.found or self.failed or self._disks.any_gone
         if (damaged, self.disk_full) != (self.damaged, self._told_full):
             self.damaged, self._told_full = damaged, self.disk_full
-            self._tell()
+            self.changed.tell()
         if not (damaged or self.disk_full) or not self._role.epoch or self._role.named < 2:
             self._since, self._tried, self._why_not = None, None, ""
         elif self._since is None:
             self._since = self._clock.monotonic()
+
+    def _is_needed(self) -> bool:
+        """Whether a topic takes messages now, and would not without this node."""
+        named = self._role.named
+        return any(each.settings.min_insync == named for each in self._channels.values())
 
     async def _maybe_hand_over(self, since_s: float) -> None:
         now = self._clock.monotonic()
@@ -156,12 +149,12 @@ class Soundness:
             return
         self._tried = now
         try:
-            if not (full or self._repairs.found or self.directory_gone) and self._is_needed():
+            if not (full or self.found or self._disks.any_gone) and self._is_needed():
                 raise HandOverFailed(
                     "a log has failed or cannot be opened, and topics need as many nodes in sync "
                     "as there are (min_insync): repair its disk, and restart this node"
                 )
-            heir = await self._hand_over()
+            heir = await self._hand_over.run()
         except (CoordinationError, HandOverFailed, NotMaster) as error:
             if self._why_not != str(error):
                 logger.warning(

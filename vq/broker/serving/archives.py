@@ -5,13 +5,12 @@ and the runs that make archives (``archive_runs``).
 """
 
 import enum
-from collections.abc import Mapping
 from typing import Final
 
 from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.serving.under_way import UnderWay
 from vq.errors import Busy, InternalError, InvalidRequest, InvalidState, StorageFailed, VqError
@@ -58,9 +57,7 @@ class Archives:
         tasks: For what takes long.
     """
 
-    def __init__(
-        self, channels: Mapping[tuple[str, int], Channel], logs: ChannelLogs, tasks: Tasks
-    ) -> None:
+    def __init__(self, channels: Channels, logs: ChannelLogs, tasks: Tasks) -> None:
         self._channels = channels
         self._logs = logs
         self._tasks = tasks

@@ -8,13 +8,14 @@ server stops reading the connection (``server``).
 """
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from vq.broker.base.session import Handler, Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context, Role
+from vq.broker.partition.gate import Gate
+from vq.broker.replication.mastership import Mastership
 from vq.broker.serving import reading
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetching import Fetches
@@ -76,14 +77,6 @@ class Finds(Protocol):
 class Repairs(Protocol):
     """Has intact bytes for other nodes; in practice ``repairing.Repairer``."""
 
-    def damaged(self) -> bool:
-        """Whether logs of this node are damaged now."""
-        ...
-
-    async def is_behind(self) -> bool:
-        """Whether another node in sync has more of a log than this one, which starts."""
-        ...
-
     def give(
         self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
     ) -> None:
@@ -94,45 +87,45 @@ class Repairs(Protocol):
 class Dispatcher:
     """See the module's text.
 
-    Attributes:
-        refusal: Why the whole node serves no partition, or None: another node leads its group.
-        put_refusal: Why the whole node takes no PUTs, or None: also stopping, or the disk is full.
-        epoch: The newest that this node acted in or followed; a PUT that knows a newer one waits.
-        on_newer_epoch: Called with an epoch that is newer than that in which this node leads, and
-            the node of its group that has stored it.
-        handlers: The table that ``server.Server`` routes by.
-        repairs: Carries out REPAIR, and knows whether logs are damaged.
+    Args:
+        handlers: The table that ``server.Server`` routes by; it is filled here.
+        directory: Has the channels.
+        context: Of these.
+        gate: Knows why the whole node takes no requests.
+        mastership: Is told of an epoch that is newer than that in which this node leads.
+        fetches, moves, verifies, repairs, finds: Carry out requests.
     """
 
     def __init__(
         self,
+        handlers: dict[int, Handler],
         directory: Directory,
-        moves: Moves,
         context: Context,
-        status: Callable[[wire.StatusRequest], wire.StatusResponse],
+        *,
+        gate: Gate,
+        mastership: Mastership,
         fetches: Fetches,
+        moves: Moves,
         verifies: Verifies,
-        diverged: Handler,
         repairs: Repairs,
         finds: Finds,
     ) -> None:
+        self._handlers = handlers
         self._directory = directory
+        self._gate = gate
+        self._mastership = mastership
         self._moves = moves
         self._verifies = verifies
-        self.repairs = repairs
+        self._repairs = repairs
         self._finds = finds
         self._channels = directory.channels
         self._context = context
         self._role = context.role
-        self._status = status
         self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingPut]] = {}
         self._held: deque[_HeldPut] = deque()
-        self._holds = self._looks_again = False
-        self.refusal: VqError | None = None
-        self.put_refusal: VqError | None = None
-        self.epoch = 0
-        self.on_newer_epoch: Callable[[int, str], None] = lambda epoch, node: None
-        handlers: dict[int, Handler] = {
+        self._looks_again = False
+        self._fetches = fetches
+        own: dict[int, Handler] = {
             Command.PUT: self.put,
             Command.GET: self._reading(self.get),
             Command.FETCH: self._reading(fetches.fetch),
@@ -140,18 +133,15 @@ class Dispatcher:
             Command.FIND: self._serving(self.find),
             Command.VERIFY: self.verify,
             Command.PING: self.ping,
-            Command.STATUS: self.status,
             Command.SEAL: self._serving(self.seal),
             Command.ADOPT: self._serving(self.adopt),
             Command.REPLICATE: self.replicate,
             Command.EPOCH_END: self.epoch_end,
-            Command.DIVERGED: diverged,
             Command.REPAIR: self.repair,
         }
-        self.handlers: dict[int, Handler] = {}
-        for command, handler in handlers.items():
+        for command, handler in own.items():
             self.add(command, handler)
-        self._fetches = fetches
+        gate.moved.listen(self._release_puts)
 
     def add(self, command: int, handler: Handler) -> None:
         """Have a command handled for those whom ``ACCESS`` names; others are refused.
@@ -174,14 +164,14 @@ class Dispatcher:
                 ),
             )
 
-        self.handlers[command] = handler if access is Access.ANYONE else guarded
+        self._handlers[command] = handler if access is Access.ANYONE else guarded
 
     def _serving(self, handler: Handler) -> Handler:
         """Return a handler that refuses while another node leads the group."""
 
         def handle(session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
-            if self.refusal is not None:
-                session.refuse(request_id, self.refusal)
+            if self._gate.refusal is not None:
+                session.refuse(request_id, self._gate.refusal)
             else:
                 handler(session, request_id, header, body)
 
@@ -206,7 +196,7 @@ class Dispatcher:
             line.append(_WaitingPut(_Parked(session, body), request_id, header))
             return
         channel = self._channels.get(key)
-        if self.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
+        if self._gate.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
             self._refuse_put(session, request_id, header, body)
         elif _is_ready(channel, header):
             channel.put(session, request_id, header, body)
@@ -224,7 +214,7 @@ class Dispatcher:
         body: bytes,
     ) -> None:
         """Hand a PUT to its channel, unless the node takes none."""
-        if self.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
+        if self._gate.put_refusal is not None or not (self._role.holds() or _goes_on(channel)):
             self._refuse_put(session, request_id, header, body)
         elif channel is None:
             self._refuse(session, request_id, Busy(f"{header.topic} is being looked up"))
@@ -237,7 +227,7 @@ class Dispatcher:
         """Refuse a PUT, or hold it: this node hands over, or it may be about to lead."""
         if self._acknowledge_known(session, request_id, header):
             return
-        if not self._holds and not self._may_lead_soon(header):
+        if not self._gate.holds and not self._may_lead_soon(header):
             self._refuse(session, request_id, self._refusal())
             return
         until = self._context.clock.monotonic() + HOLD_S
@@ -249,7 +239,7 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.PutRequest
     ) -> bool:
         """See ``Channel.acknowledge_known``."""
-        if not isinstance(self.put_refusal, DiskFull):
+        if not isinstance(self._gate.put_refusal, DiskFull):
             return False
         channel = self._channels.get((header.topic, header.partition))
         if not (self._role.holds() or _goes_on(channel)):
@@ -260,7 +250,7 @@ class Dispatcher:
 
     def _may_lead_soon(self, header: wire.PutRequest) -> bool:
         """Whether a client knows that this node leads, before this node does."""
-        return header.epoch > self.epoch and isinstance(self.put_refusal, NotMaster)
+        return header.epoch > self._gate.epoch and isinstance(self._gate.put_refusal, NotMaster)
 
     def _look_again(self) -> None:
         if self._held and not self._looks_again:
@@ -269,21 +259,16 @@ class Dispatcher:
 
     def _look_at_held(self) -> None:
         self._looks_again = False
-        self.release_puts()
+        self._release_puts()
         self._look_again()
 
-    def hold_puts(self, holds: bool) -> None:
-        """Hold all PUTs while ``put_refusal`` is set, or hold them no longer."""
-        self._holds = holds
-        self.release_puts()
-
-    def release_puts(self) -> None:
+    def _release_puts(self) -> None:
         """Carry out the PUTs that were held, in order, or refuse them; some go on waiting."""
         now = self._context.clock.monotonic()
         held, self._held = self._held, deque()
         for each in held:
             waits = self._may_lead_soon(each.put.header)
-            if self._holds or (waits and now < each.until):
+            if self._gate.holds or (waits and now < each.until):
                 self._held.append(each)
             elif waits:
                 self._context.counters.refused += 1
@@ -297,7 +282,7 @@ class Dispatcher:
 
     def _refusal(self) -> VqError:
         """Return the error with which this node refuses PUTs when it takes none."""
-        return self.put_refusal or _lease_ended(self._role)
+        return self._gate.put_refusal or _lease_ended(self._role)
 
     # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
     # waits behind one that waits. Each connection has a queue of its own: a topic that must be
@@ -398,12 +383,6 @@ class Dispatcher:
         """PING: answer with the time of the wall clock."""
         session.reply(request_id, wire.PingResponse(wall_ms=self._context.clock.wall_ms()))
 
-    def status(
-        self, session: Session, request_id: RequestId, header: wire.StatusRequest, _body: bytes
-    ) -> None:
-        """STATUS: answer with role, partitions and counters of this node."""
-        session.reply(request_id, self._status(header))
-
     def seal(
         self, session: Session, request_id: RequestId, header: wire.SealRequest, body: bytes
     ) -> None:
@@ -418,8 +397,8 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.AdoptRequest, _body: bytes
     ) -> None:
         """ADOPT: prepare the log of a span that this group shall hold."""
-        if self.put_refusal is not None:
-            session.refuse(request_id, self.put_refusal)
+        if self._gate.put_refusal is not None:
+            session.refuse(request_id, self._gate.put_refusal)
         else:
             self._moves.adopt(session, request_id, header)
 
@@ -458,7 +437,7 @@ class Dispatcher:
         if channel is None:
             self._resolve(self.repair, session, request_id, header, b"")
         else:
-            self.repairs.give(session, request_id, channel, header)
+            self._repairs.give(session, request_id, channel, header)
 
     def _when_open(
         self,
@@ -489,8 +468,14 @@ class Dispatcher:
         if epoch == role.epoch and epoch:
             return None
         if epoch > role.epoch > 0:
-            self.on_newer_epoch(epoch, header.node)
+            self._hear_of_epoch(epoch, header.node)
         return reading.not_followed(role, header.node, epoch)
+
+    def _hear_of_epoch(self, epoch: int, node: str) -> None:
+        """Take that a node which copied from this one is in a newer epoch: nobody confirms here."""
+        if self._mastership.hear(epoch, node):
+            for channel in self._channels.values():
+                channel.acks.drop(channel.acks.mastership_lost())
 
     def _resolve(
         self, handler: Handler, session: Session, request_id: RequestId, header: Any, body: bytes

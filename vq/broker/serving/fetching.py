@@ -17,7 +17,7 @@ Sessions end with their connection. What they remember is bounded per connection
 
 import enum
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from vq import limits
@@ -120,6 +120,16 @@ class Fetches:
         except Exception:
             found.cancel()  # whoever called this answers
             raise
+
+    @property
+    def sessions(self) -> Collection["FetchSession"]:
+        """Those that are open."""
+        return self._sessions.values()
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory they cost, estimated."""
+        return self._bytes_total
 
     @property
     def too_many_bytes(self) -> str:

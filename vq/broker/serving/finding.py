@@ -7,8 +7,7 @@ high watermark.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vq import limits
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
@@ -61,21 +60,32 @@ class Finding:
         self.is_wanted = False
 
 
+class Indexes(Protocol):
+    """Makes key indexes; in practice ``key_indexing.KeyIndexer``."""
+
+    def rebuild(self, log: Log, start: int) -> None:
+        """Have the index of a block made again if there was one: it is gone, or of no use."""
+        ...
+
+
 class Finder:
     """Carries out FIND for all channels of a node. Loop-bound.
 
-    Attributes:
-        on_unfit: Called with a log, and the start offset of a block of it without a key index that
-            is of use; set it freely.
+    Args:
+        context: Of the channels.
+        indexes: Makes key indexes again that are of no use.
+        disk, runner, tasks: To act with.
     """
 
-    def __init__(self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks) -> None:
+    def __init__(
+        self, context: Context, indexes: Indexes, *, disk: Disk, runner: Runner, tasks: Tasks
+    ) -> None:
         self._context = context
         self._disk = disk
         self._runner = runner
         self._tasks = tasks
         self._under_way = UnderWay("searches")
-        self.on_unfit: Callable[[Log, int], None] = lambda log, start: None
+        self._indexes = indexes
 
     def find(
         self, session: Session, request_id: RequestId, channel: Channel, header: wire.FindRequest
@@ -193,7 +203,7 @@ class Finder:
         log = part.log
         assert log is not None
         for start in (*search.unfit, *search.bare):
-            self.on_unfit(log, start)
+            self._indexes.rebuild(log, start)
         damage = _kept(search.damage, log)
         if damage:
             self._context.suspect(channel, damage[0].start)

@@ -6,7 +6,7 @@ index beside it. What an answer reads of these is bounded, so a long list takes 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from vq import limits
@@ -15,7 +15,7 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disk import DataDisk
-from vq.broker.partition.channel import Channel
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Context
 from vq.errors import CorruptData, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
@@ -67,7 +67,7 @@ class HeldBlocks:
 
     def __init__(
         self,
-        channels: Mapping[tuple[str, int], Channel],
+        channels: Channels,
         context: Context,
         config: BrokerConfig,
         disks: Sequence[DataDisk],

@@ -72,7 +72,7 @@ class Mover:
         self._unsealing: set[Channel] = set()
         # One at a time: all of a topic's partitions write its list of changes.
         self._raising = asyncio.Lock()
-        partitions.on_sealed = self.unseal
+        partitions.unsealing.listen(self.unseal)
 
     # SEAL ---------------------------------------------------------------------------------------
     def seal(self, session: Session, request_id: RequestId, channel: Channel, version: int) -> None:

@@ -31,6 +31,7 @@ from typing import Final, cast
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Cancellable, Handler
 from vq.broker.base.turn import Turn
+from vq.broker.partition.gate import Gate
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.outgoing import Outgoing
 from vq.broker.serving.shares import (
@@ -45,21 +46,21 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.serving.silence import Silence
 from vq.clock import Clock
-from vq.errors import Busy, InternalError, TimedOut, VqError
+from vq.errors import Busy, InternalError, InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
+from vq.model import Address
 from vq.remoting.connection import (
     Closing,
     Opened,
     Request,
     RequestId,
     ServerConnection,
-    ServerIdentity,
 )
 from vq.remoting.format import READS, Command
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import Member, Proving
 from vq.remoting.messages import Header
-from vq.remoting.transport import tune
+from vq.remoting.transport import Listener, Network, tune
 
 logger = get_logger(__name__)
 
@@ -589,13 +590,14 @@ class Server:
         handlers: Mapping[int, Handler],
         turn: Turn,
         clock: Clock,
-        identity: ServerIdentity,
+        gate: Gate,
         proving: Proving | None = None,
     ) -> None:
         self.limits = limits
         self.handlers = handlers
         self.turn = turn
-        self.identity = identity
+        self._gate = gate
+        self._listener: Listener | None = None
         self.proving = proving
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
@@ -618,6 +620,41 @@ class Server:
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
 
+    # Listening ----------------------------------------------------------------------------------
+    async def listen(self, network: Network, address: Address) -> None:
+        """Accept connections from now on.
+
+        Raises:
+            AddressUnavailable: The address is taken, or is none of this machine.
+        """
+        self._listener = await network.listen(address, self.new_session, on_full=self.end_silent)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, or listened.
+
+        Raises:
+            InvalidState: It did not yet.
+        """
+        if self._listener is None:
+            raise InvalidState("the broker does not listen: it was not started, or it stopped")
+        return self._listener.address
+
+    @property
+    def trouble(self) -> str:
+        """Why it accepts no connections now; "": it does, or does not listen."""
+        return self._listener.trouble if self._listener is not None else ""
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; open ones stay open."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the address is free again."""
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
     def new_session(self) -> BrokerSession:
         """Return the protocol of a new connection; what a listener is given."""
         return BrokerSession(self)
@@ -625,7 +662,9 @@ class Server:
     def new_connection(self) -> ServerConnection:
         """Return the state of a new connection."""
         return ServerConnection(
-            self.identity, proving=self.proving, requests_max=self.limits.requests_in_flight_max
+            self._gate.identity,
+            proving=self.proving,
+            requests_max=self.limits.requests_in_flight_max,
         )
 
     def admit(self, session: BrokerSession) -> None:
@@ -714,6 +753,12 @@ class Server:
                 return
             error = Busy("the broker has run out of file descriptors, and this one sent no HELLO")
             cast("BrokerSession", peer).end(error, linger=False)
+
+    async def run(self) -> None:
+        """Sweep, for ever."""
+        while True:
+            await asyncio.sleep(self.limits.sweep_interval_s)
+            self.sweep()
 
     def sweep(self) -> None:
         """Check deadlines, resume reading where no bound is reached, and log ended connections."""

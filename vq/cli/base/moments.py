@@ -34,7 +34,7 @@ class Moment(click.ParamType[int]):
             moment_ms = -1
         if moment_ms < 0:
             self.fail(
-                f"{value!r} is no time like 2026-11-22T09:30 or 2026-11-22T09:30:00+01:00, and "
+                f"{value!r} is not a time like 2026-11-22T09:30 or 2026-11-22T09:30:00+01:00, and "
                 "not so long ago, like 90s, 15m, 2h or 7d"
             )
         return moment_ms

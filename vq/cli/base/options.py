@@ -91,7 +91,7 @@ def size_of(text: str) -> int:
     unit = _SIZE_UNITS.get(text[-1:].upper())
     digits = text if unit is None else text[:-1]
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"{text!r} is no number of bytes")
+        raise ValueError(f"{text!r} is not a number of bytes")
     return int(digits) * (unit or 1)
 
 
@@ -246,7 +246,9 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         logs.start()
         invocation = Invocation(sources, Output(as_json=as_json), logs)
         for variable in strangers(os.environ):
-            invocation.output.remark(f"the variable {variable} is no setting of vq; it is ignored")
+            invocation.output.remark(
+                f"the variable {variable} is not a setting of vq; it is ignored"
+            )
         try:
             return function(invocation, *args, **rest)
         except VqError as error:

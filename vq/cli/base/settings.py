@@ -104,7 +104,8 @@ def _refuse_misspelled(environ: Mapping[str, str]) -> None:
         if near:
             meant = variable.replace(first, near[0], 1)
             raise InvalidArgument(
-                f"the variable {variable} is no setting: did you mean {meant}? Otherwise unset it"
+                f"the variable {variable} is not a setting: did you mean {meant}? "
+                "Otherwise unset it"
             )
 
 
@@ -178,7 +179,8 @@ def _refuse_unknown_variables(cls: Any, section: str, environ: Mapping[str, str]
             near = difflib.get_close_matches(variable, known, n=1)
             meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
             raise InvalidArgument(
-                f"the variable {variable} is no setting of [{section}]: {meant} Otherwise unset it"
+                f"the variable {variable} is not a setting of [{section}]: {meant} "
+                "Otherwise unset it"
             )
 
 

@@ -360,7 +360,7 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     rows = [_row(each) for each in found.partitions]
     output.record(_summary(found))
     if found.by_stream and not members:
-        output.remark(f"a stream that is no member writes the progress of group {name}")
+        output.remark(f"a stream that is not a member writes the progress of group {name}")
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")

@@ -247,9 +247,9 @@ class JsonFormat:
                     f"the input ends within this message, after {len(line)} bytes of it: what "
                     "wrote it was stopped or failed, and more messages may be missing"
                 ) from error
-            raise InvalidArgument(f"this line is no JSON: {error}; {_WANTED}") from error
+            raise InvalidArgument(f"this line is not JSON: {error}; {_WANTED}") from error
         if not isinstance(fields, dict):
-            raise InvalidArgument(f"this line is JSON, but no object; {_WANTED}")
+            raise InvalidArgument(f"this line is JSON, but not an object; {_WANTED}")
         unknown = sorted(fields.keys() - _PLACE - {*_SENT})
         if unknown:
             raise InvalidArgument(
@@ -258,7 +258,7 @@ class JsonFormat:
             )
         tag = fields.get("tag")
         if not isinstance(tag, str | None):
-            raise InvalidArgument(f"tag = {shown(tag)} of this line is no text; {_WANTED}")
+            raise InvalidArgument(f"tag = {shown(tag)} of this line is not text; {_WANTED}")
         content, key = _json_content(fields), _json_key(fields)
         return Message(self.topic, content, tag=tag, key=key, headers=_json_headers(fields))
 
@@ -274,7 +274,7 @@ def _json_content(fields: Mapping[str, Any]) -> bytes:
         try:
             return base64.b64decode(encoded, validate=True)
         except ValueError as error:
-            raise InvalidArgument(f"content_base64 of this line is no base64: {error}") from error
+            raise InvalidArgument(f"content_base64 of this line is not base64: {error}") from error
     raise InvalidArgument(
         "this line has no content: give one of content, a text, and content_base64; " + _WANTED
     )
@@ -299,7 +299,7 @@ def _json_key(fields: Mapping[str, Any]) -> Key | None:
             return key_of(_utf8(key, "key"), "int")
     raise InvalidArgument(
         f"key = {shown(key)}, key_hex = {shown(digits)} and key_type = {shown(kind)} of this line "
-        "are no key: a text has key_type text, an integer int, and key_hex has bytes"
+        "are not a key: a text has key_type text, an integer int, and key_hex has bytes"
     )
 
 
@@ -310,7 +310,7 @@ def _json_headers(fields: Mapping[str, Any]) -> Mapping[str, str] | None:
     if isinstance(headers, dict) and all(isinstance(each, str) for each in headers.values()):
         return headers or None
     raise InvalidArgument(
-        f"headers = {shown(headers)} of this line is no object of texts; {_WANTED}"
+        f"headers = {shown(headers)} of this line is not an object of texts; {_WANTED}"
     )
 
 
@@ -318,7 +318,7 @@ def _utf8(text: str, field: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{field} of this line is no text: {error}") from error
+        raise InvalidArgument(f"{field} of this line is not text: {error}") from error
 
 
 def too_long(line: LongLine) -> MessageTooLarge:

@@ -46,7 +46,7 @@ class Place(click.ParamType[tuple[int, int]]):
         """
         found = _PLACE.fullmatch(str(value))
         if found is None:
-            self.fail(f"{value!r} is no PARTITION:OFFSET, such as 3:134217728", param, ctx)
+            self.fail(f"{value!r} is not PARTITION:OFFSET, such as 3:134217728", param, ctx)
         return int(found[1]), int(found[2])
 
 

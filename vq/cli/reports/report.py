@@ -154,7 +154,7 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
         key, found, value = each.partition("=")
         if not (found and key.startswith("spark.")):
             raise click.BadParameter(
-                f"{each!r} is no setting of Spark, such as spark.driver.memory=4g",
+                f"{each!r} is not a setting of Spark, such as spark.driver.memory=4g",
                 param_hint="--conf",
             )
         pairs[key] = value

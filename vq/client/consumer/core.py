@@ -19,19 +19,19 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer import places
 from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
-from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches, passes
+from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
 from vq.client.consumer.membership import Membership, MembershipHooks
-from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_function, check_whole
 from vq.client.loop_calls import call_soon
+from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
@@ -192,7 +192,7 @@ class ConsumerCore:
             return
         assert self._membership is not None
         hold.stopped = ""
-        offsets = await self.reader.offsets(partition)
+        offsets = await self.reader.partition(partition).bounds()
         latest = self._membership.contract.start == "latest" and not await claims.is_younger(
             self._cluster.coordinator, self.config.group, partition
         )
@@ -251,7 +251,7 @@ class ConsumerCore:
         told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
-                reason = await places.why_another(self.reader.request, partition, begin, tags)
+                reason = await places.why_another(self.reader.partition(partition), begin, tags)
                 break
             except VqError as error:
                 if not passes(error) or self._loop.time() >= told_from:
@@ -272,7 +272,7 @@ class ConsumerCore:
             return reading.hold.stopped
         tags = self._subscriptions[partition.topic].tags
         try:
-            return await places.why_another(self.reader.request, partition, progress, tags)
+            return await places.why_another(self.reader.partition(partition), progress, tags)
         except VqError as error:
             if places.proves_a_loss(error, progress.position):
                 return str(error)

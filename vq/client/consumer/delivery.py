@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, Protocol
 
 from vq.backoff import Backoff
 from vq.client.config import ConsumerConfig, OnListenerError
-from vq.client.consumer.decode import Decoder
-from vq.client.consumer.fetcher import Chunk, Rest
 from vq.client.consumer.permit import RECHECK_S, Permit
 from vq.client.raised import forget_locals
+from vq.client.reading.chunk import Chunk, Rest
+from vq.client.reading.decode import Decoder
 from vq.errors import InternalError, ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition

@@ -19,11 +19,10 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
-from vq.client.consumer.nodes import Nodes
+from vq.client.reading.nodes import Nodes, passes
 from vq.errors import (
     ConnectionCut,
     InternalError,
-    OutcomeUnknown,
     ProtocolError,
     Unreachable,
     VqError,
@@ -55,15 +54,6 @@ _ANSWER_BYTES_MAX = 2 * limits.MIB
 #: An error that passes is told when there has been no answer for so long. It is more than a change
 #: of the master takes, so that nobody is told of one.
 DELAY_TOLD_S = 10.0
-
-
-def passes(error: VqError) -> bool:
-    """Whether asking again, perhaps another broker, can succeed.
-
-    Such an error is told only when it lasts; see ``DELAY_TOLD_S``.
-    """
-    cut = isinstance(error, OutcomeUnknown) and not isinstance(error, InternalError)
-    return error.retriable or error.refresh_routes or cut
 
 
 def _of(address: Address, error: VqError) -> VqError:

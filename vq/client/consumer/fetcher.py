@@ -12,25 +12,25 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from vq import limits
 from vq.backoff import Backoff
-from vq.client.consumer.damage import Damaged
 from vq.client.consumer.epochs import Epochs
-from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches, passes
+from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.loop_calls import call_soon
+from vq.client.reading.chunk import NO_REST, Chunk, Rest, chunk_of
+from vq.client.reading.damage import Damaged
+from vq.client.reading.nodes import passes
+from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
 from vq.model import Span, TopicPartition
-from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
 from vq.store.records.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-_CHUNK_OVERHEAD_BYTES = 512
 _BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: Pauses before bytes that failed a check are read again: long enough that damage on disk, which
 #: stays, costs next to nothing.
@@ -38,53 +38,6 @@ _AGAIN = Backoff(first_s=0.1, most_s=30.0, jitter=0.25)
 #: From this try on a record is read as a whole: what comes in many pieces may never come unhurt.
 _WHOLE_TRIES = 3
 _RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
-#: Such a read is given up after this.
-_AGAIN_TIMEOUT_S = 10.0
-#: An idle copy knows only after it has asked its master that all readers may have the bytes.
-AGAIN_WAIT_S = 2.0
-
-
-class Chunk(NamedTuple):
-    """One reply: the bytes ``[offset, next_offset)`` of the partition, or the matching records.
-
-    ``offsets`` is None for raw bytes; for a filtered reply it has the offset of every record in
-    ``body``, and ``next_offset`` is where reading goes on. ``at_end``: there were no bytes behind
-    these, so that the last record must be whole.
-    """
-
-    offset: int
-    next_offset: int
-    body: bytes
-    offsets: Sequence[int] | None
-    at_end: bool = False
-
-    @property
-    def size(self) -> int:
-        """What it counts for in the prefetch bound: a filter may leave many without a record."""
-        return len(self.body) + _CHUNK_OVERHEAD_BYTES
-
-
-class Rest(NamedTuple):
-    """The beginning of a record that goes on in the next chunk.
-
-    Attributes:
-        size: The bytes that are there.
-        missing: Those that it lacks, as far as can be told from them; more than 0 if ``size`` is.
-    """
-
-    size: int = 0
-    missing: int = 0
-
-
-NO_REST = Rest()
-
-
-def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
-    """Return the reply to a GET, or a result of a FETCH, as a chunk."""
-    if response.filtered:
-        return Chunk(response.offset, response.next_offset, body, list(response.offsets))
-    end = response.offset + len(body)
-    return Chunk(response.offset, end, body, None, at_end=end == response.high_watermark)
 
 
 @dataclass(slots=True)
@@ -283,31 +236,19 @@ class PartitionFetcher:
         self.go_on()
         await space
         self._again.space = None
-        address = None
+        request = GetRequest(
+            offset=self.position, max_bytes=self.asked, tags=self.tags, validate=True
+        )
+        reader = PartitionReader(
+            self._cluster, self.partition, self.topic_id, nodes=self._fetches.nodes
+        )
         try:
             await self._damaged.report(self._again.bad)
-            address, epoch = self._damaged.node(self.position)
-            request = GetRequest(
-                topic=self.partition.topic,
-                partition=self.partition.partition,
-                offset=self.position,
-                max_bytes=self.asked,
-                max_wait_ms=int(AGAIN_WAIT_S * 1000),
-                tags=self.tags,
-                validate=True,
-                epoch=epoch,
-                topic_id=self.topic_id,
-                from_copy=True,
-            )
-            response, body = await self._cluster.request(
-                address, Command.GET, request, timeout=_AGAIN_TIMEOUT_S, anew=True
-            )
+            response, body = await reader.get(request, damaged=self._damaged)
             self._again.task = None
             self.took(response, body)
         except VqError as error:
             self._again.task = None
-            if address is not None:
-                error = self._fetches.nodes.refused(self.partition, self.position, address, error)
             self.failed(error)
         except Exception as error:
             self._again.task = None

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, Self
 
-from vq.client.consumer.decode import Decoder
 from vq.client.consumer.delivery import DeliveryHooks, Progress, id_at
-from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.permit import RECHECK_S, Permit
 from vq.client.loop_calls import call_soon
 from vq.client.raised import forget_locals
+from vq.client.reading.chunk import Chunk
+from vq.client.reading.decode import Decoder
 from vq.errors import InternalError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition

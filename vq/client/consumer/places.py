@@ -6,10 +6,11 @@ flush, a master that had not all) gives the same offsets to other messages. A gr
 there would skip messages.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
+from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import commits
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -24,8 +25,6 @@ from vq.errors import (
 from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
-
-Ask = Callable[[TopicPartition, int, int, OffsetsRequest], Awaitable[tuple[object, bytes]]]
 
 
 async def why_stopped(
@@ -48,9 +47,7 @@ async def why_stopped(
     return commits.why_of_another(committed, now.id)
 
 
-async def why_another(
-    ask: Ask, partition: TopicPartition, progress: Progress, tags: Sequence[str]
-) -> str:
+async def why_another(reader: PartitionReader, progress: Progress, tags: Sequence[str]) -> str:
     """Ask the broker whether the place is still the same; return why not, or "".
 
     "" also if it is unknown: an earlier version of the broker, damage, retention.
@@ -59,15 +56,13 @@ async def why_another(
         VqError: It did not answer.
     """
     request = OffsetsRequest(
-        topic=partition.topic,
-        partition=partition.partition,
         place=True,
         place_offset=progress.position,
         place_message_id=progress.message_id or 0,
         place_tags=tags,
         place_epoch=progress.epoch,
     )
-    response, _ = await ask(partition, progress.position, Command.OFFSETS, request)
+    response, _ = await reader.request(progress.position, Command.OFFSETS, request)
     assert isinstance(response, OffsetsResponse)
     return response.place_reason if response.place == Place.OTHER else ""
 

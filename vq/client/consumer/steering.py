@@ -11,8 +11,8 @@ from vq.client.consumer import places
 from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Holds, Reading
-from vq.client.consumer.positions import Position, check_position, check_where
 from vq.client.consumer.reader import Reader
+from vq.client.reading.positions import Position, check_position, check_where
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidState
 from vq.model import TopicPartition
@@ -59,7 +59,9 @@ class Steering:
         for partition, reason in zip(partitions, reasons, strict=True):
             if reason:
                 raise places.stopped_error(self._group, partition, reason)
-        offsets = await gather_all(self._reader.place(each, wanted) for each in partitions)
+        offsets = await gather_all(
+            self._reader.partition(each).place(wanted) for each in partitions
+        )
         readings = self._readings(partitions)  # again: some may be given up by now
         for reading in readings:
             if reading.hold.stopped:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.decode import decode_messages
 from vq.client.kinds import check_whole
+from vq.client.reading.decode import decode_messages
 from vq.coordination.brokers import registry
 from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, InvalidArgument, VqError

@@ -93,7 +93,7 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
     found = []
     for name, node, members, own in zip(names, nodes, members_of, paths, strict=True):
         if not is_valid_name(name):
-            error = f"{shown(name)} is no name that a consumer group can have"
+            error = f"{shown(name)} is not a valid name for a consumer group"
             found.append(GroupContract(group=name, error=error))
         elif node is not None:  # else it was deleted meanwhile
             count = members if isinstance(members, str) else len(members)
@@ -190,7 +190,7 @@ def _topic_state(name: str, node: Node | NotAllowed) -> TopicState:
     except (Unreadable, InvalidArgument) as error:
         return TopicState(topic=name, error=str(error))
     if not is_valid_name(name):
-        return TopicState(topic=name, error=f"{shown(name)} is no name that a topic can have")
+        return TopicState(topic=name, error=f"{shown(name)} is not a valid name for a topic")
     settings = value.settings
     return TopicState(
         topic=name,
@@ -429,7 +429,7 @@ async def _bounds_now(
     try:
         found = await master_and_epoch(cluster, group)
     except Unreadable as error:
-        raise NotMaster(f"who leads broker group {group} cannot be read: {error}") from error
+        raise NotMaster(f"the master of broker group {group} cannot be read: {error}") from error
     if found is None:
         raise NotMaster(f"broker group {group} has no master now")
     master, request = found[0], StatusRequest(with_partitions=True)

@@ -50,7 +50,7 @@ async def commit_progress(
     if present:
         raise InvalidState(
             f"group {group!r} has members, {len(present)} in all: {', '.join(list(present)[:5])}; "
-            "give a reader that is no member a group of its own"
+            "give a reader that is not a member a group of its own"
         )
     await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics, by_stream=True))
     now_ms = cluster.clock.wall_ms()

@@ -12,6 +12,7 @@ from typing import Literal
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
+from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import claims, commits, groups
 from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.topics import topics
@@ -26,11 +27,8 @@ from vq.errors import (
 )
 from vq.model import PartitionPlacement, TopicPartition, choice_of
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
-from vq.operations.brokers.brokers import master_of
-from vq.operations.messages.stored import COUNT_MAX, Source
+from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
-from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import GetRequest
 
 
 class Goal(enum.StrEnum):
@@ -230,7 +228,7 @@ class _Planner:
             return await self._shifted(_partition_of(placement), ends, before)
         if target.goal is Goal.PAST_DAMAGE:
             place = min(await self._place(_partition_of(placement), ends, before), ends.latest)
-            return await Source(self._cluster, _partition_of(placement)).past_damage(place)
+            return await PartitionReader(self._cluster, _partition_of(placement)).past_damage(place)
         if target.goal is Goal.EARLIEST:
             return ends.earliest
         if target.goal is Goal.LATEST:
@@ -242,7 +240,8 @@ class _Planner:
                 f"offset {target.value} of {_partition_of(placement)} is outside "
                 f"[{ends.earliest}, {ends.latest}]"
             )
-        await self._check_boundary(placement, target.value)
+        if target.value < ends.latest:
+            await PartitionReader(self._cluster, _partition_of(placement)).check(target.value)
         return target.value
 
     async def _place(
@@ -261,10 +260,10 @@ class _Planner:
     ) -> int:
         """Return the place that many messages from where the group is."""
         place = min(await self._place(partition, ends, before), ends.latest)
-        source, count = Source(self._cluster, partition), self._target.value
+        reader, count = PartitionReader(self._cluster, partition), self._target.value
         if count > 0:
-            return await source.forward(place, count, ends.latest)
-        return await source.back(place, -count, ends.earliest)
+            return await reader.forward(place, count, ends.latest)
+        return await reader.back(place, -count, ends.earliest)
 
     async def _at_time(
         self, placement: PartitionPlacement, time_ms: int, ends: PartitionEnds
@@ -275,21 +274,6 @@ class _Planner:
                 f"a broker of {_partition_of(placement)} does not answer; start it first"
             )
         return min(max(offset, ends.earliest), ends.latest)
-
-    async def _check_boundary(self, placement: PartitionPlacement, offset: int) -> None:
-        """Return if a record starts at ``offset``; raises what the broker says otherwise."""
-        span = placement.span_at(offset) or placement.spans[-1]
-        master = await master_of(self._cluster, span.group)
-        if master is None:
-            raise NotMaster(f"group {span.group!r} has no running master; start its broker first")
-        request = GetRequest(
-            topic=placement.topic,
-            partition=placement.partition,
-            offset=offset,
-            max_bytes=1,
-            validate=True,
-        )
-        await self._cluster.request(master.address, Command.GET, request)
 
     def _now_ms(self) -> int:
         return self._cluster.clock.wall_ms()

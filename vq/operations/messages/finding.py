@@ -12,11 +12,10 @@ from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.decode import decode_messages
-from vq.client.consumer.reader import Reader
-from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.client.producer.intake.stages import Heads
+from vq.client.reading.decode import decode_messages
+from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (
@@ -172,7 +171,7 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
     if key is not None:
         Heads().of_message(None, key, None)
         if key == "":
-            raise InvalidArgument("an empty text is no key: no message has it")
+            raise InvalidArgument("an empty text is not a key: no message has it")
         if isinstance(key, str):
             request.key_kind, request.key = KeyKind.TEXT, key.encode()
         elif isinstance(key, bytes):
@@ -222,7 +221,6 @@ class _Finder:
         self._ahead_ms = cluster.clock.wall_ms() + AROUND_MS
         self._budget = budget
         self._deadline = deadline
-        self._reader = Reader(cluster, Troubles("", "", cluster.clock))
         self._away: dict[str, VqError] = {}  # groups that did not answer: they are asked once
         self._topic_id = ""  # offsets mean nothing in another topic
 
@@ -279,7 +277,7 @@ class _Finder:
 
     async def _search_gap(self, work: Work, gap: SearchGap, end: int) -> None:
         """Search a range again that was damaged; what it turns out to be replaces the gap."""
-        damaged = self._reader.damaged(work.partition)
+        damaged = self._reader(work).damaged()
         damaged.note(gap.start)
         again = Work(work.partition, gap.start, gap.start)
         try:
@@ -296,6 +294,9 @@ class _Finder:
         work.read_bytes += again.read_bytes
         work.skipped_bytes += again.skipped_bytes
         self.found.setdefault(work.partition.partition, []).sort(key=lambda each: each.offset)
+
+    def _reader(self, work: Work) -> PartitionReader:
+        return PartitionReader(self._cluster, work.partition, self._topic_id)
 
     def _must_stop(self) -> bool:
         if self._cluster.clock.monotonic() >= self._deadline:
@@ -398,11 +399,8 @@ class _Finder:
         return (await self._ask(work, span, _at_time(self._ahead_ms))).offset < end
 
     async def _ask(self, work: Work, span: Span, request: OffsetsRequest) -> OffsetsResponse:
-        request.topic, request.partition = work.partition
         at = span.start if span.end is None else span.end - 1
-        answer, _ = await self._reader.request(
-            work.partition, at, Command.OFFSETS, request, topic_id=self._topic_id
-        )
+        answer, _ = await self._reader(work).request(at, Command.OFFSETS, request)
         assert isinstance(answer, OffsetsResponse)
         return answer
 
@@ -410,18 +408,12 @@ class _Finder:
         """Have the broker of a range search on from the position."""
         budget, request = self._budget, FindRequest()
         request.CopyFrom(self._question)
-        request.topic, request.partition = work.partition
         request.offset, request.end_offset = work.position, end
         request.max_messages = min(budget.messages, limits.FIND_MESSAGES_MAX)
         request.max_searched_bytes = min(budget.searched_bytes or _OFFSET_MAX, _OFFSET_MAX)
         left_s = max(0.0, self._deadline - self._cluster.clock.monotonic())
-        answer, body = await self._reader.request(
-            work.partition,
-            work.position,
-            Command.FIND,
-            request,
-            min(_EXTRA_S, left_s),
-            topic_id=self._topic_id,
+        answer, body = await self._reader(work).request(
+            work.position, Command.FIND, request, min(_EXTRA_S, left_s)
         )
         assert isinstance(answer, FindResponse)
         searched = answer.read_bytes + answer.skipped_bytes

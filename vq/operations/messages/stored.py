@@ -4,49 +4,31 @@ Loop-bound functions on a ``ClusterClient``. A partition that was moved is read 
 groups that hold its ranges, one after the other.
 """
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.config import ReadFrom
-from vq.client.consumer.damage import Damaged, report_damage
-from vq.client.consumer.decode import decode_messages
-from vq.client.consumer.nodes import Nodes
-from vq.client.consumer.reader import Reader
-from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
+from vq.client.reading.decode import RawDecoder, decode_messages
+from vq.client.reading.forward import ONE_ANSWER, READ_BYTES
+from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.tree.reading import gather_all
-from vq.errors import (
-    CorruptData,
-    InvalidArgument,
-    OffsetNotBoundary,
-    PartitionQuarantined,
-    VqError,
-)
+from vq.errors import InvalidArgument
 from vq.model import Address, Message, TopicPartition
 from vq.operations.brokers.brokers import address_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
-from vq.store.records.record import Record, boundaries, bytes_needed, decode_into
+from vq.store.records.record import boundaries
 
 #: What ``read_range`` reads if the caller does not say it.
-RANGE_BYTES: Final = 1 * limits.MIB
+RANGE_BYTES: Final = READ_BYTES
 #: How long a copy is waited for that does not know of more committed bytes.
 COPY_WAIT_MS: Final = 1_000
 #: Messages that a search for a place counts at most.
 COUNT_MAX: Final = 100_000
 _OFFSET_MAX: Final = (1 << 64) - 1
-#: Bytes of a message, as the first guess of a search backwards.
-_GUESS_BYTES: Final = 256
-_WINDOW_BYTES_MIN: Final = 64 * limits.KIB
-_WINDOW_GROWTH: Final = 4
-#: So many damaged messages in a row are looked past.
-_DAMAGED_MAX: Final = 100
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +103,21 @@ async def read_range(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
         )
     if not 0 <= start <= _OFFSET_MAX or (end is not None and end < start):
-        raise InvalidArgument(f"[{start}, {end}) is no range of offsets")
-    source = Source(cluster, TopicPartition(topic, partition))
-    return await source.read(start, end, max_bytes)
+        raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
+    reader = PartitionReader(cluster, TopicPartition(topic, partition))
+
+    def step(data: bytes, base: int, position: int) -> tuple[list[bytes], int, bool]:
+        """Give the whole records that end before ``end``, together."""
+        ends = boundaries(data, base)
+        limit = ends[-1] if end is None else max(start, min(end, ends[-1]))
+        found = data[: max(each for each in ends if each <= limit) - base]
+        return ([found] if len(ends) > 1 else []), ends[-1] - base, False
+
+    read = reader.read(start, RawDecoder(step), size=max_bytes, options=ONE_ANSWER)
+    while not (found := await anext(read)) and not read.is_idle:
+        pass
+    data = found[0] if found else b""
+    return StoredRange(topic, partition, start, start + len(data), read.latest, data)
 
 
 async def boundaries_of(
@@ -147,9 +141,9 @@ async def boundaries_of(
         check_whole("offset", offset)
         if not 0 <= offset <= _OFFSET_MAX:
             raise InvalidArgument(f"offset {offset} is outside [0, {_OFFSET_MAX}]")
-    sources = [Source(cluster, TopicPartition(topic, number)) for number in wanted]
     found = await gather_all(
-        each.boundary(offset) for each, offset in zip(sources, wanted.values(), strict=True)
+        PartitionReader(cluster, TopicPartition(topic, number)).boundary(offset)
+        for number, offset in wanted.items()
     )
     return dict(zip(wanted, found, strict=True))
 
@@ -222,7 +216,7 @@ async def read_bytes(
         raise InvalidArgument(f"offset {start} is outside [0, 2**64)")
     request = GetRequest(offset=start, max_bytes=max_bytes)
     if node is None:
-        answer, body = await Source(cluster, TopicPartition(topic, partition)).get(request)
+        answer, body = await PartitionReader(cluster, TopicPartition(topic, partition)).get(request)
     else:
         await cluster.track(topic)
         cluster.routes.placement(TopicPartition(topic, partition))  # raises with the range
@@ -233,199 +227,3 @@ async def read_bytes(
         answer, body = await cluster.request(address_of(node), Command.GET, request, timeout=wait_s)
         assert isinstance(answer, GetResponse)
     return StoredBytes(topic, partition, start, answer.high_watermark, bytes(body))
-
-
-class Source:
-    """One partition, to be read by position: of the topic that has the name at the first read.
-
-    ``topic_id``: of the topic that it must be; "": see above. ``read_from``: which nodes are asked.
-
-    Attributes:
-        partition: Which.
-        topic_id: Of its topic; "": not known before the first read.
-        clock: Of the client.
-    """
-
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        partition: TopicPartition,
-        topic_id: str = "",
-        read_from: ReadFrom = ReadFrom.MASTER,
-    ) -> None:
-        self.partition = partition
-        self.clock = cluster.clock
-        self._cluster = cluster
-        nodes = Nodes(cluster, read_from)
-        self._reader = Reader(cluster, Troubles("", "", cluster.clock), nodes)
-        self.topic_id = topic_id  # offsets mean nothing in another topic
-
-    async def get(
-        self, request: GetRequest, wait_s: float = 0.0, *, damaged: Damaged | None = None
-    ) -> tuple[GetResponse, bytes]:
-        """Send a GET to the broker that holds ``request.offset``; follow a partition that moved.
-
-        ``damaged``: see ``Reader.request``.
-        """
-        await self._cluster.track(self.partition.topic)
-        self._cluster.routes.placement(self.partition)  # raises with the range of partitions
-        self.topic_id = self.topic_id or self._cluster.routes.topic(self.partition.topic).id
-        request.topic, request.partition = self.partition
-        request.max_wait_ms = int(wait_s * 1000)
-        offset = request.offset
-        answer, body = await self._reader.request(
-            self.partition,
-            offset,
-            Command.GET,
-            request,
-            wait_s,
-            damaged=damaged,
-            topic_id=self.topic_id,
-        )
-        assert isinstance(answer, GetResponse)
-        return answer, bytes(body)
-
-    async def boundary(self, offset: int) -> int:
-        """Return the first place at or behind ``offset`` where a record begins, or the end."""
-        try:
-            await self.get(GetRequest(offset=offset, max_bytes=1, validate=True))
-        except OffsetNotBoundary as error:
-            following = error.details.get("next")
-            if not isinstance(following, int):
-                raise
-            return following
-        return offset
-
-    def damaged(self) -> Damaged:
-        """Return what notes bytes that fail a check, and has them read again."""
-        return self._reader.damaged(self.partition)
-
-    async def read(self, start: int, end: int | None, max_bytes: int) -> StoredRange:
-        """Return whole records from ``start`` on; see ``read_range``."""
-        return await self._read(start, end, max_bytes, lambda found: found)
-
-    async def _read(
-        self, start: int, end: int | None, max_bytes: int, take: Callable[[StoredRange], T]
-    ) -> T:
-        """Return what ``take`` makes of the whole records from ``start`` on, once it can."""
-        damaged = self.damaged()
-        while True:
-            try:
-                return take(await self._read_once(start, end, max_bytes, damaged))
-            except PartitionQuarantined as error:
-                if not damaged.reads:
-                    raise
-                await damaged.again(start, error)
-            except CorruptData as error:
-                await damaged.again(start, error)
-
-    async def _read_once(
-        self, start: int, end: int | None, max_bytes: int, damaged: Damaged
-    ) -> StoredRange:
-        size = max_bytes
-        while True:
-            request = GetRequest(offset=start, max_bytes=size, validate=True)
-            answer, body = await self.get(request, damaged=damaged)
-            ends = boundaries(body, start)
-            if len(ends) > 1 or not body or size >= limits.FETCH_BYTES_MAX:
-                break
-            size = min(max(size + 1, bytes_needed(body)), limits.FETCH_BYTES_MAX)
-        limit = ends[-1] if end is None else min(end, ends[-1])
-        next_offset = max(each for each in ends if each <= max(limit, start))
-        data = body[: next_offset - start]
-        latest = answer.high_watermark
-        return StoredRange(*self.partition, start, next_offset, latest, data)
-
-    async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
-        """Yield the messages that start in ``[start, end)``, still compressed, some at a time."""
-        start = await self.boundary(start)
-        end = max(start, end)
-        while True:
-            records, following = await self._read(start, end, RANGE_BYTES, _records_of)
-            if following == start:
-                return
-            yield records
-            if following >= end:
-                return
-            start = following
-
-    async def past_damage(self, offset: int) -> int:
-        """Return where the first message begins that can be read behind damage at ``offset``.
-
-        That is ``offset`` if the message there can be read, or none is there.
-
-        Raises:
-            CorruptData: Too much is damaged there.
-            PartitionQuarantined: Nothing is served behind it.
-        """
-        for _ in range(_DAMAGED_MAX):
-            try:
-                await self._read(offset, None, RANGE_BYTES, _check_first)
-            except (CorruptData, PartitionQuarantined) as error:
-                offset = await self._behind(int(error.details.get("offset", offset)), error)
-            else:
-                return offset
-        raise CorruptData(
-            f"{self.partition}: more than {_DAMAGED_MAX} messages before offset {offset} cannot be "
-            "read; give an offset behind them",
-            details={"offset": offset},
-        )
-
-    async def _behind(self, offset: int, damage: VqError) -> int:
-        """Return where a record begins behind a damaged one."""
-        try:
-            return await self.boundary(offset + 1)
-        except VqError:  # the damage hides where records begin; its broker knows its end
-            address, _ = self._cluster.master_at(self.partition, offset)
-            end = await report_damage(self._cluster, address, self.partition, offset)
-            if end is None:
-                raise damage from None
-            return await self.boundary(end)
-
-    async def back(self, end: int, count: int, earliest: int) -> int:
-        """Return the offset ``count`` messages before ``end``, at least ``earliest``.
-
-        It reads about that many messages, and up to four times their bytes.
-        """
-        window = max(count * _GUESS_BYTES, _WINDOW_BYTES_MIN)
-        while True:
-            start = max(earliest, end - window)
-            last: deque[int] = deque(maxlen=count)
-            async for records in self.records(start, end):
-                last.extend(record.offset for record in records)
-            if len(last) == count:
-                return last[0]
-            if start == earliest:
-                return earliest
-            window *= _WINDOW_GROWTH
-
-    async def forward(self, start: int, count: int, latest: int) -> int:
-        """Return the offset ``count`` messages behind ``start``, at most ``latest``."""
-        async for records in self.records(start, latest):
-            if len(records) >= count:
-                return records[count - 1].next_offset
-            count -= len(records)
-        return latest
-
-
-def _check_first(found: StoredRange) -> None:
-    """Check that the first message of a range can be read.
-
-    Raises:
-        CorruptData: It cannot.
-    """
-    messages: list[Message] = []
-    try:
-        decode_messages(
-            found.data, found.offset, TopicPartition(found.topic, found.partition), messages
-        )
-    except CorruptData:
-        if not messages:
-            raise
-
-
-def _records_of(found: StoredRange) -> tuple[list[Record], int]:
-    """Return the messages of a range, verified, and where to read on."""
-    records: list[Record] = []
-    decode_into(found.data, found.offset, records)
-    return records, found.next_offset

@@ -7,36 +7,30 @@ answer of a broker, which is smaller the more partitions there are.
 import asyncio
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
-from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.decode import Decoder
-from vq.client.consumer.fetcher import chunk_of
-from vq.client.consumer.tail import merge_last, read_last
+from vq.client.reading.decode import Decoder
+from vq.client.reading.forward import BEHIND_S, ReadOptions
+from vq.client.reading.partition_reader import PartitionReader
+from vq.client.reading.tail import merge_last
 from vq.coordination.topics import topics
 from vq.errors import (
     Busy,
-    ConnectionCut,
     InvalidArgument,
     NotMaster,
     OffsetOutOfRange,
-    PartitionQuarantined,
-    UnknownTopic,
-    VqError,
 )
-from vq.log_lines import get_logger
 from vq.model import Message, OffsetBounds, PartitionPlacement, TopicPartition, time_ms_of
-from vq.operations.messages.stored import COUNT_MAX, Source
+from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
-from vq.remoting.wire_pb2 import GetRequest
 from vq.tasks import begin_task
 
-logger = get_logger(__name__)
 #: Bytes of answers that all partitions together hold, and the least of one.
 _BYTES_MAX: Final = 16 * limits.MIB
 _BYTES_MIN: Final = 4 * limits.KIB
@@ -44,10 +38,6 @@ _BYTES_MIN: Final = 4 * limits.KIB
 FOLLOWED_MAX: Final = 256
 #: Messages that are yielded together at most.
 _READY_MAX: Final = 1_000
-_AGAIN: Final = Backoff(first_s=0.1, most_s=2.0)
-#: A master that has just taken over serves less than the one before it, until the nodes in sync
-#: told it what they have. So long it is asked again.
-_BEHIND_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +89,7 @@ class End:
 class _Part:
     """One partition that is read, from ``start``; it ended at ``end`` when reading began."""
 
-    source: Source
+    reader: PartitionReader
     start: int
     end: int
 
@@ -113,7 +103,7 @@ async def messages(
     tags: Sequence[str] = (),
     follow: bool = False,
     end: End | None = None,
-) -> AsyncGenerator[list[Message], None]:
+) -> AsyncGenerator[Sequence[Message], None]:
     """Yield messages of a topic up to its present end; with ``follow`` also those that come later.
 
     ``end`` says where to end before that; not with ``follow``.
@@ -175,7 +165,7 @@ async def _parts(
             )
         start = await _start(inspector, placement, known, begin)
         last = await _end(inspector, placement, known, end)
-        found.append(_Part(Source(cluster, partition), start, last))
+        found.append(_Part(PartitionReader(cluster, partition), start, last))
     return found
 
 
@@ -220,83 +210,38 @@ async def _start(
 # One partition --------------------------------------------------------------------------------
 async def _read(
     part: _Part, tags: Sequence[str], size: int, *, follow: bool = False
-) -> AsyncIterator[list[Message]]:
+) -> AsyncIterator[Sequence[Message]]:
     """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
-    at, decoder = part.end if follow else part.start, Decoder(part.source.partition)
-    tries, validate = 0, True
-    damaged, behind = part.source.damaged(), _Behind(part)
-    while follow or at < part.end:
-        request = GetRequest(offset=at, max_bytes=size, tags=tags, validate=validate)
-        wait_s = limits.LONG_POLL_S_MAX if follow else 0.0
-        try:
-            answer, body = await part.source.get(request, wait_s, damaged=damaged)
-        except VqError as error:
-            if damaged.reads and isinstance(error, PartitionQuarantined):
-                await damaged.again(at, error)
-                continue
-            passes = error.retriable or error.refresh_routes or isinstance(error, ConnectionCut)
-            if not (follow and passes) or isinstance(error, UnknownTopic):  # deleted meanwhile
-                raise
-            tries += 1
-            logger.warning(
-                "cannot read, trying again", partition=part.source.partition, error=error
-            )
-            await asyncio.sleep(_AGAIN.pause_s(tries))
-            continue
-        chunk = chunk_of(answer, body)
-        if chunk.next_offset == at and not body and not follow:
-            tries += 1
-            behind.check(at)
-            await asyncio.sleep(_AGAIN.pause_s(tries))
-            continue
-        tries, behind = 0, _Behind(part)
-        validate = False
-        decoder.begin(chunk)
-        while decoder.has_more:
-            found = decoder.more()
-            wanted = found if follow else [each for each in found if each.offset < part.end]
+    start, end = (part.end, None) if follow else (part.start, part.end)
+    read = part.reader.read(
+        start,
+        Decoder(part.reader.partition),
+        end,
+        size=size,
+        wait_s=limits.LONG_POLL_S_MAX if follow else 0.0,
+        options=ReadOptions(tags=tags, patience_s=math.inf if follow else BEHIND_S),
+    )
+    try:
+        async for found in read:
+            wanted = found if end is None else [each for each in found if each.offset < end]
             if wanted:
                 yield wanted
-            if found:
-                at = found[-1].next_offset
-                damaged.over()
-        if decoder.error is not None:
-            await damaged.again(at, decoder.error)
-            decoder, validate = Decoder(part.source.partition), True
-            continue
-        at = chunk.next_offset
-        damaged.over()
-        size = max(size, decoder.rest.missing)
-
-
-class _Behind:
-    """The end of what a broker serves, before the end that its partition had when reading began."""
-
-    def __init__(self, part: _Part) -> None:
-        self._part = part
-        self._since_s: float | None = None
-
-    def check(self, offset: int) -> None:
-        """Return if what follows ``offset`` may be served in a moment.
-
-        Raises:
-            Busy: It was not for long.
-        """
-        now_s = asyncio.get_running_loop().time()
-        self._since_s = now_s if self._since_s is None else self._since_s
-        if now_s - self._since_s >= _BEHIND_S:
-            raise Busy(
-                f"{self._part.source.partition} ended at offset {self._part.end} when reading "
-                f"began, and its broker serves offsets up to {offset} only: what follows was lost "
-                "in a take-over, or its nodes do not have it yet",
-                hint="try again; `vq cluster status` tells of the nodes, and of what was lost",
-            )
+    except OffsetOutOfRange as error:
+        latest = error.details.get("latest")
+        if end is None or not isinstance(latest, int) or latest >= end:
+            raise
+        raise Busy(
+            f"{part.reader.partition} ended at offset {end} when reading began, and its broker "
+            f"serves offsets up to {latest} only: what follows was lost in a take-over, or its "
+            "nodes do not have it yet",
+            hint="try again; `vq cluster status` tells of the nodes, and of what was lost",
+        ) from error
 
 
 # Several --------------------------------------------------------------------------------------
 async def _merged(
     parts: Sequence[_Part], tags: Sequence[str], size: int
-) -> AsyncIterator[list[Message]]:
+) -> AsyncIterator[Sequence[Message]]:
     """Yield the messages of all partitions, the one that was sent first before the others."""
     streams = [_read(part, tags, size) for part in parts]
     waiting: list[deque[Message]] = [deque() for _ in parts]
@@ -344,7 +289,7 @@ async def _last(parts: Sequence[_Part], count: int, tags: Sequence[str], size: i
     starts = [part.end for part in parts]
     for mark in newest:
         starts[mark.part] = min(starts[mark.part], mark.offset)
-    return [_Part(part.source, start, part.end) for part, start in zip(parts, starts, strict=True)]
+    return [_Part(part.reader, start, part.end) for part, start in zip(parts, starts, strict=True)]
 
 
 def _sent_ms(mark: _Mark) -> int:
@@ -354,22 +299,23 @@ def _sent_ms(mark: _Mark) -> int:
 async def _tail(part: _Part, index: int, count: int, tags: Sequence[str], size: int) -> list[_Mark]:
     """Return marks of the last messages of a partition; the times do not fall."""
 
-    async def get(offset: int, length: int) -> tuple[list[_Mark], int]:
-        end = min(offset + length, part.end)
-        some = _read(_Part(part.source, offset, end), tags, size)
-        found = [_Mark(each.offset, time_ms_of(each.id), index) async for x in some for each in x]
-        return found, end
-
-    found = await read_last(get, OffsetBounds(part.start, part.end), count)
+    found = await part.reader.last(
+        OffsetBounds(part.start, part.end),
+        count,
+        lambda: Decoder(part.reader.partition),
+        lambda message: _Mark(message.offset, time_ms_of(message.id), index),
+        size=size,
+        tags=tags,
+    )
     latest = itertools.accumulate((mark.sent_ms for mark in found), max)
     return [mark._replace(sent_ms=ms) for mark, ms in zip(found, latest, strict=True)]
 
 
 async def _followed(
     parts: Sequence[_Part], tags: Sequence[str], size: int
-) -> AsyncIterator[list[Message]]:
+) -> AsyncIterator[Sequence[Message]]:
     """Yield what comes after the ends of partitions, until one of them cannot be read."""
-    arrived: asyncio.Queue[list[Message] | Exception] = asyncio.Queue(maxsize=len(parts))
+    arrived: asyncio.Queue[Sequence[Message] | Exception] = asyncio.Queue(maxsize=len(parts))
 
     async def follow(part: _Part) -> None:
         try:

@@ -13,8 +13,8 @@ from typing import Final
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.decode import decode_messages
 from vq.client.kinds import check_whole
+from vq.client.reading.decode import decode_messages
 from vq.coordination.leases import writes
 from vq.coordination.leases.writes import WriteTopic
 from vq.coordination.tree.reading import gather_all

@@ -131,6 +131,6 @@ async def _committed(
         return None
     except Unreadable as error:
         raise InvalidState(
-            f"what group {group!r} has committed in {topic}-{partition} cannot be read, and the "
-            f"new begin must lie behind it: {error}"
+            f"the offset that group {group!r} has committed in {topic}-{partition} cannot be "
+            f"read, and the new begin must lie behind it: {error}"
         ) from error

@@ -237,7 +237,9 @@ def changed(values: Mapping[str, Any]) -> Callable[[TopicSettings], TopicSetting
     known = [each.name for each in fields(TopicSettings) if each.name != "partitions"]
     for name in values:
         if name not in known:
-            raise InvalidArgument(f"{name!r} is no setting of a topic; known: {', '.join(known)}")
+            raise InvalidArgument(
+                f"{name!r} is not a setting of a topic; known: {', '.join(known)}"
+            )
     return lambda before: replace(before, **values)
 
 

@@ -18,11 +18,13 @@ Threads: any; a lock is held while homes are looked for.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 from vq.clock import Clock
-from vq.errors import Busy, DirectoryRefused
+from vq.errors import Busy, DirectoryRefused, VqError
 from vq.store.archive.archive_owner import ArchiveOwner
 from vq.store.directory.directory import DataDirectory, LocalTopic, Trashed, unusable
 from vq.store.directory.identity import Identity
@@ -35,16 +37,41 @@ from vq.store.records.format import DAMAGED_MARK
 __all__ = ["DataDirectories"]
 
 
+class Condition(Protocol):
+    """How a data directory is; in practice a broker's ``Place``.
+
+    Attributes:
+        refusal: Why it takes no new logs now, None: it does.
+        silent: It does not answer, so that a call there may hang. What has to look there is refused
+            with ``Busy``.
+    """
+
+    @property
+    def refusal(self) -> VqError | None:
+        """See above."""
+        ...
+
+    @property
+    def silent(self) -> bool:
+        """See above."""
+        ...
+
+
 class DataDirectories:
     """The open data directories of one broker, the main one first. ``close`` them.
 
-    Attributes:
-        takes: Returns whether a directory takes new logs now; set freely.
-        silent: Returns whether a directory does not answer, so that a call there may hang; set
-            freely. What has to look there is refused with ``Busy``.
+    Args:
+        directories: The main one first.
+        disk: Where they are.
+        conditions: How each of them is now; one that is not named is well.
     """
 
-    def __init__(self, directories: Sequence[DataDirectory], disk: Disk) -> None:
+    def __init__(
+        self,
+        directories: Sequence[DataDirectory],
+        disk: Disk,
+        conditions: Mapping[Path, Condition] = MappingProxyType({}),
+    ) -> None:
         """Use ``DataDirectories.open``."""
         self._directories = tuple(directories)
         self._main = directories[0]
@@ -53,8 +80,7 @@ class DataDirectories:
         # topic -> number of a partition -> where it lies; more than one: it cannot be told
         self._homes: dict[str, dict[int, list[DataDirectory]]] = {}
         self._counts: Counter[DataDirectory] = Counter()  # of these
-        self.takes: Callable[[Path], bool] = lambda _: True
-        self.silent: Callable[[Path], bool] = lambda _: False
+        self._conditions = conditions
 
     @classmethod
     def open(
@@ -68,6 +94,7 @@ class DataDirectories:
         without: Collection[str] = (),
         adopt: bool = False,
         spend: Callable[[Callable[[], None], str], None] = lambda write, _: write(),
+        conditions: Mapping[Path, Condition] = MappingProxyType({}),
     ) -> "DataDirectories":
         """Lock all ``paths``, making them if needed, and check that they belong together.
 
@@ -79,6 +106,7 @@ class DataDirectories:
             adopt: See ``ArchiveOwner.load``.
             spend: Calls what writes to the main one, and says what that is for; on a full disk,
                 which a further one is added for, perhaps, it finds some space.
+            conditions: How each of them is, from now on.
 
         Raises:
             DirectoryRefused: See ``DataDirectory.open``; or one that belongs to it is not given, or
@@ -106,7 +134,7 @@ class DataDirectories:
             for each in opened:
                 each.close()
             raise
-        return cls(opened, disk)
+        return cls(opened, disk, conditions)
 
     @property
     def path(self) -> Path:
@@ -148,10 +176,20 @@ class DataDirectories:
         for each in self._directories:
             each.close()
 
+    def _takes(self, path: Path) -> bool:
+        """Whether a directory takes new logs now."""
+        condition = self._conditions.get(path)
+        return condition is None or condition.refusal is None
+
+    def _is_silent(self, path: Path) -> bool:
+        """Whether a directory does not answer."""
+        condition = self._conditions.get(path)
+        return condition is not None and condition.silent
+
     @property
     def all_answer(self) -> bool:
         """Whether all of them answer."""
-        return not any(self.silent(each.path) for each in self._directories)
+        return not any(self._is_silent(each.path) for each in self._directories)
 
     def _check_answers(self, directories: Sequence[DataDirectory]) -> None:
         """Return if all of these answer.
@@ -160,7 +198,7 @@ class DataDirectories:
             Busy: One does not.
         """
         for each in directories:
-            if self.silent(each.path):
+            if self._is_silent(each.path):
                 raise Busy(f"the data directory {each.path} does not answer")
 
     # Homes --------------------------------------------------------------------------------------
@@ -230,7 +268,7 @@ class DataDirectories:
             return False
         home = self._home(topic, partition)
         self._check_answers([home])
-        if self.takes(home.path):  # asked first: a topic may have thousands of names to list
+        if self._takes(home.path):  # asked first: a topic may have thousands of names to list
             return False
         if str(partition) in {name.partition(".")[0] for name in self._names(home.path / topic)}:
             return False
@@ -267,7 +305,7 @@ class DataDirectories:
     def _choose(self) -> DataDirectory:
         """Return where a partition goes that lies nowhere."""
         rooms = [
-            Room(self._free(each), self._counts[each], self.takes(each.path))
+            Room(self._free(each), self._counts[each], self._takes(each.path))
             for each in self._directories
         ]
         return self._directories[roomiest(rooms)]
@@ -337,7 +375,7 @@ class DataDirectories:
         found: list[Trashed] = []
         problems: list[OSError] = []
         for each in self._directories:
-            if self.silent(each.path):
+            if self._is_silent(each.path):
                 continue
             try:
                 found += each.due_trash(clock, keep_s)
@@ -351,7 +389,7 @@ class DataDirectories:
         """See ``DataDirectory.remove_trash``; not where there is no answer."""
         at = trashed.path.parent.parent
         [directory] = [each for each in self._directories if each.path == at]
-        return not self.silent(at) and directory.remove_trash(trashed)
+        return not self._is_silent(at) and directory.remove_trash(trashed)
 
 
 def _check_apart(paths: Sequence[Path]) -> None:

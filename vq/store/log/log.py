@@ -549,7 +549,7 @@ class Log:
     def _check_settled(self, block: Block) -> None:
         """Return if nothing of a block is to be deleted: what takes its name would go with it."""
         if self.flushing.supersedes(block):
-            raise Busy(f"what held the bytes of {block.path} before is still to be deleted")
+            raise Busy(f"the file that {block.path} replaced is not deleted yet")
 
     def seal(self) -> int:
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""

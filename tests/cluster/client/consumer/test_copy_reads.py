@@ -18,7 +18,8 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.broker.health.repairing import Repairer
 from vq.broker.replication import insync_set
-from vq.client.consumer import fetch_sessions, fetcher, nodes
+from vq.client.consumer import fetch_sessions, fetcher
+from vq.client.reading import nodes
 from vq.model import Message
 from vq.store.log.log import Log
 
@@ -251,9 +252,7 @@ async def test_bytes_that_are_damaged_on_a_copy_are_read_from_the_master(group: 
     await group.receive()
     group.check()
     assert group.consumer.bad_reads > 0
-    repairer = group.cluster.nodes["b1-n2"].parts.repairer
-    assert isinstance(repairer, Repairer)
-    await until(repairer.damaged)
+    await until(group.cluster.nodes["b1-n2"].parts.verifier.any_damage)
 
 
 async def columns_of(group: Group) -> None:

@@ -1,6 +1,7 @@
 """Damaged bytes are read again, told while they last, and never taken for messages."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
@@ -13,10 +14,12 @@ from support.waiting import until, until_true
 from vq import aio
 from vq.backoff import Backoff
 from vq.broker.health.repairing import Repairer
+from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer import reader as readers
-from vq.client.consumer.fetcher import Chunk, chunk_of
+from vq.client.reading import forward
+from vq.client.reading.chunk import Chunk, chunk_of
+from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import claims
 from vq.coordination.tree.values.consumers import Owner
 from vq.errors import (
@@ -25,13 +28,12 @@ from vq.errors import (
 from vq.model import Message, TopicPartition
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.messages import streams
-from vq.operations.messages.stored import Source
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
 
 pytestmark = pytest.mark.virtual_time
 
-Reader = Callable[[aio.MessageFactory, int], Awaitable[None]]
+Reader = Callable[[aio.MessageFactory, ClusterClient, int], Awaitable[None]]
 
 
 def damage_on_the_way(
@@ -56,7 +58,7 @@ async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
 ) -> None:
     results = await send(factory, *texts(1, 2))
     consumer = await factory.create_consumer()
-    left = damage_on_the_way(monkeypatch, readers, results[1].offset + 20, 1_000)
+    left = damage_on_the_way(monkeypatch, forward, results[1].offset + 20, 1_000)
     (good,) = await consumer.get("t", 0, 0, 1_000)
     assert good.content == b"1"
     with pytest.raises(CorruptData) as refused:
@@ -72,16 +74,16 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     consumer = await factory.create_consumer()
     await consumer.get_bounds("t", 0)
     connections = cluster.network.connections
-    damage_on_the_way(monkeypatch, readers, result.offset + 20, 2)
-    request = consumer._core._cluster.request
+    damage_on_the_way(monkeypatch, forward, result.offset + 20, 2)
+    request = ClusterClient.request
     anew: list[bool] = []
 
     async def noted(*arguments: Any, **options: Any) -> Any:
-        if arguments[1] is Command.GET:
+        if arguments[2] is Command.GET:
             anew.append(options["anew"])
         return await request(*arguments, **options)
 
-    monkeypatch.setattr(consumer._core._cluster, "request", noted)
+    monkeypatch.setattr(ClusterClient, "request", noted)
     (found,) = await consumer.get("t", 0, 0, 1_000)
     assert (found.content, consumer.bad_reads) == (b"1", 2)
     assert anew == [False, True, True], "the connection may be what damages"
@@ -98,12 +100,15 @@ async def test_get_reports_every_flipped_bit(
     flipped = [0]
 
     def damaged(response: GetResponse, body: bytes) -> Chunk:
-        number = int.from_bytes(body) ^ 1 << flipped[0]
-        return chunk_of(response, number.to_bytes(len(body)))
+        place = flipped[0] // 8 - response.offset
+        if 0 <= place < len(body):
+            bad = body[place] ^ 1 << flipped[0] % 8
+            body = body[:place] + bytes([bad]) + body[place + 1 :]
+        return chunk_of(response, body)
 
-    monkeypatch.setattr(readers, "chunk_of", damaged)
+    monkeypatch.setattr(forward, "chunk_of", damaged)
     for start, step in ((0, 1), (result.offset, 7)):
-        for flipped[0] in range(0, (message.next_offset - start) * 8, step):
+        for flipped[0] in range(start * 8, message.next_offset * 8, step):
             with pytest.raises(CorruptData):
                 await consumer.get("t", 0, start, 1_000)
 
@@ -120,35 +125,33 @@ def change_on_disk(cluster: MemoryCluster, node: str, content: bytes) -> int:
     return at
 
 
-async def by_get(factory: aio.MessageFactory, offset: int) -> None:
+async def by_get(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
     async with await factory.create_consumer() as consumer:
         await consumer.get("t", 0, offset, 1_000)
 
 
-async def by_get_last(factory: aio.MessageFactory, offset: int) -> None:
+async def by_get_last(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
     async with await factory.create_consumer() as consumer:
         await consumer.get_last("t", 2)
 
 
-async def by_stream(factory: aio.MessageFactory, offset: int) -> None:
-    async for _ in streams.messages(factory.admin.cluster, "t", streams.Begin()):
+async def by_stream(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
+    async for _ in streams.messages(client, "t", streams.Begin()):
         pass
 
 
-async def by_columns(factory: aio.MessageFactory, offset: int) -> None:
+async def by_columns(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
     async for _ in factory.admin.read_columns("t", 0, 0, offset + 1):
         pass
 
 
-async def by_counting(factory: aio.MessageFactory, offset: int) -> None:
+async def by_counting(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
     """As a reset of a group to so many messages before the end does."""
-    source = Source(factory.admin.cluster, TopicPartition("t", 0))
-    ends = (await factory.admin.bounds("t"))[0]
-    assert ends is not None
-    await source.back(ends.latest, 1, 0)
+    reader = PartitionReader(client, TopicPartition("t", 0))
+    await reader.back((await reader.bounds()).latest, 1, 0)
 
 
-async def by_group(factory: aio.MessageFactory, offset: int) -> None:
+async def by_group(factory: aio.MessageFactory, client: ClusterClient, offset: int) -> None:
     async with await consumer_of(factory) as consumer:
         await take(consumer, 1)
         waiting = asyncio.create_task(take(consumer, 1))
@@ -163,14 +166,14 @@ READERS = [by_get, by_get_last, by_stream, by_columns, by_counting, by_group]
 
 @pytest.mark.parametrize("reader", READERS)
 async def test_every_reader_reports_damage_to_the_broker(
-    cluster: MemoryCluster, factory: aio.MessageFactory, reader: Reader
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient, reader: Reader
 ) -> None:
     """So operators see it, whoever reads."""
     _, result = await send(factory, Message("t", b"first"), Message("t", b"second"))
     at = change_on_disk(cluster, "b1", b"second")
     with pytest.raises(CorruptData):
-        await reader(factory, result.offset)
-    (damage,) = (await cluster_status(factory.admin.cluster)).damage
+        await reader(factory, client, result.offset)
+    (damage,) = (await cluster_status(client)).damage
     assert damage.start <= at < damage.end
 
 
@@ -178,6 +181,7 @@ async def test_every_reader_reports_damage_to_the_broker(
 async def test_every_reader_reads_what_another_node_has(
     cluster: MemoryCluster,
     factory: aio.MessageFactory,
+    client: ClusterClient,
     monkeypatch: pytest.MonkeyPatch,
     reader: Reader,
 ) -> None:
@@ -191,7 +195,31 @@ async def test_every_reader_reads_what_another_node_has(
     await until(lambda: cluster.nodes["b1"].parts.context.role.named == 2)
     _, result = await send(factory, Message("t", b"first"), Message("t", b"second"))
     change_on_disk(cluster, "b1", b"second")
-    await reader(factory, result.offset)
+    await reader(factory, client, result.offset)
+
+
+async def by_columns_in_pieces(
+    factory: aio.MessageFactory, client: ClusterClient, offset: int
+) -> None:
+    async for _ in factory.admin.read_columns("t", 0, 0, offset + 1, max_bytes=1_024):
+        pass
+
+
+@pytest.mark.parametrize(
+    "reader", [by_get, by_get_last, by_stream, by_columns_in_pieces, by_counting]
+)
+async def test_a_record_that_comes_in_several_answers_is_read_again_from_its_begin(
+    factory: aio.MessageFactory,
+    client: ClusterClient,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: Reader,
+) -> None:
+    """Where an answer ended inside of it, no record begins."""
+    content = random.Random(1).randbytes(700_000)
+    _, result = await send(factory, Message("t", content), Message("t", content))
+    left = damage_on_the_way(monkeypatch, forward, result.offset + 650_000, 1)
+    await reader(factory, client, result.offset)
+    assert left == [0]
 
 
 @pytest.mark.parametrize("tag", [None, "a"])

@@ -23,12 +23,12 @@ class Disk:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.waiting = 0
+        self.requests_waiting = 0
         self.cpu_s = 0.0
         self.counters = Counters()
         self.on_done: Any = None
         self.stepped = 0.0
-        self.flushes = FlushMeter(self, self.clock, lambda: self.waiting)
+        self.flushes = FlushMeter(self, self.clock, self)
         self.flushes.start(lambda tickets, outcome: None)
         self.meter = LoadMeter(self.counters, [self.flushes], self.clock, lambda: self.cpu_s)
 
@@ -44,11 +44,11 @@ class Disk:
     def close(self) -> None: ...
 
     def flush(self, seconds: float, waiting: int = 0) -> None:
-        self.waiting = waiting
+        self.requests_waiting = waiting
         self.flushes.submit(())
         self.clock.advance(seconds)
         self.on_done((), ())
-        self.waiting = 0
+        self.requests_waiting = 0
 
     def measure(self) -> BrokerLoad:
         return self.meter.measure(

@@ -1,7 +1,7 @@
 """The logs of a node on disk."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.archive_places import URL, Failing, stored
@@ -42,7 +42,19 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def logs_of(disk: MemoryDisk, leads_others: Callable[[], bool] = lambda: False) -> Logs:
+class Leads:
+    """The role of a node that leads others while the test says so, once the mark is there."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.disk = disk
+        self.now = True
+
+    @property
+    def leads_others(self) -> bool:
+        return self.now and Unflushed.load(HOME, self.disk).lost
+
+
+def logs_of(disk: MemoryDisk, role: Any = None) -> Logs:
     disk.release_locks()
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
     reserve = Reserve(HOME, disk)
@@ -52,7 +64,7 @@ def logs_of(disk: MemoryDisk, leads_others: Callable[[], bool] = lambda: False) 
         clock=ManualClock(),
         config=SMALL,
         reserves={HOME: reserve},
-        leads_others=leads_others,
+        role=role,
     )
 
 
@@ -426,12 +438,11 @@ def test_a_log_is_not_cut_while_this_node_leads_others(disk: MemoryDisk) -> None
     file = disk.open(BLOCK)
     file.pwrite([b"?"], size - 1)
     file.close()
-    before, leads = disk.read_bytes(BLOCK), [True]
-    logs = logs_of(disk, lambda: leads[0] and Unflushed.load(HOME, disk).lost)
+    before, role = disk.read_bytes(BLOCK), Leads(disk)
+    logs = logs_of(disk, role)
     logs.prepare(WHERE, "id")
-    with pytest.raises(Busy, match="not cut while this node leads"):
+    with pytest.raises(Busy, match="does not cut it while it leads"):
         logs.open(WHERE, "id")
     assert disk.read_bytes(BLOCK) == before
-    leads.clear()
-    leads.append(False)
+    role.now = False
     assert logs.open(WHERE, "id").recovery.cut_bytes

@@ -95,7 +95,9 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
     """Return how long a session waits with its next request after an answer of one batch."""
     connection: Any = SimpleNamespace(close=lambda: None)
     master: Any = SimpleNamespace(epoch=1, incarnation=1)
-    session = CopySession(connection, master, "n2", lambda *_: None, bytes_per_s=bytes_per_s)
+    disks: Any = SimpleNamespace(copy_refusal=lambda _: None)
+    logs: Any = SimpleNamespace(drop_soon=lambda *_: None)
+    session = CopySession(connection, master, "n2", logs, disks, bytes_per_s=bytes_per_s)
     channel: Any = SimpleNamespace(
         start_offset=0,
         log=SimpleNamespace(synced_offset=0, end_offset=0),

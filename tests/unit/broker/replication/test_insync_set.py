@@ -1,6 +1,8 @@
 """What a master decides of the other nodes, when something changes between two steps."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from vq.clock import SystemClock
 from vq.coordination.tree.coordinator import Node, NoNode, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.model import Address, NodeInfo
+from vq.remoting.memory import MemoryNetwork
 
 
 class Slow(MemoryCoordinator):
@@ -25,8 +28,8 @@ class Slow(MemoryCoordinator):
         raise NoNode(path)
 
 
-async def never(_: object) -> bool:
-    return False
+#: The partitions of a node that holds none.
+NONE: Any = SimpleNamespace(channels={}, knows_all=lambda: True)
 
 
 @pytest.mark.parametrize("epoch", [0, 7])
@@ -37,14 +40,14 @@ async def test_what_an_earlier_epoch_found_puts_nobody_out(epoch: int) -> None:
     clock = SystemClock()
     role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
     insync = InSyncSet(
-        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=never
+        role, Lease(coordinator, clock), coordinator, NONE, MemoryNetwork(), clock, node="n1"
     )
-    insync.begin()
+    insync.start(3)
     looking = asyncio.create_task(insync.look())
     await asyncio.sleep(0)
     role.epoch = epoch  # as ``Mastership`` has it
     role.insync, role.leaving = frozenset({"n2"} if epoch else ()), 0
-    insync.begin()
+    insync.start(epoch) if epoch else insync.stop()
     coordinator.answers.set()
     await looking
     assert role.leaving == 0
@@ -60,18 +63,19 @@ async def test_no_node_is_asked_whether_it_lives_where_nothing_is_stored(
     async def registered(*_: object) -> NodeInfo:
         return NodeInfo("b1", "n2", Address("h", 1))
 
-    async def is_dead(address: object) -> bool:
+    async def is_dead(_: object, address: object, **__: object) -> bool:
         asked.append(address)
         return False
 
     monkeypatch.setattr(insync_set, "read_node", registered)
+    monkeypatch.setattr(insync_set, "is_dead", is_dead)
     coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
     role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
     clock = SystemClock()
     insync = InSyncSet(
-        role, Lease(coordinator, clock), coordinator, list, clock, node="n1", is_dead=is_dead
+        role, Lease(coordinator, clock), coordinator, NONE, MemoryNetwork(), clock, node="n1"
     )
-    insync.begin()
+    insync.start(3)
     await insync.look()
     assert not asked
     assert role.insync == {"n2"}

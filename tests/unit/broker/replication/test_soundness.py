@@ -1,6 +1,8 @@
 """When a master with damage hands over."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,16 +37,22 @@ def test_a_full_disk_waits_for_nothing() -> None:
 
 
 class Damaged:
-    """Repairs that never succeed."""
+    """Damage that is never repaired."""
 
-    found = True
-    failed = False
-
-    def damaged(self) -> bool:
+    def any_damage(self) -> bool:
         return True
 
-    async def is_behind(self) -> bool:
-        return False
+
+class HandOver:
+    """Notes when it is asked to hand over."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.asked: list[float] = []
+
+    async def run(self) -> str:
+        self.asked.append(self.clock.monotonic())
+        return "n2"
 
 
 @pytest.mark.virtual_time
@@ -52,24 +60,16 @@ class Damaged:
 async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> None:
     """One that is about to join counts already for acknowledgements, and may not lead."""
     role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=named)
-    clock, asked = ManualClock(), list[float]()
-
-    async def hand_over() -> str:
-        asked.append(clock.monotonic())
-        return "n2"
-
+    clock = ManualClock()
+    hand_over: Any = HandOver(clock)
+    disks: Any = SimpleNamespace(full=False, any_gone=False)
     soundness = Soundness(
-        role,
-        clock,
-        Damaged(),
-        tell=lambda: None,
-        suspend=lambda _: None,
-        is_needed=lambda: True,
-        hand_over=hand_over,
+        role, clock, damage=Damaged(), disks=disks, channels={}, hand_over=hand_over
     )
+    soundness.found = True
     running = asyncio.create_task(soundness.run())
     while clock.monotonic() < HAND_OVER_AFTER_S + 1:
         await asyncio.sleep(LOOK_S)
         clock.advance(LOOK_S)
     running.cancel()
-    assert len(asked) == named - 1
+    assert len(hand_over.asked) == named - 1

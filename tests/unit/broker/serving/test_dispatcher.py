@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from vq.broker.partition.gate import Gate
 from vq.broker.serving.dispatcher import Dispatcher
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import ServerIdentity
 
 KEY = TopicPartition("t", 0)
 
@@ -60,16 +62,21 @@ class Board:
             counters=SimpleNamespace(refused=0),
             group="b1",
         )
+        self.gate = Gate(ServerIdentity(cluster="c", group="b1", node="n1"))
+        self.gate.note_mastership(None, follows=False)
+        fetches: Any = SimpleNamespace(fetch=None)
+        nobody: Any = None
         self.dispatcher = Dispatcher(
+            {},
             self.directory,
-            None,
             context,
-            None,
-            SimpleNamespace(fetch=None),  # type: ignore[arg-type]
-            None,
-            lambda *_: None,
-            None,
-            None,
+            gate=self.gate,
+            mastership=nobody,
+            fetches=fetches,
+            moves=nobody,
+            verifies=nobody,
+            repairs=nobody,
+            finds=nobody,
         )
 
     def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:
@@ -254,7 +261,7 @@ def test_what_waited_is_refused_when_the_node_takes_no_puts_any_more(board: Boar
     """The reason is looked at when its turn comes, not when it arrived."""
     peer = Peer()
     board.send(peer, 0)
-    board.dispatcher.put_refusal = ShuttingDown("the broker stops")
+    board.gate.stop()
     board.appear()
     board.open()
     board.look_up_ends()

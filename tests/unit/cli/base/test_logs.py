@@ -80,7 +80,7 @@ def test_a_variable_that_is_no_setting_is_named(
     monkeypatch.setenv("VQ_ZOOKEEPER", "nowhere")
     assert main.run(["topic", "list", "--json"]) == 2
     remark, error = map(json.loads, capsys.readouterr().err.splitlines())
-    assert remark == {"remark": "the variable VQ_FOO is no setting of vq; it is ignored"}
+    assert remark == {"remark": "the variable VQ_FOO is not a setting of vq; it is ignored"}
     assert "zookeeper = 'nowhere'" in error["message"]
 
 

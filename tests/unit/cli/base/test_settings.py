@@ -154,11 +154,11 @@ def test_an_object_cannot_be_set_as_text() -> None:
     [
         (
             "VQ_BROKER_PROT",
-            r"VQ_BROKER_PROT is no setting of \[broker\]: did you mean VQ_BROKER_PORT",
+            r"VQ_BROKER_PROT is not a setting of \[broker\]: did you mean VQ_BROKER_PORT",
         ),
         ("VQ_BROKER_INNER_DEPT", "did you mean VQ_BROKER_INNER_DEPTH"),
-        ("VQ_BROKER_INNER", "is no setting of"),
-        ("VQ_BROKER_", "is no setting of"),
+        ("VQ_BROKER_INNER", "is not a setting of"),
+        ("VQ_BROKER_", "is not a setting of"),
         ("VQ_BROKER_QQQQQQQQQQQQQQQQQQQQQQQQ", "known are VQ_BROKER_NAME, VQ_BROKER_ZOOKEEPER"),
     ],
 )
@@ -186,7 +186,9 @@ def test_variables_of_other_sections_are_left_to_them() -> None:
 def test_a_misspelled_variable_is_refused_with_the_one_that_was_meant(
     variable: str, meant: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=f"{variable} is no setting: did you mean {meant}?"):
+    with pytest.raises(
+        InvalidArgument, match=f"{variable} is not a setting: did you mean {meant}?"
+    ):
         read_sources(None, {variable: "1"})
 
 

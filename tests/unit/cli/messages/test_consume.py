@@ -13,8 +13,8 @@ from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.delivery import ThreadDelivery, Workers
-from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.troubles import Troubles
+from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
 from vq.store.records.record import encode_record
@@ -149,7 +149,7 @@ def test_json_shows_every_field_already() -> None:
         ("--format {key} -v", "--format and -v exclude one another"),
         ("--format {nix}", "{nix} is none of {topic}"),
         ("--last 0", "--last"),
-        ("--since yesterday", "is no time like"),
+        ("--since yesterday", "is not a time like"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

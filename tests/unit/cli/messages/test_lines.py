@@ -130,7 +130,7 @@ def test_a_line_without_the_separator_is_refused_unless_that_is_allowed() -> Non
         (LineFormat(topic="t", tag="a||b"), r"tag 'a\|\|b' has '\|\|'.*use another separator"),
         (LineFormat(topic="t", tag=" a"), "tag ' a' begins or ends with white space"),
         (LineFormat(topic="t", tag=""), "tag '' of 0 bytes"),
-        (LineFormat(topic="t", tag="\udcff"), "is no text"),
+        (LineFormat(topic="t", tag="\udcff"), "is not text"),
         (LineFormat(topic="t", key=2**63), "is outside"),
         (LineFormat(topic="t", headers={"a": "\udcff"}), "surrogates not allowed"),
     ],
@@ -196,19 +196,19 @@ def test_the_largest_message_fits_into_a_line_of_json() -> None:
         ({}, "has no content: give one of content, a text, and content_base64; --input json takes"),
         ({"content": "a", "content_base64": "YQ=="}, "has no content"),
         ({"content": 1}, "has no content"),
-        ({"content": "\ud800"}, "content of this line is no text"),
-        ({"content_base64": "a"}, "content_base64 of this line is no base64"),
-        ({"content": "a", "tag": 1}, "tag = 1 of this line is no text"),
-        ({"content": "a", "headers": {"a": 1}}, "is no object of texts"),
-        ({"content": "a", "headers": []}, "is no object of texts"),
-        ({"content": "a", "key": 1.5}, "key = 1.5, .* are no key"),
-        ({"content": "a", "key": True}, "are no key"),
+        ({"content": "\ud800"}, "content of this line is not text"),
+        ({"content_base64": "a"}, "content_base64 of this line is not base64"),
+        ({"content": "a", "tag": 1}, "tag = 1 of this line is not text"),
+        ({"content": "a", "headers": {"a": 1}}, "is not an object of texts"),
+        ({"content": "a", "headers": []}, "is not an object of texts"),
+        ({"content": "a", "key": 1.5}, "key = 1.5, .* are not a key"),
+        ({"content": "a", "key": True}, "are not a key"),
         ({"content": "a", "key": "a", "key_type": "int"}, "key 'a' is not an integer"),
-        ({"content": "a", "key": 1, "key_type": "text"}, "are no key"),
-        ({"content": "a", "key": "a", "key_type": "bytes"}, "are no key"),
-        ({"content": "a", "key": "a", "key_hex": "00"}, "are no key"),
+        ({"content": "a", "key": 1, "key_type": "text"}, "are not a key"),
+        ({"content": "a", "key": "a", "key_type": "bytes"}, "are not a key"),
+        ({"content": "a", "key": "a", "key_hex": "00"}, "are not a key"),
         ({"content": "a", "key_hex": "0"}, "key '0' is not bytes as hexadecimal digits"),
-        ({"content": "a", "key_type": "int"}, "are no key"),
+        ({"content": "a", "key_type": "int"}, "are not a key"),
         ({"content": "a", "kye": "a"}, "field 'kye' of this line is unknown; what is sent is in"),
     ],
 )
@@ -221,7 +221,7 @@ def test_json_that_means_no_message_is_refused(fields: dict[str, Any], error: st
     "line", [b"", b"x", b"[]", b'"a"', b"\xff", b"{" * 9, b"[" * 100_000, b"9" * 5_000]
 )
 def test_a_line_that_is_no_object_of_json_is_refused(line: bytes) -> None:
-    with pytest.raises(InvalidArgument, match=r"this line is (no JSON|JSON, but no object)"):
+    with pytest.raises(InvalidArgument, match=r"this line is (not JSON|JSON, but not an object)"):
         JSON.message(line)
 
 

@@ -17,8 +17,8 @@ from vq.extras import install_command
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--conf", "spark.driver.memory"], "is no setting of Spark"),
-        (["--conf", "driver.memory=1g"], "is no setting of Spark"),
+        (["--conf", "spark.driver.memory"], "is not a setting of Spark"),
+        (["--conf", "driver.memory=1g"], "is not a setting of Spark"),
         (["--no-count", "--warn-messages", "5"], "leave out --no-count"),
         (["--stalled-after", "0"], "not in the range"),
         (["--warn-bytes", "lots"], "--warn-bytes"),

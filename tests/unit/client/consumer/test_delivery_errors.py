@@ -14,10 +14,10 @@ from support.waiting import WAIT_S, block_until
 
 from vq import limits
 from vq.client.config import OnListenerError
-from vq.client.consumer import decode
 from vq.client.consumer import delivery as deliveries
 from vq.client.consumer.delivery import ThreadDelivery, Workers, _Place
-from vq.client.consumer.fetcher import Chunk
+from vq.client.reading import decode
+from vq.client.reading.chunk import Chunk
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message
 from vq.store.records.record import encode_record

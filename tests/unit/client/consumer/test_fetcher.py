@@ -4,7 +4,7 @@ import pytest
 from support.fetcher import WHERE, Reader
 
 from vq import limits
-from vq.client.consumer.fetcher import Rest
+from vq.client.reading.chunk import Rest
 from vq.errors import Busy
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")

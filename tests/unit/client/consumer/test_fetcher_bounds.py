@@ -8,7 +8,7 @@ from support.fetcher import Reader
 from support.waiting import until
 
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer.fetcher import Rest
+from vq.client.reading.chunk import Rest
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")
 

@@ -11,7 +11,7 @@ from support.waiting import until
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer.fetcher import Chunk
+from vq.client.reading.chunk import Chunk
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -155,7 +155,7 @@ async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their
 async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At one place; at the next they begin anew. A cluster that does not answer is asked later."""
+    """At one place; at the next they begin anew. What no node has is asked for later."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -177,7 +177,7 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
     assert 0.05 < pauses[0] < 0.15
     assert all(early < late for early, late in zip(pauses[:5], pauses[2:7], strict=True))
     assert 20 < pauses[-1] < 40
-    reader.cluster.answers = [Busy("later")]
+    reader.cluster.answers = [PartitionQuarantined("damage")]
     reader.fetcher.fetch_again(120)
     await until(lambda: len(pauses) == 13 and not reader.cluster.answers)
     assert pauses[-1] < 0.15

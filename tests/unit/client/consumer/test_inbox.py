@@ -7,9 +7,9 @@ from support.delivery import endless
 from support.inbox import Partition, nothing, nothing_comes, take, take_one
 from support.waiting import WAIT_S
 
-from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.inbox import Inbox, Messages
 from vq.client.consumer.permit import Permit
+from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.store.records.record import encode_record
 

@@ -7,8 +7,8 @@ from support.delivery import endless, expanding
 from support.inbox import Partition, nothing_comes, take
 
 from vq import limits
-from vq.client.consumer import decode
 from vq.client.consumer.inbox import Inbox
+from vq.client.reading import decode
 
 
 async def test_what_a_chunk_expands_to_does_not_fill_the_memory() -> None:

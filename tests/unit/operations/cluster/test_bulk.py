@@ -56,7 +56,7 @@ async def test_contracts_of_all_groups_are_read_with_those_that_cannot_be(
     )
     assert not found["g"].error
     assert "consumers/broken" in found["broken"].error
-    assert "no name" in found["<b>"].error
+    assert "is not a valid name" in found["<b>"].error
     assert (found["young"].topics, found["young"].members, found["young"].error) == ({}, 1, "")
 
 
@@ -148,7 +148,7 @@ async def test_a_node_that_may_not_be_read_is_told_where_it_belongs(brokers: Bro
 
 async def test_who_leads_a_broker_group_may_be_unreadable(brokers: Brokers) -> None:
     deny_reading(brokers.coordinator, GroupState.path("b1"))
-    with pytest.raises(NotMaster, match="who leads broker group b1 cannot be read"):
+    with pytest.raises(NotMaster, match="the master of broker group b1 cannot be read"):
         await bulk.bounds_on(cluster_of(brokers), "b1")
 
 

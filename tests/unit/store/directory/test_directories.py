@@ -1,12 +1,13 @@
 """The data directories of one broker belong together, and each partition lies in one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from vq.clock import ManualClock
-from vq.errors import DirectoryRefused
+from vq.errors import DirectoryRefused, DiskFull
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.directory import DataDirectory, NamesakeFound
 from vq.store.directory.identity import IDENTITY_NAME
@@ -15,8 +16,22 @@ from vq.store.disk.memory_disk import MemoryDisk
 D1, D2, D3 = Path("/d1"), Path("/d2"), Path("/d3")
 
 
-def opened(disk: MemoryDisk, *paths: Path, without: tuple[str, ...] = ()) -> DataDirectories:
-    return DataDirectories.open(paths, "c", "b1", "n1", disk, without=without)
+class Condition:
+    """How a data directory is."""
+
+    refusal: DiskFull | None = None
+    silent = False
+
+
+def opened(
+    disk: MemoryDisk,
+    *paths: Path,
+    without: tuple[str, ...] = (),
+    conditions: Mapping[Path, Condition] = MappingProxyType({}),
+) -> DataDirectories:
+    return DataDirectories.open(
+        paths, "c", "b1", "n1", disk, without=without, conditions=conditions
+    )
 
 
 def identity(disk: MemoryDisk, path: Path) -> str:
@@ -173,11 +188,12 @@ def test_partitions_are_spread_and_found_again(disk: MemoryDisk) -> None:
 
 
 def test_a_new_partition_goes_where_there_is_room(disk: MemoryDisk) -> None:
-    data = opened(disk, D1, D2)
+    conditions = {D1: Condition(), D2: Condition()}
+    data = opened(disk, D1, D2, conditions=conditions)
     rooms = {D1: 100, D2: 10}
     disk.free_space = lambda path: (rooms[path], 1_000)  # type: ignore[method-assign]
     assert [begin(disk, data, number) for number in range(3)] == [D1, D1, D1]
-    data.takes = lambda path: path != D1
+    conditions[D1].refusal = DiskFull("for this test")
     assert begin(disk, data, 3) == D2
     assert begin(disk, data, 0) == D1  # one that is there stays
 
@@ -185,15 +201,16 @@ def test_a_new_partition_goes_where_there_is_room(disk: MemoryDisk) -> None:
 def test_a_partition_that_lies_nowhere_gets_another_home_when_its_own_is_full(
     disk: MemoryDisk,
 ) -> None:
-    data = opened(disk, D1, D2)
+    conditions = {D1: Condition(), D2: Condition()}
+    data = opened(disk, D1, D2, conditions=conditions)
     for number in range(2):
         data.claim("t", number, "id")
     assert [data.home("t", number) for number in range(2)] == [D1, D2]
     begin(disk, data, 1)
-    data.takes = lambda path: path != D1
+    conditions[D1].refusal = DiskFull("for this test")
     data.claim("t", 0, "id")
     assert data.home("t", 0) == D2
-    data.takes = lambda path: path != D2
+    conditions[D1].refusal, conditions[D2].refusal = None, DiskFull("for this test")
     data.claim("t", 1, "id")
     assert data.home("t", 1) == D2
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.cases import case
 
-from vq.client.consumer.decode import to_message
+from vq.client.reading.decode import to_message
 from vq.model import Message, SendResult, TopicPartition
 from vq.store.records import codec
 from vq.store.records.format import (

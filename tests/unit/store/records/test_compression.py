@@ -259,7 +259,7 @@ def test_the_packages_are_imported_at_first_use() -> None:
     """A client that meets no compressed message does not pay for them."""
     code = (
         "import sys, vq\n"
-        "from vq.client.consumer import decode\n"
+        "from vq.client.reading import decode\n"
         "from vq.store.records.compression import compress, decompress\n"
         "decompress(compress(b'x', 1), 1)\n"
         "assert not {'zstandard', 'lz4'} & sys.modules.keys()\n"

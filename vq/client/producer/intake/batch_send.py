@@ -62,7 +62,8 @@ class BatchSend:
                 self._rests.setdefault(message.topic, []).append(place)
             else:
                 self._sends[place] = InvalidArgument(
-                    f"message {place} of the batch is no vq.Message with a topic: {shown(message)}"
+                    f"message {place} of the batch is not a vq.Message with a topic: "
+                    f"{shown(message)}"
                 )
         self.topics = list(self._rests)
 

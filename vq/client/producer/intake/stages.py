@@ -110,7 +110,7 @@ class Heads:
             if properties is None:
                 properties = encode_properties(Properties(key=key, headers=headers))
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"key {_shown(key)} is no text: {error}") from error
+            raise InvalidArgument(f"key {_shown(key)} is not text: {error}") from error
         except InvalidArgument as error:
             _check_unicode(headers)
             raise InvalidArgument(
@@ -171,7 +171,7 @@ def _check_unicode(headers: Mapping[str, str]) -> None:
                 part.encode()
             except UnicodeEncodeError as error:
                 raise InvalidArgument(
-                    f"the {what} of header {_shown(name)} is no text: {error}"
+                    f"the {what} of header {_shown(name)} is not text: {error}"
                 ) from error
 
 
@@ -188,7 +188,7 @@ def _checked_tag(tag: str) -> bytes:
     try:
         encoded = tag.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag {_shown(tag)} is no text: {error}") from error
+        raise InvalidArgument(f"tag {_shown(tag)} is not text: {error}") from error
     if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
         raise InvalidArgument(
             f"tag {_shown(tag)} of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]"

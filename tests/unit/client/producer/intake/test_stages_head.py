@@ -78,13 +78,13 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
         (
             None,
             {"a": "b", "who": "\udcff"},
-            "the value of header 'who' is no text: 'utf-8' codec can't encode character '\\udcff' "
+            "the value of header 'who' is not text: 'utf-8' codec can't encode character '\\udcff' "
             "in position 0: surrogates not allowed",
         ),
         (
             "k",
             {"\udcff": "b"},
-            "the name of header '\\udcff' is no text: 'utf-8' codec can't encode character "
+            "the name of header '\\udcff' is not text: 'utf-8' codec can't encode character "
             "'\\udcff' in position 0: surrogates not allowed",
         ),
     ],
@@ -174,9 +174,9 @@ def test_a_key_without_a_text_is_refused_by_its_type() -> None:
 
 
 def test_what_is_no_key_is_shown() -> None:
-    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is no text"):
+    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is not text"):
         Heads.of(None, "a\udc80", {})
-    with pytest.raises(InvalidArgument, match=r"the value of header 'a' is no text"):
+    with pytest.raises(InvalidArgument, match=r"the value of header 'a' is not text"):
         Heads.of(None, "k", {"a": "\udc80"})
     with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
         Heads.of(None, "k" * 40_000, {"a": "b"})

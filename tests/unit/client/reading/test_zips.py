@@ -7,8 +7,8 @@ import pytest
 from support.archive_places import URL, Failing
 from support.broker import PLACES
 
-from vq.client import zips
-from vq.client.zips import Zips
+from vq.client.reading import zips
+from vq.client.reading.zips import Zips
 from vq.clock import SystemClock
 from vq.store.archive.zipped_block import WantedBlock
 

@@ -11,11 +11,17 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.coordination.topics.routes import Master
-from vq.errors import NotMaster, VqError
+from vq.errors import InternalError, NotMaster, OutcomeUnknown, VqError
 from vq.model import Address, TopicPartition
 
 #: A copy that refused, or could not be reached, is asked again after this time.
 AVOID_S: Final = 10.0
+
+
+def passes(error: VqError) -> bool:
+    """Whether asking again, perhaps another broker, can succeed."""
+    cut = isinstance(error, OutcomeUnknown) and not isinstance(error, InternalError)
+    return error.retriable or error.refresh_routes or cut
 
 
 def candidates(master: Master, read_from: ReadFrom, rack: str) -> list[Address]:

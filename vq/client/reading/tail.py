@@ -1,20 +1,20 @@
 """The last messages of a partition: read backwards in windows, each of them forwards.
 
-An offset in the middle of a window is hardly ever the start of a record; the broker's refusal names
-the next start. Windows grow, so that little is read twice and few requests are made. Example: 3
-messages are wanted, and the windows before the end at 1,000 hold 1 and 4 of them::
+The begin of a window is hardly ever the start of a record; the first one behind it counts. Windows
+grow, so that few requests are made. Example: 3 messages are wanted, and the windows before the end
+at 1,000 hold 1 and 4 of them::
 
     [900, 1000)  1 message      [700, 900)  4 messages: the last 2 of them are kept
 """
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from vq import limits
 from vq.client.kinds import check_whole
-from vq.errors import InvalidArgument, OffsetNotBoundary
+from vq.errors import InvalidArgument
 from vq.model import Message, OffsetBounds, time_ms_of
 
 #: The most messages that may be asked for, and the bytes of contents that they take at most.
@@ -32,9 +32,23 @@ class Stored(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Stored)
-Get = Callable[[int, int], Awaitable[tuple[Sequence[T], int]]]
-"""``(offset, length)`` to what begins there, at least one if there is any, and where to read on."""
+S = TypeVar("S", bound=Stored)
+S_co = TypeVar("S_co", bound=Stored, covariant=True)
+T = TypeVar("T")
+
+
+class Window(Protocol[S_co]):
+    """A range that is read forwards; in practice a ``forward.ForwardRead``.
+
+    Attributes:
+        first: Where its first record begins, once it was read.
+    """
+
+    first: int
+
+    def __aiter__(self) -> AsyncIterator[Sequence[S_co]]:
+        """Yield what begins in the range, and perhaps what follows."""
+        ...
 
 
 def check_count(count: int) -> None:
@@ -49,48 +63,42 @@ def check_count(count: int) -> None:
 
 
 async def read_last(
-    get: Get[T], bounds: OffsetBounds, count: int, *, size_of: Callable[[T], int] = lambda _: 0
+    read: Callable[[int, int], Window[S]],
+    bounds: OffsetBounds,
+    count: int,
+    keep: Callable[[S], T],
+    size_of: Callable[[S], int] = lambda _: 0,
 ) -> list[T]:
-    """Return the last ``count`` messages of a partition, oldest first.
+    """Return what ``keep`` keeps of the last ``count`` messages of a partition, oldest first.
 
     Fewer if it has no more, or if more would take over ``LAST_BYTES_MAX`` by ``size_of``.
+
+    Args:
+        read: Returns what reads from an offset, or the next record, to another one.
+        bounds: Of what is looked at.
+        count: How many messages.
+        keep: What to keep of each.
+        size_of: Its size.
     """
     found: deque[T] = deque()
     size = 0
     end, window = bounds.latest, _WINDOW_BYTES
     while end > bounds.earliest and len(found) < count:
         start = max(bounds.earliest, end - window)
-        first, messages = await _read_window(get, start, end, count - len(found))
-        for message in reversed(messages):
-            size += size_of(message)
+        forward = read(start, end)
+        last: deque[tuple[T, int]] = deque(maxlen=count - len(found))
+        async for some in forward:
+            last.extend((keep(each), size_of(each)) for each in some if each.offset < end)
+        for kept, bytes_of_it in reversed(last):
+            size += bytes_of_it
             if size > LAST_BYTES_MAX and found:
                 return list(found)
-            found.appendleft(message)
+            found.appendleft(kept)
+        first = min(end, forward.first)
         end, window = first, min(2 * window, limits.FETCH_BYTES_MAX)
         if first > start:  # a record is larger than the window
             window = max(window, first - start + _WINDOW_BYTES)
     return list(found)
-
-
-async def _read_window(get: Get[T], start: int, end: int, count: int) -> tuple[int, deque[T]]:
-    """Return where the first record begins in ``[start, end)``, and the last messages there."""
-    messages: deque[T] = deque(maxlen=count)
-    first: int | None = None
-    offset = start
-    while offset < end:
-        try:
-            batch, following = await get(offset, min(limits.FETCH_BYTES_MAX, max(1, end - offset)))
-        except OffsetNotBoundary as error:
-            if offset != start:
-                raise
-            offset = int(error.details["next"])
-            continue
-        first = offset if first is None else first
-        messages.extend(each for each in batch if each.offset < end)
-        if following <= offset:
-            break
-        offset = following
-    return min(end, offset) if first is None else first, messages
 
 
 def merge_last(

@@ -2,13 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
 from vq import limits
-from vq.client.consumer import decode
-from vq.client.consumer.decode import Decoder, decode_messages, to_message
-from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
+from vq.client.reading import decode
+from vq.client.reading.chunk import NO_REST, Chunk, Rest
+from vq.client.reading.decode import ChunkDecoder, Decoder, decode_messages, to_message
+from vq.client.reading.partition_reader import records_decoder
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store.records import codec as codecs
@@ -42,6 +44,7 @@ from vq.store.records.tag_filter import filter_by_tag
 
 WHERE = TopicPartition("t", 3)
 BASE = 1_000
+T = TypeVar("T")
 
 
 def control(records: bytes, start: int) -> bytes:
@@ -295,6 +298,45 @@ def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged(
     assert decoder.decode(more) == []
     assert decoder.error is not None
     assert decoder.error.details == {"offset": len(good)}
+
+
+def read_with_damage(decoder: ChunkDecoder[T], size: int, bad: int) -> tuple[list[T], int | None]:
+    """Read pieces of ``DATA``, of which a bit at ``bad`` is flipped the first time.
+
+    Return what was found, and where it was read again.
+    """
+    found: list[T] = []
+    again, at = None, 0
+    data = DATA[:bad] + bytes([DATA[bad] ^ 1]) + DATA[bad + 1 :]
+    while at < len(DATA):
+        piece = data[at : at + size]
+        at += len(piece)
+        chunk = raw(piece, BASE + at - len(piece))
+        decoder.begin(chunk._replace(at_end=at == len(DATA)))
+        while decoder.has_more:
+            found += decoder.more()
+        if decoder.error is not None:
+            assert again is None
+            again = decoder.next_offset
+            decoder.start_again()
+            data, at = DATA, again - BASE
+    return found, again
+
+
+@pytest.mark.parametrize("size", [30, 100, 1_000])
+def test_after_damage_reading_goes_on_with_the_first_record_that_was_not_returned(
+    size: int,
+) -> None:
+    """Each message comes once, with the time of its batch, wherever pieces end and damage is."""
+    starts = boundaries(DATA, BASE)
+    records = decode_records(DATA, BASE)
+    for bad in range(len(DATA)):
+        found, again = read_with_damage(Decoder(WHERE), size, bad)
+        assert (found, again in starts) == (reference(), True), f"bit of byte {bad}"
+        assert again is not None
+        assert again <= BASE + bad
+        compressed, again = read_with_damage(records_decoder(), size, bad)
+        assert (compressed, again in starts) == (records, True), f"bit of byte {bad}"
 
 
 # Compressed records -------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ A compressed record may be a thousand times smaller than its message. So a chunk
 steps: no more than ``STEP_BYTES`` are decompressed before the user is done with the last step.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 from vq import limits
-from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
+from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store.records.codec import decode_common
@@ -29,6 +29,8 @@ from vq.store.records.format import (
 )
 from vq.store.records.record import Record, bytes_needed, decode_into, decode_properties
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 #: A step of decoding ends with the message that brings what was decompressed to this size.
 STEP_BYTES: Final = 4 * limits.MIB
 
@@ -134,12 +136,111 @@ def _ends_with_control(data: bytes, end: int) -> bool:
     return header is not None and header.record_count > 0
 
 
-class Decoder:
-    """Turns chunks of one partition into messages; joins records that two chunks share.
+class ChunkDecoder(Protocol[T_co]):
+    """Takes the chunks of one partition apart, in steps; joins records that two chunks share.
 
     Attributes:
-        error: A record is damaged. The messages before it were returned; there are no more.
-        has_more: The chunk has messages that were not returned yet: call ``more``.
+        error: A record is damaged. What precedes it was returned; there is no more.
+        has_more: The chunk has something that was not returned yet: call ``more``.
+    """
+
+    error: CorruptData | None
+    has_more: bool
+
+    @property
+    def rest(self) -> Rest:
+        """What is kept of the chunks that ended."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Behind what was returned, and behind the batches there that have nothing to return."""
+        ...
+
+    def begin(self, chunk: Chunk) -> None:
+        """Have ``more`` return what ``chunk`` completes."""
+        ...
+
+    def more(self) -> Sequence[T_co]:
+        """Return what the next step gives, which may be nothing."""
+        ...
+
+    def start_again(self) -> None:
+        """Forget the error and what was not returned: the next chunk begins at ``next_offset``."""
+        ...
+
+
+class RawDecoder(Generic[T]):
+    """A ``ChunkDecoder`` of raw bytes.
+
+    Args:
+        step: Takes data, the offset of their first byte, and the position of a record. Returns what
+            a step gives, the position behind it, and whether the data have whole records left.
+            Raises ``CorruptData`` if it gives nothing.
+    """
+
+    def __init__(self, step: Callable[[bytes, int, int], tuple[Sequence[T], int, bool]]) -> None:
+        self.error: CorruptData | None = None
+        self.has_more = False
+        self._step = step
+        self._data = b""
+        self._base = 0  # offset of its first byte
+        self._at = 0
+        self._at_end = False
+
+    @property
+    def rest(self) -> Rest:
+        """See ``ChunkDecoder``."""
+        size = len(self._data) - self._at
+        if not size or self.has_more or self.error is not None:
+            return NO_REST
+        return Rest(size, bytes_needed(memoryview(self._data)[self._at :]) - size)
+
+    @property
+    def next_offset(self) -> int:
+        """See ``ChunkDecoder``."""
+        return self._base + self._at
+
+    def begin(self, chunk: Chunk) -> None:
+        """See ``ChunkDecoder``."""
+        rest = self._data[self._at :]
+        self._data = rest + chunk.body if rest else chunk.body
+        self._base, self._at = chunk.offset - len(rest), 0
+        self._at_end = chunk.at_end
+        self.has_more = True
+
+    def more(self) -> Sequence[T]:
+        """See ``ChunkDecoder``."""
+        found: Sequence[T] = ()
+        self.has_more = False
+        try:
+            found, self._at, self.has_more = self._step(self._data, self._base, self._at)
+        except CorruptData as error:
+            self.error = error
+        else:
+            if self._at_end and not self.has_more and self._at < len(self._data):
+                self.error = _cut_short(self.next_offset, self._base + len(self._data))
+        return found
+
+    def start_again(self) -> None:
+        """See ``ChunkDecoder``."""
+        self._base, self._data, self._at = self.next_offset, b"", 0
+        self.error, self.has_more = None, False
+
+
+def _cut_short(offset: int, end: int, name: str = "") -> CorruptData:
+    return CorruptData(
+        f"{name}the record at offset {offset} claims to go on beyond the end of what is stored, "
+        f"{end}",
+        details={"offset": offset},
+    )
+
+
+class Decoder:
+    """Turns chunks of one partition into messages, verified: a ``ChunkDecoder``.
+
+    Attributes:
+        error, has_more: See ``ChunkDecoder``.
     """
 
     def __init__(self, partition: TopicPartition, append_time_ms: int | None = None) -> None:
@@ -185,6 +286,26 @@ class Decoder:
         ):
             return end - CONTROL_BYTES
         return end
+
+    @property
+    def next_offset(self) -> int:
+        """See ``ChunkDecoder``."""
+        chunk = self._chunk
+        if chunk is None:
+            return self._behind_last
+        if chunk.offsets is None:
+            here = self._base(chunk) + self._at
+        else:
+            is_done = self.error is None and not self.has_more
+            here = chunk.next_offset if is_done else chunk.offset
+        return max(here, self._behind_last)
+
+    def start_again(self) -> None:
+        """See ``ChunkDecoder``."""
+        self._behind_last = self.next_offset
+        self.end_chunk()
+        self._rest = b""
+        self.error, self.has_more = None, False
 
     def decode(self, chunk: Chunk) -> list[Message]:
         """Return the first messages that ``chunk`` completes, verified; see also ``has_more``."""
@@ -253,11 +374,7 @@ class Decoder:
             return
         self._rest = data[end:] if end < len(data) else b""
         if self._rest and chunk.at_end:
-            raise CorruptData(
-                f"{self._partition}: the record at offset {base + end} claims to go on beyond "
-                f"the end of what is stored, {chunk.next_offset}",
-                details={"offset": base + end},
-            )
+            raise _cut_short(base + end, chunk.next_offset, f"{self._partition}: ")
 
     def _decode_filtered(self, chunk: Chunk, offsets: Sequence[int], out: list[Message]) -> None:
         """Decode records picked by the broker: whole ones, each with an offset of its own."""

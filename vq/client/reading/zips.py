@@ -13,7 +13,8 @@ from vq.client.blocking_calls import BlockingCalls
 from vq.clock import Clock
 from vq.errors import CorruptData, InvalidArgument
 from vq.log_lines import get_logger
-from vq.model import ARCHIVE_PLACES, check_archive_place
+from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
+from vq.remoting.wire_pb2 import GetResponse
 from vq.store.archive.archive import place_of
 from vq.store.archive.archive_place import Unreachable, zip_at
 from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
@@ -53,6 +54,26 @@ class Zips:
         self._open: OrderedDict[WantedBlock, ZippedBlock] = OrderedDict()
         self._away: dict[str, float] = {}  # by place: until when it is left alone
         self._told: OrderedDict[str, None] = OrderedDict()  # places and URLs
+
+    async def read_told(
+        self,
+        answer: GetResponse,
+        partition: TopicPartition,
+        topic_id: str,
+        size: int,
+        timeout_s: float,
+    ) -> tuple[int, bytes] | None:
+        """``read`` what a broker has told to be in an archive."""
+        wanted = WantedBlock(
+            answer.archive_url,
+            answer.archive_bytes,
+            partition.topic,
+            partition.partition,
+            topic_id,
+            answer.archive_start,
+            answer.archive_end,
+        )
+        return await self.read(wanted, answer.offset, size, timeout_s)
 
     async def read(
         self, wanted: WantedBlock, offset: int, size: int, timeout_s: float

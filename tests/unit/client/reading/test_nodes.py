@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vq.client.config import ConsumerConfig, ReadFrom
-from vq.client.consumer.nodes import AVOID_S, Nodes, candidates
+from vq.client.reading.nodes import AVOID_S, Nodes, candidates
 from vq.coordination.topics.routes import CopyNode, Master
 from vq.errors import InvalidArgument, NotMaster, OffsetOutOfRange
 from vq.model import Address, TopicPartition

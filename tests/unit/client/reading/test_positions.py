@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vq.client.config import StartPosition
-from vq.client.consumer.positions import AtTime, check_moment, check_position, check_where
+from vq.client.reading.positions import AtTime, check_moment, check_position, check_where
 from vq.errors import InvalidArgument
 from vq.model import TopicPartition
 

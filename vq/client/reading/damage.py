@@ -16,7 +16,7 @@ from typing import Final
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.nodes import Nodes
+from vq.client.reading.nodes import Nodes
 from vq.errors import CorruptData, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition
@@ -26,6 +26,8 @@ from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
 logger = get_logger(__name__)
 #: So many bad readings of one place end a read by position.
 READS_MAX: Final = 4
+#: An idle copy knows only after it has asked its master that all readers may have the bytes.
+AGAIN_WAIT_S: Final = 2.0
 #: Pauses of a read by position.
 _PAUSES: Final = Backoff(first_s=0.1, most_s=2.0)
 #: The master hears of damage from this reading on.

@@ -1,0 +1,106 @@
+"""What a node refuses as a whole, and why: asked by every request, decided in here.
+
+    mastership   it is not registered, does not lead, or cannot store an epoch
+    disks        they are full, gone or silent
+    hand-over    another node is about to lead: PUTs wait
+    stage        it stops
+
+Not in here: what one partition refuses (``partition_state``), and what follows for its requests
+(``dispatcher``).
+"""
+
+from dataclasses import replace
+from enum import Enum
+
+from vq.broker.base.notice import Notice
+from vq.errors import Busy, NotMaster, ShuttingDown, VqError
+from vq.remoting.connection import ServerIdentity
+
+__all__ = ["Gate", "Stage"]
+
+
+class Stage(Enum):
+    """How far a node is with its end."""
+
+    SERVING = "serving"
+    LEAVING = "leaving"
+    """It hands over, and follows nobody any more."""
+    STOPPING = "stopping"
+    """It takes no more requests."""
+
+
+class Gate:
+    """The gate of one node. Loop-bound.
+
+    Attributes:
+        identity: How it answers HELLO.
+        epoch: The newest that it acted in or followed; a PUT that knows a newer one waits.
+        refusal: Why it serves no partition, or None: another node leads its group.
+        put_refusal: Why it takes no PUTs, or None.
+        holds: PUTs that are refused wait: it hands over.
+        stage: How far it is with its end.
+        moved: Told after mastership or a hand-over has changed some of this: PUTs that wait may go
+            on, or are refused.
+    """
+
+    def __init__(self, identity: ServerIdentity) -> None:
+        self.identity = identity
+        self.epoch = 0
+        self.refusal: VqError | None = None
+        self.put_refusal: VqError | None = None
+        self.holds = False
+        self.stage = Stage.SERVING
+        self.moved = Notice[[]]()
+        self._mastership: VqError | None = NotMaster("this node is not registered yet")
+        self._disks: VqError | None = None
+        self._decide()
+
+    @property
+    def name(self) -> str:
+        """The node, with its group."""
+        return f"{self.identity.group}/{self.identity.node}"
+
+    @property
+    def serves(self) -> bool:
+        """Whether the end of the node has not begun."""
+        return self.stage is Stage.SERVING
+
+    def acts(self, incarnation: int, epoch: int) -> None:
+        """Take as what, and in which epoch, the node acts or follows from now on."""
+        self.identity = replace(self.identity, incarnation=incarnation)
+        self.epoch = epoch
+
+    def note_mastership(self, refusal: VqError | None, *, follows: bool) -> None:
+        """Take why the node does not lead; None: it does."""
+        self._mastership = refusal
+        self.refusal = refusal if follows else None
+        self._decide()
+        self.moved.tell()
+
+    def note_disks(self, refusal: VqError | None) -> None:
+        """Take why no disk of the node takes messages; None: at least some do."""
+        self._disks = refusal
+        self._decide()
+
+    def hold(self, holds: bool) -> None:
+        """Have PUTs wait while the node hands over, or no longer."""
+        self.holds = holds
+        self._decide()
+        self.moved.tell()
+
+    def leave(self) -> None:
+        """Take that the node is about to stop."""
+        self.stage = Stage.LEAVING
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self.stage = Stage.STOPPING
+        self._decide()
+
+    def _decide(self) -> None:
+        refusal = self._mastership or self._disks
+        if self.stage is Stage.STOPPING:
+            refusal = ShuttingDown(f"broker {self.name} is stopping")
+        elif refusal is None and self.holds:
+            refusal = Busy(f"group {self.identity.group} is being handed over to another node")
+        self.put_refusal = refusal
