@@ -206,11 +206,12 @@ def as_if_followed(served):
 
 
 def noted(monkeypatch, coordinator, call, then=None):
-    """Return the paths of a coordinator's calls of one kind; ``then`` may fail them."""
+    """Return the paths of a coordinator's calls for topics; ``then`` may fail any call."""
     paths, real = [], getattr(coordinator, call)
 
     async def note(path, **fields):
-        paths.append(path)
+        if path.split("/")[0] == TOPICS:
+            paths.append(path)
         if then is not None:
             then(path)
         return await real(path, **fields)
