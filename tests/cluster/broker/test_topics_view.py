@@ -286,7 +286,8 @@ async def test_one_read_of_the_list_answers_for_all_invented_topics(cluster, mon
     view.ask("ordinary", lambda _error: then.append(len(answered)), "another")
     await until(lambda: len(answered) == 3_000)
     assert then[0] <= 16
-    assert (lists, reads) == ([TOPICS], [])
+    assert lists == [TOPICS]
+    assert set(reads) <= {TOPICS}  # no name
     assert set(answered) == {None}
 
 
