@@ -319,6 +319,13 @@ class ClusterClient:
         if topic not in self._refreshing and not self._closed:
             self._refreshing[topic] = begin_task(self._refresh(topic), self.context)
 
+    async def refreshed(self, topic: str) -> None:
+        """Read a topic's routes again, and return when they are read, or cannot be."""
+        self.refresh(topic)
+        task = self._refreshing.get(topic)
+        if task is not None:
+            await asyncio.wait([task])
+
     async def _refresh(self, topic: str) -> None:
         try:
             await self._watcher.refresh(topic)

@@ -355,6 +355,8 @@ class PartitionReader:
         """Learn where the partition is, and of which topic; raises if that is none."""
         if self.partition.topic not in self._cluster.routes.topics:
             await self._cluster.track(self.partition.topic)
+        if self._is_beyond():  # the topic may have grown
+            await self._cluster.refreshed(self.partition.topic)
         self.topic_id = self.topic_id or self._cluster.routes.topic(self.partition.topic).id
 
     def _span_at(self, offset: int) -> Span | None:

@@ -129,3 +129,17 @@ async def test_what_is_not_there_is_refused(client: ClusterClient) -> None:
         await PartitionReader(client, TopicPartition("x", 0)).check(0)
     with pytest.raises(UnknownTopic, match="its id was another"):
         await PartitionReader(client, T0, "another").check(0)
+
+
+async def test_a_partition_that_was_just_added_is_found(
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    """Also before the watch of the topic has told of it."""
+    await cluster.create_topic("grows", partitions=1)
+    reader = PartitionReader(client, TopicPartition("grows", 1))
+    with pytest.raises(UnknownPartition, match="0 to 0, not 1"):
+        await reader.bounds()
+    cluster.ensemble.hold_events(client.coordinator)
+    await factory.admin.add_partitions("grows", 1)
+    assert await reader.bounds() == (0, 0)
+    cluster.ensemble.release_events(client.coordinator)
