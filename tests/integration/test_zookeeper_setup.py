@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.cluster import process_cluster
 from support.documents import ROOT
+from support.waiting import block_until
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 
@@ -54,6 +55,7 @@ def test_the_file_of_the_how_to_serves_a_cluster(tmp_path: Path) -> None:
         assert doctor["zookeeper"]["level"] == "ok"
         assert re.search(r"\b3\.\d+\.\d+", doctor["zookeeper"]["detail"])
         zookeeper.kill(zookeeper.leader())
+        block_until(lambda: zookeeper.leader() is not None, "the other two agree on a leader")
         sent = cluster.vq("produce", "t", stdin=b"one\n")
         assert sent.returncode == 0, sent.stderr
         assert cluster.vq("consume", "t", "--group", "g", "--max", "1").stdout == b"one\n"

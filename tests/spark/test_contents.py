@@ -102,7 +102,10 @@ def test_damage_of_the_master_is_one_finding_that_names_an_intact_copy() -> None
     read = Nodes({None: flipped(STARTS[3] + 95), "host:2": DATA})
     found = check_split(split(copies=(N2,)), read)
     assert told(found.findings) == [("damaged", "b1/n1", STARTS[3], STARTS[4])]
-    assert found.findings[0].detail == "the batch fails its CRC; b1/n2 has these bytes intact"
+    assert (
+        found.findings[0].detail
+        == "its records or its header fail their CRC; b1/n2 has these bytes intact"
+    )
 
 
 def test_damage_of_a_copy_is_one_finding_of_that_copy() -> None:
