@@ -262,6 +262,8 @@ def standalone(
             f"{'/'.join(names[ports.index(zookeeper_port)])}: the brokers take {ports[0]} to "
             f"{ports[-1]}, choose another for one of them with --zookeeper-port or --port"
         )
+    for each in ports if port else ():
+        _check_free(Address(host, each), "a broker", "--port")
     if zookeeper_port:
         _check_free(Address(host, zookeeper_port), "ZooKeeper", "--zookeeper-port")
     with _stop_signals() as stop, _exclusive(data):
@@ -454,10 +456,7 @@ def _broker_ports(count: int, first: Address) -> list[int]:
         return [free_port(first.host) for _ in range(count)]
     if first.port + count - 1 > 65535:
         raise InvalidArgument(f"--port {first.port} leaves no room for {count} brokers below 65536")
-    ports = list(range(first.port, first.port + count))
-    for port in ports:
-        _check_free(Address(first.host, port), "a broker", "--port")
-    return ports
+    return list(range(first.port, first.port + count))
 
 
 def _metrics_ports(host: str, ports: list[int]) -> list[int]:
