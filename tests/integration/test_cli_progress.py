@@ -192,4 +192,4 @@ def test_the_status_of_a_broker_that_is_down_stays_a_table_at_80_columns(
     assert any(
         line.startswith("b1") and line.endswith("no") for line in map(str.rstrip, running.screen)
     )
-    assert any("b1/n1 does not answer: " in line for line in running.screen)
+    assert any("b1/n1 does not answer: Unreachable" in line for line in running.screen)
