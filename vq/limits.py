@@ -54,6 +54,8 @@ FINDS_MAX: Final = 32
 #: holds some files open, and all take turns on one thread.
 ARCHIVES_PER_CONNECTION_MAX: Final = 2
 ARCHIVES_MAX: Final = 8
+#: Largest offset that a request has room for.
+OFFSET_MAX: Final = (1 << 64) - 1
 #: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
 

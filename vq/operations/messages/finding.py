@@ -68,7 +68,6 @@ _AT_ONCE: Final = 8
 #: Beside the usual time-out: searches of a broker take turns.
 _EXTRA_S: Final = 10.0
 _ID_MAX: Final = (1 << 63) - 1
-_OFFSET_MAX: Final = (1 << 64) - 1
 #: A master that has just taken over serves less than the one before it, until the nodes in sync
 #: told it what they have. So long, and so far apart, it is asked again for what follows.
 _BEHIND_S: Final = 15.0
@@ -192,7 +191,7 @@ async def _placements(
         topics.check_partition(view, number)
     for offset in offsets.values():
         check_whole("offset", offset)
-        if not 0 <= offset <= _OFFSET_MAX:
+        if not 0 <= offset <= limits.OFFSET_MAX:
             raise InvalidArgument(f"offset {offset} is outside [0, 2**64)")
     wanted = set(only) if only else set(offsets)
     if only and offsets and not set(offsets) <= wanted:
@@ -410,7 +409,9 @@ class _Finder:
         request.CopyFrom(self._question)
         request.offset, request.end_offset = work.position, end
         request.max_messages = min(budget.messages, limits.FIND_MESSAGES_MAX)
-        request.max_searched_bytes = min(budget.searched_bytes or _OFFSET_MAX, _OFFSET_MAX)
+        request.max_searched_bytes = min(
+            budget.searched_bytes or limits.OFFSET_MAX, limits.OFFSET_MAX
+        )
         left_s = max(0.0, self._deadline - self._cluster.clock.monotonic())
         answer, body = await self._reader(work).request(
             work.position, Command.FIND, request, min(_EXTRA_S, left_s)

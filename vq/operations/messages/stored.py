@@ -28,7 +28,6 @@ RANGE_BYTES: Final = READ_BYTES
 COPY_WAIT_MS: Final = 1_000
 #: Messages that a search for a place counts at most.
 COUNT_MAX: Final = 100_000
-_OFFSET_MAX: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ async def read_range(
         raise InvalidArgument(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
         )
-    if not 0 <= start <= _OFFSET_MAX or (end is not None and end < start):
+    if not 0 <= start <= limits.OFFSET_MAX or (end is not None and end < start):
         raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
     reader = PartitionReader(cluster, TopicPartition(topic, partition))
 
@@ -139,8 +138,8 @@ async def boundaries_of(
     for number, offset in wanted.items():
         check_whole("partition", number)
         check_whole("offset", offset)
-        if not 0 <= offset <= _OFFSET_MAX:
-            raise InvalidArgument(f"offset {offset} is outside [0, {_OFFSET_MAX}]")
+        if not 0 <= offset <= limits.OFFSET_MAX:
+            raise InvalidArgument(f"offset {offset} is outside [0, {limits.OFFSET_MAX}]")
     found = await gather_all(
         PartitionReader(cluster, TopicPartition(topic, number)).boundary(offset)
         for number, offset in wanted.items()
@@ -212,7 +211,7 @@ async def read_bytes(
         raise InvalidArgument(
             f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
         )
-    if not 0 <= start <= _OFFSET_MAX:
+    if not 0 <= start <= limits.OFFSET_MAX:
         raise InvalidArgument(f"offset {start} is outside [0, 2**64)")
     request = GetRequest(offset=start, max_bytes=max_bytes)
     if node is None:
