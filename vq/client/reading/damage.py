@@ -133,14 +133,14 @@ async def report_damage(
 
     The broker checks them on its disk, and shows the result to operators.
 
-        Returns:
-            Where the damage ends that the broker has at that offset; None: it has none, so the
-            bytes changed on their way.
+    Returns:
+        Where the damage ends that the broker has at that offset; None: it has none, so the bytes
+        changed on their way.
 
-        Raises:
-            Busy: It had many reports lately; try again later.
-            Unreachable, TimedOut: It does not answer.
-            VqError: It refuses, for example since the offset is gone.
+    Raises:
+        Busy: It had many reports lately; try again later.
+        Unreachable, TimedOut: It does not answer.
+        VqError: It refuses, for example since the offset is gone.
     """
     request = VerifyRequest(topic=partition.topic, partition=partition.partition, offset=offset)
     response, _ = await cluster.request(address, Command.VERIFY, request)

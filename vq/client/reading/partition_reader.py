@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import StartPosition
@@ -38,12 +39,8 @@ from vq.remoting.wire_pb2 import (
 )
 from vq.store.records.record import Record, decode_into
 
-#: If a partition is unknown after pauses up to this one, and fresh routes, it does not exist.
-_LOOK_AGAIN_S: Final = 0.1
 #: Pauses of one request that follows a partition to its next broker.
 _FOLLOW: Final = Backoff(first_s=0.02, most_s=0.5)
-#: Largest offset on the wire.
-_OFFSET_MAX: Final = (1 << 64) - 1
 #: So many damaged messages in a row are looked past.
 _DAMAGED_MAX: Final = 100
 _DEFAULTS: Final = ReadOptions()
@@ -205,7 +202,7 @@ class PartitionReader:
         Raises:
             OffsetOutOfRange: It has none, so there is no such offset.
         """
-        if not 0 <= offset <= _OFFSET_MAX:
+        if not 0 <= offset <= limits.OFFSET_MAX:
             earliest, latest = await self.bounds()
             raise OffsetOutOfRange(
                 f"offset {offset} of {self.partition} is outside [{earliest}, {latest}]",
@@ -346,7 +343,7 @@ class PartitionReader:
                     error = self._nodes.refused(self.partition, offset, address, raised)
                 if self.clock.monotonic() + pause >= deadline or not passes(error):
                     raise error from raised.__cause__
-                if pause > _LOOK_AGAIN_S and self._is_beyond():
+                if self._is_beyond():  # by routes that ``_find`` has read again
                     raise
                 self._cluster.refresh(self.partition.topic, error)
             await asyncio.sleep(pause)
