@@ -196,9 +196,8 @@ class ClusterClient:
     @property
     def zips(self) -> "Zips":
         """The archives that this client reads by itself."""
-        from vq.client.reading.zips import (
-            Zips,  # few clients need it, and what of the store it uses
-        )
+        # Few clients need it, and what of the store it uses.
+        from vq.client.reading.zips import Zips
 
         if self._zips is None:
             self._zips = Zips(self.clock, self.config.archive_places)

@@ -360,9 +360,8 @@ class _Archiving(Visitor):
         self._settings: dict[Channel, TopicSettings] = {}  # as they were at the first visit
         self._tried: set[Block] = set()  # once in a run is enough
         self._unknown: set[Block] = set()  # of which no time can be read
-        self._away: Counter[str | None] = (
-            Counter()
-        )  # by place: blocks in turn that did not reach it
+        # By place: blocks in turn that did not reach it.
+        self._away: Counter[str | None] = Counter()
 
     def wants(self, channel: Channel) -> bool:
         """See ``Visitor.wants``; not once the topic is archived in another way."""

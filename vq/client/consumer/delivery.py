@@ -568,9 +568,8 @@ class Workers:
 
     def forsake(self, _: str) -> None:
         """In the child of a fork, by a listener perhaps: its thread ends when that returns."""
-        self._wake = threading.Condition(
-            threading.Lock()
-        )  # a thread that stayed behind may have it
+        # A thread that stayed behind may have the old one.
+        self._wake = threading.Condition(threading.Lock())
         self._closed = True
         for delivery in list(self._at_work):
             delivery.forsake()

@@ -223,9 +223,8 @@ def as_bytes(content: object) -> bytes:
             f"content {shown(content)} is {type(content).__name__}; {_instead_of(content)}"
         )
     try:
-        return bytes(
-            memoryview(content)
-        )  # the stored bytes, even if a subclass overrides __bytes__
+        # The stored bytes, even if a subclass overrides ``__bytes__``.
+        return bytes(memoryview(content))
     except ValueError as error:
         raise InvalidArgument(f"content cannot be read: {error}") from error
 
