@@ -3,12 +3,15 @@
 keyboard ─▶ pseudo-terminal ─▶ vq produce ─▶ b1 (a process)        progress ─▶ the same terminal
 """
 
+import contextlib
 import fcntl
+import os
 import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +19,7 @@ import click
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.terminal import CTRL_C, OnTerminal
+from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 pytestmark = pytest.mark.slow
@@ -166,6 +170,44 @@ def test_a_second_ctrl_c_ends_at_once_and_tells_what_is_unknown(cluster: Process
     assert 2 <= int(told["sent"]) <= 5, "those that it read from the pipe and sent"
     assert f"interrupted after {told['sent']} lines" in "".join(running.screen)
     assert int(told["unknown"]) == int(told["sent"]) - 2
+
+
+def test_a_second_ctrl_c_may_come_while_the_command_still_says_so(cluster: ProcessCluster) -> None:
+    """Its standard error is full, so it is still writing about the first one."""
+    broker = cluster.brokers["b1"]
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(theirs, bytes(1 << 12))
+    os.set_blocking(theirs, True)
+    with (
+        open(ours, "rb") as errors,
+        ThreadPoolExecutor(1) as reader,
+        produce(cluster, "said", "--timeout", "600", stderr=theirs) as running,
+    ):
+        os.close(theirs)
+        write(running, 2)
+        assert running.process.stdin is not None
+        pipe = running.process.stdin
+        block_until(lambda: not _unread(pipe), "it has read the lines")
+        broker.signal(signal.SIGSTOP)
+        try:
+            write(running, 3)
+            block_until(lambda: not _unread(pipe), "it has read more lines")
+            running.process.send_signal(signal.SIGINT)
+            block_until(lambda: _waits_for(2, running.process.pid), "it writes to standard error")
+            running.process.send_signal(signal.SIGINT)
+            told = reader.submit(errors.read)
+            assert running.ended() == 130
+        finally:
+            broker.signal(signal.SIGCONT)
+    assert b"line(s) without an outcome" in told.result(), "it tells what is unknown"
+
+
+def _waits_for(descriptor: int, pid: int) -> bool:
+    """Say whether the main thread of a process is in a system call about a descriptor."""
+    return Path(f"/proc/{pid}/syscall").read_text().split()[1:2] == [hex(descriptor)]
 
 
 def _unread(pipe: IO[bytes]) -> int:

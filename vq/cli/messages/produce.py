@@ -461,13 +461,13 @@ def produce(
                     run.send_all(itertools.islice(form.lines(lines), limit))
             except (KeyboardInterrupt, OSError, VqError) as error:
                 stopped = error
-                if isinstance(error, KeyboardInterrupt):
-                    output.remark(f"interrupted after {tally.begun} lines")
-                    output.remark(
-                        "waiting for the outcome of those sent, at most "
-                        f"{config.send_timeout_s:g} s; ctrl-C again ends at once"
-                    )
-                try:
+                try:  # a second ctrl-C may come as soon as it is asked for
+                    if isinstance(error, KeyboardInterrupt):
+                        output.remark(f"interrupted after {tally.begun} lines")
+                        output.remark(
+                            "waiting for the outcome of those sent, at most "
+                            f"{config.send_timeout_s:g} s; ctrl-C again ends at once"
+                        )
                     producer.flush()
                 except KeyboardInterrupt:
                     held.pop_all()  # do not close: that would wait for the outcomes
