@@ -195,10 +195,11 @@ class Terminal:
         while time.monotonic() < deadline:
             if until and missing_line(until, output.read_text()) is None:
                 return 0
-            if running.poll() is not None and not until:
-                return running.returncode
-            if running.poll() is not None:
-                return running.returncode or -1  # it was to keep running
+            ended = running.poll()  # once a turn: it may end at any moment
+            if ended is not None:
+                said = output.read_text()
+                assert not until, f"{path} ended with {ended} before it said {until!r}:\n{said}"
+                return ended
             time.sleep(0.02)
         return None
 
