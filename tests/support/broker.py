@@ -139,7 +139,7 @@ class MemoryCluster:
                 "metrics_port": 0,
                 "refresh_interval_s": 0.5,
                 "archive_places": PLACES,
-                "connections": ConnectionLimits(sweep_interval_s=0.02),
+                "connections": ConnectionLimits(sweep_interval_s=0.1),
                 **settings,
             }
         )
