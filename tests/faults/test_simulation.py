@@ -32,11 +32,11 @@ from support.simulation.kinds import COMBINATIONS, FAULTS, REPLICATION, draw_kin
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
-SEEDS = 3_000 if LONG else 24
+SEEDS = 3_000 if LONG else 18
 COPIED_SEEDS = 2_000 if LONG else 4
 ASYNC_SEEDS = 400 if LONG else 3
-ARCHIVED_SEEDS = 400 if LONG else 8
-BLOCK = 8
+ARCHIVED_SEEDS = 402 if LONG else 6
+BLOCK = 6
 #: How long one kind of fault strikes, in virtual time.
 KIND_S = 20 if LONG else 12
 MUTANT_SEEDS_MAX = 100
