@@ -407,7 +407,7 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
 
 async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
     """The master before may have acknowledged a part of it, and this one does not know it yet."""
-    master, here = pair.master, channel(pair.master)
+    here = channel(pair.master)
     insync = InSyncSet(
         here.role,
         pair.coordinator,
