@@ -317,11 +317,11 @@ async def test_names_that_no_topic_can_have_are_refused_here(served, name):
 async def test_invented_names_leave_no_watch_behind(served):
     """A client that asks for a thousand topics costs nothing that stays."""
     coordinator = served.cluster.coordinators["b1"]
-    before = {len(table) for table in (coordinator._watches.data, coordinator._watches.children)}
+    before = {len(table) for table in (coordinator.watches.data, coordinator.watches.children)}
     for n in range(20):
         with pytest.raises(UnknownTopic):
             await served.client.put(f"invented-{n}", 0, [message(b"x")])
-    after = {len(table) for table in (coordinator._watches.data, coordinator._watches.children)}
+    after = {len(table) for table in (coordinator.watches.data, coordinator.watches.children)}
     assert after == before
 
 

@@ -391,7 +391,7 @@ async def test_a_node_that_is_awaited_and_does_not_come_holds_up_nothing_for_lon
 ):
     """It was nearly there; then it flushes nothing. Nobody has named it, so the lease is as was."""
     monkeypatch.setattr("vq.broker.replication.insync_set.AWAITED_MAX_S", 0.2)
-    monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
+    monkeypatch.setattr(InSyncSet, "ready", lambda *_: None)
     await pair.put(3)
     role = pair.master.parts.context.role
     await until(lambda: role.insync)

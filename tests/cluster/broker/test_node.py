@@ -164,7 +164,7 @@ async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(serv
     ensemble, coordinator = served.cluster.ensemble, served.cluster.coordinators["b1"]
     session = coordinator.session_id
     ensemble.crash(coordinator)
-    ensemble._sessions[session].timer.cancel()  # it never ends: whoever waits for that, hangs
+    ensemble.sessions[session].timer.cancel()  # it never ends: whoever waits for that, hangs
     served.cluster.network.kill("b1")
     served.disk.release_locks()  # the kernel does this for a real process
     async with asyncio.timeout(WAIT_S):

@@ -134,7 +134,7 @@ async def test_a_copy_connects_to_its_master_again(pair):
 
 async def test_nobody_waits_for_a_node_that_cannot_join_now(pair, monkeypatch):
     """It is nearly there when ZooKeeper goes; nobody can name it, so it does not count."""
-    monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
+    monkeypatch.setattr(InSyncSet, "ready", lambda *_: None)
     await pair.cluster.start(node="n3")
     role = pair.master.parts.context.role
     await until(lambda: "n3" in role.insync)

@@ -119,7 +119,7 @@ class Retainer(Visitor):
         self._runner = runner
         self._clock = clock
         self._interval_s = interval_s
-        self._relief = relief
+        self.relief = relief
         self._freed = True  # the last pass under pressure freed something, or there was none
         self.problems = Problems(logger, "retention cannot delete, trying again")
         self._stays_full = ""  # why a disk does, as of the last pass
@@ -144,7 +144,7 @@ class Retainer(Visitor):
             left_s -= pause_s
             if self._freed and any(map(_may_go_early, self._channels.values())):
                 try:
-                    if await self._relief.pressed():
+                    if await self.relief.pressed():
                         return
                 except CoordinationError:
                     pass  # the pass tells it
@@ -171,7 +171,7 @@ class Retainer(Visitor):
             early = [each for each in led if each in self._early]
             await BlockPass(self, early, self._clock).go_on()
             self._freed = self._deleted_early > before
-            self._relief.note_deleted()
+            self.relief.note_deleted()
 
     def wants(self, channel: Channel) -> bool:
         """See ``Visitor.wants``."""
@@ -195,7 +195,7 @@ class Retainer(Visitor):
     async def _plan(self, channels: list[Channel]) -> dict[Channel, Early]:
         """Return what goes early, of those partitions that allow it."""
         try:
-            pressed = await self._relief.pressed() if channels else []
+            pressed = await self.relief.pressed() if channels else []
         except CoordinationError as error:
             self._tell_plan(str(error))
             return {}
