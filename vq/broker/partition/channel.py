@@ -782,7 +782,7 @@ class Channel:
     @property
     def has_enough(self) -> bool:
         """Whether what is stored everywhere may be acknowledged; see ``acknowledges``."""
-        return self.acknowledges_alone or acknowledges(
+        return self.settings.replication is _ALONE or acknowledges(
             insync=self.role.named, min_insync=self.settings.min_insync
         )
 

@@ -347,15 +347,14 @@ class Log:
             append_time_ms=status.append_time_ms,
         )
         view = memoryview(data)
-        for batch in batches:
-            size = batch.byte_length
-            self._tail.write(
-                (view[:size],), size, batch.record_count, batch.append_time_ms, batch.master_epoch
-            )
-            if batch.producer_id:
-                held = Records(batch.record_count, batch.records_mark)
-                self.producers.record(batch.stamp, batch.start_offset, held)
-            view = view[size:]
+        written = 0
+        try:
+            for _, size, count, time_ms, epoch, *_ in batches:
+                self._tail.write((view[:size],), size, count, time_ms, epoch)
+                view = view[size:]
+                written += 1
+        finally:
+            self.producers.record_all(batches[:written])
         return status.end_offset
 
     # Flushing -------------------------------------------------------------------------------------
