@@ -15,8 +15,10 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
+from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.jobs import Jobs
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
@@ -25,7 +27,7 @@ from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
-from vq.broker.history.daily_runs import Alarm
+from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.watched import Watched
@@ -85,6 +87,7 @@ class Outside:
     log_config: LogConfig
     process_metrics: Callable[[], Iterable[Metric]]
     alarm: Alarm
+    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -92,6 +95,7 @@ class Front:
 
     Attributes:
         turn: Of the loop.
+        jobs: What is done again and again.
         gate: Why the node refuses requests.
         membership: The cluster's secret.
         handlers: What carries out each command.
@@ -104,6 +108,7 @@ class Front:
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
         coordinator, clock = outside.coordinator, outside.clock
         self.turn = Turn(asyncio.get_running_loop().call_soon)
+        self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         self.gate = Gate(
             ServerIdentity(
                 cluster=config.cluster,
@@ -131,6 +136,7 @@ class Front:
             config,
             outside.disk,
             outside.runner,
+            self.jobs,
             clock,
             flushes=self.flushes,
             turn=self.turn,
@@ -146,7 +152,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, membership, server, flushes, disks: See ``Front``.
         lease: Whether the node may still act as master.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
@@ -192,6 +198,7 @@ class Parts:
         self.runner = runner = outside.runner
         self.disk = disk = outside.disk
         self.directory = directory
+        self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
         self.membership = membership = front.membership
         self.server = front.server
@@ -257,6 +264,7 @@ class Parts:
             disks=disks,
             channels=self.partitions.channels,
             hand_over=self.hand_over,
+            jobs=jobs,
         )
         dead_masters = DeadMasters(
             coordinator,
@@ -279,7 +287,7 @@ class Parts:
         self.insync = InSyncSet(
             role, self.lease, coordinator, self.partitions, network, clock, node=config.node
         )
-        self.lags = Lags(self.partitions.channels, clock, runner)
+        self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self.mastership = Mastership(
@@ -292,7 +300,7 @@ class Parts:
             reserve=disks.main.reserve,
             gate=gate,
             follower=self.follower,
-            duties=(self.partitions, self.insync, self.lags, self.hand_over),
+            duties=(self.partitions, self.insync, self.lags, self.hand_over, jobs),
         )
         self.presence = Presence(
             config,
@@ -321,12 +329,23 @@ class Parts:
             disk=disk,
             runner=runner,
             tasks=tasks,
+            jobs=jobs,
             cluster=config.cluster,
             node=config.node,
             rng=rng,
         )
+        NodeLoad(
+            jobs,
+            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
+            LoadPublisher(self.presence, clock),
+            partitions=self.partitions,
+            disks=disks,
+            mastership=self.mastership,
+            interval_s=config.load_interval_s,
+        )
         self.upkeep = Upkeep(
             config,
+            jobs,
             self.context,
             self.partitions,
             self.verifier,
@@ -337,7 +356,7 @@ class Parts:
             clock=clock,
             rng=rng,
             data=directory.path,
-            alarm=outside.alarm,
+            tasks=tasks,
             gate=gate,
         )
 
@@ -369,6 +388,7 @@ class Parts:
             config=config,
             context=self.context,
             partitions=self.partitions,
+            jobs=jobs,
             disks=disks,
             flush_times=front.flush_times,
             server=front.server,
