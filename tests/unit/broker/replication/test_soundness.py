@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.roles import leading
 
 from vq.broker.base.alarm import LoopAlarm
 from vq.broker.base.jobs import Jobs, While
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.context import Role
 from vq.broker.replication.soundness import (
     HAND_OVER_AFTER_S,
     LOOK_S,
@@ -63,7 +63,8 @@ class HandOver:
 @pytest.mark.parametrize("named", [1, 2])
 async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> None:
     """One that is about to join counts already for acknowledgements, and may not lead."""
-    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=named)
+    role = leading(3, {"n2"})
+    role.named = named
     clock = ManualClock()
     hand_over: Any = HandOver(clock)
     disks: Any = SimpleNamespace(full=False, any_gone=False)
