@@ -121,6 +121,21 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
+            jobs=[
+                wire.JobStatus(
+                    name="scrub",
+                    trigger="every 10 s",
+                    state="off",
+                    why_off="scrub_bytes_per_s is 0",
+                    runs=12,
+                    failures=3,
+                    begun_ms=1763800000000,
+                    ended_ms=1763800009000,
+                    late_ms=1500,
+                    error="the disk is full",
+                    next_ms=1763800019000,
+                )
+            ],
             disks=[
                 wire.DiskStatus(
                     directory="/var/lib/vq",

@@ -15,8 +15,10 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
+from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.jobs import Jobs
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
@@ -24,7 +26,7 @@ from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
-from vq.broker.history.daily_runs import Alarm
+from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.watched import Watched
@@ -87,6 +89,7 @@ class Outside:
     log_config: LogConfig
     process_metrics: Callable[[], Iterable[Metric]]
     alarm: Alarm
+    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -94,6 +97,7 @@ class Front:
 
     Attributes:
         turn: Of the loop.
+        jobs: What is done again and again.
         role: What the node is in its group.
         gate: Why the node refuses requests.
         membership: The cluster's secret.
@@ -107,6 +111,7 @@ class Front:
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
         coordinator, clock = outside.coordinator, outside.clock
         self.turn = Turn(asyncio.get_running_loop().call_soon)
+        self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
         self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
         self.gate = Gate(
@@ -137,6 +142,7 @@ class Front:
             config,
             outside.disk,
             outside.runner,
+            self.jobs,
             clock,
             flushes=self.flushes,
             turn=self.turn,
@@ -152,7 +158,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, membership, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -197,6 +203,7 @@ class Parts:
         self.runner = runner = outside.runner
         self.disk = disk = outside.disk
         self.directory = directory
+        self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
         self.membership = membership = front.membership
         self.server = front.server
@@ -260,6 +267,7 @@ class Parts:
             disks=disks,
             channels=self.partitions.channels,
             hand_over=self.hand_over,
+            jobs=jobs,
         )
         dead_masters = DeadMasters(
             coordinator,
@@ -282,7 +290,7 @@ class Parts:
         self.insync = InSyncSet(
             role, coordinator, self.partitions, network, clock, node=config.node
         )
-        self.lags = Lags(self.partitions.channels, clock, runner)
+        self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self.mastership = Mastership(
@@ -294,7 +302,7 @@ class Parts:
             reserve=disks.main.reserve,
             gate=gate,
             follower=self.follower,
-            duties=(self.partitions, self.insync, self.lags, self.hand_over),
+            duties=(self.partitions, self.insync, self.lags, self.hand_over, jobs),
         )
         self.presence = Presence(
             config,
@@ -323,12 +331,23 @@ class Parts:
             disk=disk,
             runner=runner,
             tasks=tasks,
+            jobs=jobs,
             cluster=config.cluster,
             node=config.node,
             rng=rng,
         )
+        NodeLoad(
+            jobs,
+            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
+            LoadPublisher(self.presence, clock),
+            partitions=self.partitions,
+            disks=disks,
+            mastership=self.mastership,
+            interval_s=config.load_interval_s,
+        )
         self.upkeep = Upkeep(
             config,
+            jobs,
             self.context,
             self.partitions,
             self.verifier,
@@ -339,7 +358,7 @@ class Parts:
             clock=clock,
             rng=rng,
             data=directory.path,
-            alarm=outside.alarm,
+            tasks=tasks,
             gate=gate,
         )
 
@@ -371,6 +390,7 @@ class Parts:
             config=config,
             context=self.context,
             partitions=self.partitions,
+            jobs=jobs,
             disks=disks,
             flush_times=front.flush_times,
             server=front.server,

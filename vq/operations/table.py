@@ -11,6 +11,7 @@ from vq.operations.brokers import (
     brokers,
     diverged,
     draining,
+    jobs,
     removing,
     switching,
     unclean,
@@ -114,6 +115,7 @@ class Operations:
     broker_status = row(brokers.broker_status, ASK, DESCRIBE, CLUSTER, "cluster status")
     blocks_of = row(blocks.blocks_of, ASK, DESCRIBE, TOPIC, "report capacity")
     list_blocks = row(blocks.list_blocks, ASK, DESCRIBE, TOPIC, "report capacity")
+    broker_jobs = row(jobs.broker_jobs, ASK, DESCRIBE, CLUSTER, "broker jobs")
     drain_node = row(draining.drain_node, ACT, MANAGE, CLUSTER, "broker drain")
     undrain_node = row(draining.undrain_node, ACT, MANAGE, CLUSTER, "broker undrain")
     drain_group = row(draining.drain_group, ACT, MANAGE, CLUSTER, "broker drain")

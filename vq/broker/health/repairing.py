@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
@@ -142,6 +143,7 @@ class Repairer:
         presence: Has this node registered anew.
         soundness: Is told whether there is damage.
         network, disk, runner, tasks: To act with.
+        jobs: Has damage looked at.
         cluster, node: Names of this node.
         rng: For the back-off.
 
@@ -165,6 +167,7 @@ class Repairer:
         disk: Disk,
         runner: Runner,
         tasks: Tasks,
+        jobs: Jobs,
         cluster: str,
         node: str,
         rng: Draws,
@@ -190,6 +193,7 @@ class Repairer:
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
         self._lacked = False  # a channel, at the last look
+        jobs.add("repair", self.look, Every(LOOK_S))
 
     # What this node has -------------------------------------------------------------------------
     async def is_behind(self) -> bool:
@@ -290,31 +294,29 @@ class Repairer:
             session.reply(request_id, response, data)
 
     # What this node lacks -----------------------------------------------------------------------
-    async def run(self) -> None:
-        """Repair what is damaged, for ever."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            now = asyncio.get_running_loop().time()
-            damaged = self._to_repair()
-            sound = self._soundness
-            sound.found = bool(damaged)
-            lacks = await self._look_at_channels()
-            sound.failed = lacks or any(each.failed for each in self._channels())
-            for channel in damaged:
-                retry = self._retries.get(channel)
-                if retry is None or now >= retry.at:
-                    await self._try(channel)
-            sound.found = sound.found and bool(self._to_repair())
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
-            for channel in [each for each in self._retries if each.state is State.CLOSED]:
-                del self._retries[channel]
-            if self._held:
-                broken = set(self._to_repair())
-                for channel in [each for each in self._held if each not in broken]:
-                    del self._held[channel]
-                    self._follower.release(channel)
+    async def look(self) -> None:
+        """Repair what is damaged."""
+        now = asyncio.get_running_loop().time()
+        damaged = self._to_repair()
+        sound = self._soundness
+        sound.found = bool(damaged)
+        lacks = await self._look_at_channels()
+        sound.failed = lacks or any(each.failed for each in self._channels())
+        for channel in damaged:
+            retry = self._retries.get(channel)
+            if retry is None or now >= retry.at:
+                await self._try(channel)
+        sound.found = sound.found and bool(self._to_repair())
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        for channel in [each for each in self._retries if each.state is State.CLOSED]:
+            del self._retries[channel]
+        if self._held:
+            broken = set(self._to_repair())
+            for channel in [each for each in self._held if each not in broken]:
+                del self._held[channel]
+                self._follower.release(channel)
 
     async def _look_at_channels(self) -> bool:
         """Return whether a channel is lacking; have the group know where the logs end if not.

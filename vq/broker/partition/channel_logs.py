@@ -647,7 +647,7 @@ class ChannelLogs:
         await self._archiving.put_back(channel, block, place, still)
 
     async def discard_archives(self, channels: Channels) -> None:
-        """Remove archives elsewhere that no log has any more, for ever."""
+        """Remove archives elsewhere that no log has any more."""
         await self._archiving.discard_all(channels)
 
     # Closing ------------------------------------------------------------------------------------
