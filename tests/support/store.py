@@ -46,6 +46,7 @@ def open_log(
     topic_id: str = "t1",
     start_offset: int = 0,
     producers: bytes = b"",
+    first_number: int | None = None,
     cache: BlockCache | None = None,
 ) -> Log:
     """Open a log with defaults for everything."""
@@ -57,6 +58,7 @@ def open_log(
         clock=clock or ManualClock(),
         start_offset=start_offset,
         producers=producers,
+        first_number=first_number,
         cache=cache,
     )
 

@@ -86,6 +86,7 @@ class Log:
             directory=directory,
             start_offset=recovered.start_offset,
             start_messages=recovered.start_messages,
+            first_number=recovered.first_number,
             lost_from=recovered.lost_from,
             end_offset=recovered.end_offset,
             messages=facts.messages,
@@ -131,6 +132,7 @@ class Log:
         clock: Clock,
         start_offset: int = 0,
         producers: bytes = b"",
+        first_number: int | None = None,
         begun_at: int | None = None,
         cache: BlockCache | None = None,
         before_cut: Callable[[], None] = lambda: None,
@@ -148,6 +150,8 @@ class Log:
             clock: For append times.
             start_offset: Where a new log begins (a partition that moved here).
             producers: Producer table of a new log, as ``ProducerTable.to_bytes`` gave it.
+            first_number: Number of the first message of a new log; None: not known, unless it
+                begins at offset 0.
             begun_at: The first offset of the log that is known to have been here, if one is.
             cache: Bounds the files open at once; give one to all logs of a node.
             before_cut: See ``recover``.
@@ -166,6 +170,7 @@ class Log:
                 cache=cache,
                 start_offset=start_offset,
                 producers=producers,
+                first_number=first_number,
                 begun_at=begun_at,
                 before_cut=before_cut,
             )
@@ -398,6 +403,7 @@ class Log:
             offset=self.end_offset,
             start_messages=self.status.start_messages,
             messages=self.messages_appended,
+            first_number=self.status.first_number,
             append_time_ms=self.status.append_time_ms,
             epoch=self.epoch,
             sealed=self.state is LogState.SEALED,
