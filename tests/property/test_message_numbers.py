@@ -1,4 +1,4 @@
-"""Message numbers of a partition against a list: over moves, copies, archives, cuts and restarts."""
+"""Message numbers of a partition against a list: over moves, copies, archives, cuts, restarts."""
 
 from pathlib import Path
 
@@ -40,9 +40,7 @@ class NumbersAgainstList(RuleBasedStateMachine):
 
     def open(self, directory: Path, start: int = 0, number: int | None = None) -> Log:
         cache = BlockCache(16, waits=True)
-        return open_log(
-            self.disk, directory, start_offset=start, first_number=number, cache=cache
-        )
+        return open_log(self.disk, directory, start_offset=start, number=number, cache=cache)
 
     @property
     def log(self) -> Log:
@@ -128,13 +126,13 @@ class NumbersAgainstList(RuleBasedStateMachine):
     @rule()
     def move(self) -> None:
         """To another group; an empty span is not kept."""
-        end, number = self.log.end_offset, self.log.reader.number_at(self.log.end_offset)
-        if end == self.log.start_offset:
+        begin = self.log.successor
+        if begin.offset == self.log.start_offset:
             return
         flush(self.log)
         self.log.seal()
         self.log.save_seal()
-        self.add(Path(f"/data/orders/0-{len(self.spans)}"), end, number)
+        self.add(Path(f"/data/orders/0-{len(self.spans)}"), begin.offset, begin.number)
 
     @rule(share=shares)
     def cut(self, share: float) -> None:
@@ -236,7 +234,7 @@ TestNumbersAgainstList = NumbersAgainstList.TestCase
 def test_a_log_that_begins_later_goes_on_with_its_number(number: int) -> None:
     """Told once, when it begins."""
     disk = memory_disk()
-    log = open_log(disk, start_offset=5000, first_number=number)
+    log = open_log(disk, start_offset=5000, number=number)
     append(log, b"a", b"b")
     flush(log)
     disk = disk.crash(keep_all)

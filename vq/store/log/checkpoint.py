@@ -71,8 +71,8 @@ assert _HEAD.size == 64
 class Checkpoint:
     """What a checkpoint says. Invariant: ``start_offset <= offset``.
 
-    ``manifest`` is None in checkpoints of the first version, which had none. ``first_number`` is the
-    number of the log's first message ever; None: not told.
+    ``manifest`` is None in checkpoints of the first version, which had none. ``first_number`` is
+    that of the log's first message ever; None: not told.
     """
 
     topic_id: str

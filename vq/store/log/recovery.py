@@ -49,6 +49,7 @@ from vq.store.log.block import Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.holdings import Holdings
+from vq.store.log.log_config import FROM_THE_FIRST, LogBegin
 from vq.store.log.missing import NAMED_MAX, missing_ranges, missing_text
 from vq.store.log.repair_file import finish_repairs
 from vq.store.records.format import (
@@ -157,9 +158,7 @@ def recover(
     topic_id: str,
     disk: Disk,
     cache: BlockCache,
-    start_offset: int = 0,
-    producers: bytes = b"",
-    first_number: int | None = None,
+    begin: LogBegin = FROM_THE_FIRST,
     begun_at: int | None = None,
     before_cut: Callable[[], None] = lambda: None,
 ) -> Recovered:
@@ -170,10 +169,7 @@ def recover(
         topic_id: Must be the one in the checkpoint.
         disk: The disk.
         cache: For the blocks.
-        start_offset: Where a log without any files begins.
-        producers: Producer table of a log without any files.
-        first_number: Number of the first message of a log without any files; None: not known,
-            unless it begins at offset 0.
+        begin: Where a log without any files begins.
         begun_at: The first offset of a log that was begun here, if one is known (``begun``): that
             there are no files is damage then.
         before_cut: Called before something is taken off the end: whoever has another copy of the
@@ -182,18 +178,18 @@ def recover(
 
     Raises:
         DirectoryRefused: The files belong to another topic of this name.
-        CorruptData: ``producers`` is no producer table.
+        CorruptData: ``begin`` has no producer table.
         OSError: The medium failed; nothing was cut because of that.
     """
     if not disk.exists(directory):
-        return _no_log(directory, start_offset, producers, first_number, begun_at)
+        return _no_log(directory, begin, begun_at)
     names = _remove_leftovers(disk, directory)
     repaired = finish_repairs(disk, directory, names)
     checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
     notes = [*repaired, *notes]
     holdings = Holdings(disk, directory, names)
     if not holdings.starts and checkpoint is None:
-        return _no_log(directory, start_offset, producers, first_number, begun_at)
+        return _no_log(directory, begin, begun_at)
     run = _Recovery(directory, disk, checkpoint, holdings)
     run.marked = _marked(names)
     run.before_cut = before_cut
@@ -209,22 +205,17 @@ def recover(
     return log
 
 
-def _no_log(
-    directory: Path,
-    start_offset: int,
-    producers: bytes,
-    first_number: int | None,
-    begun_at: int | None,
-) -> Recovered:
+def _no_log(directory: Path, begin: LogBegin, begun_at: int | None) -> Recovered:
     """There are no files: a new log, or one that is lost."""
     if begun_at is not None:
         return _lost_log(directory, begun_at)
-    table = ProducerTable.from_bytes(producers)
-    if not producers:
+    start_offset = begin.offset
+    table = ProducerTable.from_bytes(begin.producers)
+    if not begin.producers:
         table.forgot = start_offset > 0  # who wrote before it is not known here
     facts = LogFacts(producers=table)
     report = RecoveryReport(offset=start_offset, checkpoint_offset=start_offset)
-    number = first_number if start_offset else 0
+    number = begin.number if start_offset else 0
     return Recovered(start_offset, start_offset, facts, first_number=number, report=report)
 
 
@@ -582,10 +573,12 @@ class _Recovery:
         if self.report.cut_bytes:
             self._tell_cut(case, x, behind)
         if self.checkpoint is not None and starts[0] > self.checkpoint.start_offset:
-            with contextlib.suppress(CorruptData):
+            try:
                 log.start_messages = lookup.before_block(
                     Blocks(log.blocks), 0, messages_appended=log.facts.messages
                 )
+            except CorruptData:
+                log.first_number = None
         return self._finish(log, case, x)
 
     def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, Behind]:

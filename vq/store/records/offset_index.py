@@ -94,7 +94,7 @@ class OffsetIndex:
         return self._entry(bisect_left(self._times, append_time_ms) - 1)
 
     def before_message(self, messages: int) -> IndexEntry:
-        """Return the last entry with at most so many messages before it; the block's start if none."""
+        """Return the last entry with no more messages before it; the block's start if none."""
         return self._entry(bisect_right(self._messages, messages) - 1)
 
     def before_first(self, is_late: Callable[[int], bool]) -> IndexEntry:
