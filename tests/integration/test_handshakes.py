@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.base.turn import Turn
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.server import Server
 from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.transport import TcpNetwork
+from vq.turn import Turn
 
 SILENT_MAX = 8
 

@@ -20,7 +20,6 @@ from vq.broker.base.histogram import Histogram
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
-from vq.broker.base.turn import Turn
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
@@ -32,7 +31,6 @@ from vq.broker.observe.watched import Watched
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context, Role
 from vq.broker.partition.flush_meter import FlushMeter
-from vq.broker.partition.flusher import Flusher
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
@@ -62,10 +60,12 @@ from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.membership import Member
 from vq.remoting.transport import Network
+from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.identity import check_there
 from vq.store.disk.disk import Disk
 from vq.store.log.log import LogConfig
+from vq.turn import Turn
 from vq.version import __version__
 
 __all__ = ["Front", "Outside", "Parts"]

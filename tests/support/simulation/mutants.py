@@ -18,7 +18,6 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.copies import Copies
 from vq.broker.partition.logs import Logs
-from vq.broker.partition.storer import Storer
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
 from vq.client.consumer.fetcher import PartitionFetcher
@@ -33,6 +32,7 @@ from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
 from vq.store.care.divergence import Diverged
+from vq.store.commit.storer import Storer
 from vq.store.log import recovery
 from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket

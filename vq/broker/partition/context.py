@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
-from vq.broker.partition.storer import Storer
 from vq.clock import Clock
 from vq.errors import VqError
+from vq.store.commit.storer import Storer
 
 
 class Timer(Protocol):
