@@ -70,6 +70,8 @@ class Operations:
     # Offsets and stored messages
     bounds = row(topics.bounds, ASK, DESCRIBE, TOPIC)
     offsets_at_time = row(offsets.offsets_at_time, ASK, DESCRIBE, TOPIC)
+    numbers_at = row(offsets.numbers_at, ASK, DESCRIBE, TOPIC, "message number")
+    offsets_at_numbers = row(offsets.offsets_at_numbers, ASK, DESCRIBE, TOPIC, "message number")
     boundaries = row(stored.boundaries_of, ASK, DESCRIBE, TOPIC)
     read_range = row(stored.read_range, ASK, READ, TOPIC)
     read_columns = yielding_row(columns.read_columns, ASK, READ, TOPIC)

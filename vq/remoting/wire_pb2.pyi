@@ -527,7 +527,7 @@ class EpochEndRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., of_epoch: _Optional[int] = ..., end: _Optional[int] = ..., new: _Optional[bool] = ...) -> None: ...
 
 class EpochEndResponse(_message.Message):
-    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start", "damaged", "whole_end")
+    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start", "damaged", "whole_end", "number", "number_known")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     END_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -537,6 +537,8 @@ class EpochEndResponse(_message.Message):
     NEXT_START_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     WHOLE_END_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     found: bool
     end_epoch: int
@@ -546,7 +548,9 @@ class EpochEndResponse(_message.Message):
     next_start: int
     damaged: bool
     whole_end: int
-    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ...) -> None: ...
+    number: int
+    number_known: bool
+    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class DivergedRequest(_message.Message):
     __slots__ = ("file", "position", "max_bytes", "delete", "after")
@@ -625,7 +629,7 @@ class RepairResponse(_message.Message):
     def __init__(self, end_offset: _Optional[int] = ..., following: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags", "place_epoch")
+    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags", "place_epoch", "number", "number_offset", "by_number", "at_number")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +644,10 @@ class OffsetsRequest(_message.Message):
     PLACE_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_TAGS_FIELD_NUMBER: _ClassVar[int]
     PLACE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BY_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     time_ms: int
@@ -654,10 +662,14 @@ class OffsetsRequest(_message.Message):
     place_message_id: int
     place_tags: _containers.RepeatedScalarFieldContainer[str]
     place_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ...) -> None: ...
+    number: bool
+    number_offset: int
+    by_number: bool
+    at_number: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ..., number: _Optional[bool] = ..., number_offset: _Optional[int] = ..., by_number: _Optional[bool] = ..., at_number: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
-    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason", "end_unknown")
+    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason", "end_unknown", "number", "number_known", "offset_known", "latest_number", "latest_number_known")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +680,11 @@ class OffsetsResponse(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     PLACE_REASON_FIELD_NUMBER: _ClassVar[int]
     END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    LATEST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LATEST_NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     earliest: int
     latest: int
     log_end_offset: int
@@ -678,7 +695,12 @@ class OffsetsResponse(_message.Message):
     place: int
     place_reason: str
     end_unknown: bool
-    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ...) -> None: ...
+    number: int
+    number_known: bool
+    offset_known: bool
+    latest_number: int
+    latest_number_known: bool
+    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ..., offset_known: _Optional[bool] = ..., latest_number: _Optional[int] = ..., latest_number_known: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch")
@@ -807,28 +829,36 @@ class SealRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., placement_version: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class SealResponse(_message.Message):
-    __slots__ = ("end_offset", "producers")
+    __slots__ = ("end_offset", "producers", "next_number", "number_known")
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     end_offset: int
     producers: bytes
-    def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
+    next_number: int
+    number_known: bool
+    def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class AdoptRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers", "placement_version")
+    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers", "placement_version", "number", "number_known")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     start_offset: int
     producers: bytes
     placement_version: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., placement_version: _Optional[int] = ...) -> None: ...
+    number: int
+    number_known: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., placement_version: _Optional[int] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class AdoptResponse(_message.Message):
     __slots__ = ()

@@ -27,6 +27,7 @@ from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import LogBegin
 
 pytestmark = pytest.mark.virtual_time
 
@@ -361,7 +362,7 @@ async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed, mo
     flusher.held = True
     partitions = copy.parts.partitions
     work = (
-        partitions.logs.renew_log(channel(copy), end, b"")
+        partitions.logs.renew_log(channel(copy), LogBegin(end))
         if renewed
         else partitions.logs.cut_log(channel(copy), 0)
     )

@@ -62,7 +62,7 @@ from vq.model import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.store.care.divergence import Diverged
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log, LogBegin, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
@@ -438,6 +438,13 @@ class Channel:
             if offset <= each.end_of_range:
                 return each, ranges[number + 1].start_offset
         return self, 0
+
+    @property
+    def begin(self) -> LogBegin:
+        """Where the log begins, if there is none yet."""
+        span, start = self.span, self.start_offset
+        begins = span is not None and span.start == start
+        return LogBegin(start, number=span.first_number if span is not None and begins else None)
 
     def take_logs(self) -> list[Log]:
         """Give up all logs, to be closed."""

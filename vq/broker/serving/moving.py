@@ -45,6 +45,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.messages import Header
+from vq.store.log.log import LogBegin
 
 logger = get_logger(__name__)
 
@@ -91,11 +92,16 @@ class Mover:
             channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
         try:
-            end_offset, producers = await self._partitions.logs.seal_log(channel, version)
+            begin = await self._partitions.logs.seal_log(channel, version)
         finally:
             self._unseal_if_over(channel)
-        logger.info("partition is sealed", partition=channel, end_offset=end_offset)
-        return wire.SealResponse(end_offset=end_offset, producers=producers)
+        logger.info("partition is sealed", partition=channel, end_offset=begin.offset)
+        return wire.SealResponse(
+            end_offset=begin.offset,
+            producers=begin.producers,
+            next_number=begin.number or 0,
+            number_known=begin.number is not None,
+        )
 
     def _expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
@@ -161,9 +167,9 @@ class Mover:
         version = header.placement_version
         check_placement_version(partition, topic.partition_versions[partition.partition], version)
         channel = await self._partitions.add_for_move(partition, topic.id, version)
-        await self._partitions.logs.adopt_log(
-            channel, header.start_offset, header.producers, version=version
-        )
+        number = header.number if header.number_known else None
+        begin = LogBegin(header.start_offset, header.producers, number)
+        await self._partitions.logs.adopt_log(channel, begin, version=version)
         if channel.state in {State.FAILED, State.UNREADABLE}:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
         logger.info("partition is prepared", partition=partition, start_offset=header.start_offset)

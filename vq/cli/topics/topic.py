@@ -19,7 +19,7 @@ from vq.cli.base.options import (
 )
 from vq.cli.base.output import Value
 from vq.cli.base.text import in_seconds, utc
-from vq.cli.topics.moves import MOVES_SCHEMA, show_moves
+from vq.cli.topics.moves import MOVES_SCHEMA, RANGE_SCHEMA, range_json, show_moves
 from vq.cli.topics.topic_begin import begin
 from vq.cli.topics.topic_closing import close, drain, open_
 from vq.cli.topics.topic_deleting import delete, show_deleted, undelete
@@ -258,7 +258,7 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
                 latest=maybe(WHOLE),
                 bytes=maybe(WHOLE),
                 damaged=maybe(WHOLE),
-                ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+                ranges=some(RANGE_SCHEMA),
                 damage=some(DAMAGE_SCHEMA),
                 reasons=some(TEXT),
                 held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
@@ -383,7 +383,7 @@ def _partition_json(described: PartitionDescription) -> dict[str, Any]:
     del row["ranges"], row["reason"]
     return {
         **row,
-        "ranges": [asdict(each) for each in described.placement.spans],
+        "ranges": [range_json(each) for each in described.placement.spans],
         "damage": [damage_json(each) for each in described.damage],
         "reasons": list(described.reasons),
         "held": None if described.held is None else held_json(described.held),
