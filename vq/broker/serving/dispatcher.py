@@ -156,8 +156,8 @@ class Dispatcher:
                 work = route.handler(channel, session, request_id, header, body)
             else:
                 work = route.handler(channel, session, request_id, header)
-            if work is not None:
-                self._tasks.start(_answer(session, request_id, key, work))
+            if work is not None and not self._tasks.start(_answer(session, request_id, key, work)):
+                work.close()
         except VqError as error:
             session.refuse(request_id, error)
         except Exception as error:  # noqa: BLE001  the request must be answered
