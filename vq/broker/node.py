@@ -184,7 +184,9 @@ class BrokerNode:
         await parts.partitions.look_for_strangers()
         in_logs = parts.partitions.highest_epoch()
         await parts.runner.run(lambda: parts.epoch_file.check(in_logs))
-        await parts.server.listen(outside.network, Address(config.host, config.port))
+        await parts.server.listen(
+            outside.network, Address(config.host, config.port), parts.dispatcher.take
+        )
         for place in parts.disks.places.values():
             place.storer.start()
         keep(parts.server.run, "look at silent connections")

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from prometheus_client.metrics_core import Metric
 
@@ -20,7 +21,6 @@ from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
 from vq.broker.base.runner import Runner
-from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
@@ -30,6 +30,7 @@ from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.watched import Watched
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
@@ -48,12 +49,14 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.soundness import Soundness
+from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
-from vq.broker.serving.dispatcher import Dispatcher
+from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.fetching import Fetches
 from vq.broker.serving.finding import Finder
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
+from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
 from vq.broker.upkeep import Upkeep
 from vq.clock import Clock
@@ -62,7 +65,7 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import NotMaster
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
-from vq.remoting.membership import Member
+from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
@@ -101,7 +104,6 @@ class Front:
         role: What the node is in its group.
         gate: Why the node refuses requests.
         membership: The cluster's secret.
-        handlers: What carries out each command.
         server: The connections.
         flush_times: How long flushes take, on all disks.
         flushes: Measure them, one for each data directory.
@@ -123,12 +125,10 @@ class Front:
             ),
             self.role,
         )
-        asker = Member(config.group, config.node)
+        asker = Principal(config.group, config.node)
         self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
-        self.handlers: dict[int, Handler] = {}
         self.server = Server(
             config.connections,
-            handlers=self.handlers,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
@@ -179,7 +179,7 @@ class Parts:
         fetches: The fetch sessions.
         mover: Seals and adopts partitions.
         finder: Searches for messages.
-        dispatcher: Routes requests.
+        dispatcher: Takes every request; it has the table of what carries out each command.
         watched: What STATUS, metrics and health tell of.
         status: The answer to STATUS.
         monitor: Metrics and health over HTTP.
@@ -371,21 +371,7 @@ class Parts:
             seal_timeout_s=config.seal_timeout_s,
         )
         self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
-        self.finder = Finder(
-            self.context, self.upkeep.indexer, disk=disk, runner=runner, tasks=tasks
-        )
-        self.dispatcher = Dispatcher(
-            front.handlers,
-            self.partitions,
-            self.context,
-            gate=gate,
-            mastership=self.mastership,
-            fetches=self.fetches,
-            moves=self.mover,
-            verifies=self.verifier,
-            repairs=self.repairer,
-            finds=self.finder,
-        )
+        self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         self.watched = Watched(
             config=config,
             context=self.context,
@@ -407,7 +393,7 @@ class Parts:
             indexer=self.upkeep.indexer,
         )
         self.status = StatusReport(self.watched)
-        archives = Archives(self.partitions.channels, self.partitions.logs, tasks)
+        archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
             self.partitions.channels,
             self.context,
@@ -415,14 +401,42 @@ class Parts:
             disks.all,
             disk=disk,
             runner=runner,
+        )
+        why = Reasons(gate, self.context, self.partitions, self.mastership)
+        self.dispatcher = Dispatcher(
+            {
+                Command.PING: Route(self.status.ping),
+                Command.STATUS: Route(self.status.answer),
+                Command.PUT: Route(
+                    Channel.put,
+                    why.appends,
+                    of_partition=True,
+                    opens=attrgetter("takes_puts"),
+                    appends=True,
+                ),
+                Command.GET: Route(reading.get, why.reads, of_partition=True),
+                Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
+                Command.FETCH: Route(self.fetches.fetch, why.reads),
+                Command.VERIFY: Route(self.verifier.verify, of_partition=True),
+                Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
+                Command.BLOCKS: Route(held.answer),
+                Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
+                Command.ADOPT: Route(self.mover.adopt, why.adopts),
+                Command.REPLICATE: Route(self.fetches.replicate, why.copied),
+                Command.EPOCH_END: Route(
+                    reading.epoch_end,
+                    why.copied,
+                    of_partition=True,
+                    opens=attrgetter("rules.read"),
+                ),
+                Command.HAND_OVER: Route(self.hand_over.handle),
+                Command.DIVERGED: Route(self.diverged.answer),
+                Command.REPAIR: Route(self.repairer.give, of_partition=True),
+                Command.ARCHIVE: Route(archives.answer),
+            },
+            self.partitions,
+            self.context,
+            gate=gate,
             tasks=tasks,
         )
-        for command, handler in (
-            (Command.STATUS, self.status.answer),
-            (Command.DIVERGED, self.diverged.answer),
-            (Command.HAND_OVER, self.hand_over.handle),
-            (Command.ARCHIVE, archives.answer),
-            (Command.BLOCKS, held.answer),
-        ):
-            self.dispatcher.add(command, handler)
         self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)

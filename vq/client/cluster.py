@@ -54,7 +54,7 @@ from vq.model import (
     check_name,
 )
 from vq.remoting.broker_connection import BrokerConnection
-from vq.remoting.format import ACCESS, Access, Command
+from vq.remoting.format import COMMANDS, Access
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
@@ -514,7 +514,7 @@ class ClusterClient:
                 async with asyncio.timeout(bound):
                     get_connection = self.new_connection if anew else self.connection
                     connection = await get_connection(address)
-                    if ACCESS[Command(command)] is not Access.ANYONE and not connection.proved:
+                    if COMMANDS[command].access is not Access.ANYONE and not connection.proved:
                         await self._calls.share(self._prove, connection)
             except TimeoutError:
                 raise Unreachable(f"no connection to {address} within {bound:g} s") from None

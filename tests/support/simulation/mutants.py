@@ -66,7 +66,6 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
             synced, flushing.synced_offset = flushing.synced_offset, log.end_offset
             acks, channel.acks.waiting = channel.acks.waiting, deque()
             for ack in acks:
-                ack.session.count_put_bytes(-ack.size)
                 channel.acks.give(ack.session, ack.request_id, ack.offset, duplicate=ack.duplicate)
             flushing.synced_offset = synced
 

@@ -39,7 +39,6 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import (
     CoordinationError,
     CorruptData,
-    InternalError,
     PartitionQuarantined,
     StorageFailed,
     VqError,
@@ -252,15 +251,14 @@ class Repairer:
             more = answer.more and bool(answer.partitions)
         return found
 
-    def give(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
-    ) -> None:
+    async def give(
+        self,
+        channel: Channel,
+        _session: Session,
+        _request_id: RequestId,
+        header: wire.RepairRequest,
+    ) -> tuple[wire.RepairResponse, bytes]:
         """Answer a REPAIR."""
-        self._tasks.start(self._give(session, request_id, channel, header))
-
-    async def _give(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
-    ) -> None:
         log = channel.holding(header.start).log
         try:
             if log is None or not log.status.readable:
@@ -277,21 +275,15 @@ class Repairer:
         except CorruptData as error:
             if any(each.start <= header.start < each.end for each in pieces):
                 self._context.suspect(channel, header.start)  # perhaps nobody has read it before
-            session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
+            raise PartitionQuarantined(f"{channel}: {error}") from error
         except OSError as error:
-            session.refuse(request_id, StorageFailed(f"{channel}: {error}"))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("request for a repair failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
-        else:
-            response = wire.RepairResponse(
-                end_offset=header.start + len(data),
-                following=following,
-                epoch=channel.role.epoch,
-            )
-            session.reply(request_id, response, data)
+            raise StorageFailed(f"{channel}: {error}") from error
+        response = wire.RepairResponse(
+            end_offset=header.start + len(data),
+            following=following,
+            epoch=channel.role.epoch,
+        )
+        return response, data
 
     # What this node lacks -----------------------------------------------------------------------
     async def look(self) -> None:

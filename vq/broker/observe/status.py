@@ -37,9 +37,12 @@ class StatusReport:
         self._watched = watched
         self._started = watched.context.clock.monotonic()
 
-    def answer(
-        self, session: Session, request_id: RequestId, header: wire.StatusRequest, _body: bytes
-    ) -> None:
+    def ping(self, session: Session, request_id: RequestId, _header: wire.PingRequest) -> None:
+        """PING: answer with the time of the wall clock."""
+        wall_ms = self._watched.context.clock.wall_ms()
+        session.reply(request_id, wire.PingResponse(wall_ms=wall_ms))
+
+    def answer(self, session: Session, request_id: RequestId, header: wire.StatusRequest) -> None:
         """STATUS: answer with role, partitions and counters of this node."""
         session.reply(request_id, self.report(header))
 

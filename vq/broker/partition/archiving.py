@@ -175,8 +175,9 @@ class Archiving:
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
             held.check_restorable()
-            if channel.place.refusal is not None:  # block files are larger than their archives
-                raise channel.place.refusal
+            refusal = channel.place.to_raise()
+            if refusal is not None:  # block files are larger than their archives
+                raise refusal
             path, at = block.path, held.reading(Lane.ARCHIVE)
             writer = await self._begin(lambda: self._logs.restore(path), at)
             try:

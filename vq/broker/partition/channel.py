@@ -554,8 +554,7 @@ class Channel:
             wake_all(self.partition, self.copies.parked)
         since = 0.0 if context.acknowledged is None else context.clock.monotonic()
         if settings.flush is _SYNC:
-            session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
+            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
             self.acks.waiting.append(_new(Acknowledgement, ack))
             self.place.storer.mark(self)
             return
@@ -567,8 +566,7 @@ class Channel:
             self.place.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
             waits = waits or self.counts_flushed()
         if waits:
-            session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
+            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
             self.acks.waiting.append(_new(Acknowledgement, ack))
             return
         if context.acknowledged is not None:
@@ -676,7 +674,7 @@ class Channel:
             return refusal(self._why())
         if epoch > self.role.epoch:
             return self.stale_epoch(epoch)
-        return self.place.refusal or Busy(f"the log of partition {self} is not open yet")
+        return self.place.to_raise() or Busy(f"the log of partition {self} is not open yet")
 
     def _too_few(self) -> NotEnoughInSync:
         role, wanted = self.role, self.settings.min_insync
@@ -704,7 +702,7 @@ class Channel:
         offset = start + CONTROL_BYTES
         if start >= self._acknowledgeable(log, self._committed(log)):
             # Both end between batches: once one is beyond the start, all of the batch is stored.
-            ack = Acknowledgement(start + 1, session, request_id, offset, 0, True, 0.0)
+            ack = Acknowledgement(start + 1, session, request_id, offset, True, 0.0)
             self.acks.waiting.append(ack)
             self.place.storer.mark(self)
         else:

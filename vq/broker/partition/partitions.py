@@ -676,8 +676,9 @@ class Partitions:
             check_placement_version(partition, channel.placement_version, version)
             if not channel.rules.adopt:
                 raise StorageFailed(f"partition {partition} cannot be prepared: {channel.told[1]}")
-            if channel.place.refusal is not None:
-                raise channel.place.refusal
+            refusal = channel.place.to_raise()
+            if refusal is not None:
+                raise refusal
             channel.prepare()
             return channel
 

@@ -236,7 +236,7 @@ def check_answers(channel: Channel) -> None:
         Busy: It does not: a read would hang.
     """
     if channel.place.silent:
-        raise channel.place.refusal or Busy(f"the data directory of {channel} does not answer")
+        raise channel.place.to_raise() or Busy(f"the data directory of {channel} does not answer")
 
 
 def not_master(channel: Channel) -> NotMaster:
