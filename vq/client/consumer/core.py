@@ -10,26 +10,27 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer import places
-from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
+from vq.client.consumer.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
+from vq.client.consumer.progress import Handled, Progress, go_on_at
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
-from vq.client.kinds import check_function, check_whole
+from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
@@ -47,12 +48,13 @@ _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a consumer: how much to fetch at a time, for whom, and which tags."""
+    """One topic of a consumer: how much to fetch at a time, which tags, and for whom."""
 
     topic: str
     length: int
-    listener: Listener
     tags: tuple[str, ...]
+    executor: Executor
+    listener: Any  # the executor's
 
 
 class ConsumerCore:
@@ -63,18 +65,13 @@ class ConsumerCore:
         cluster: ClusterClient,
         config: ConsumerConfig,
         *,
-        make_delivery: DeliveryMaker,
         permit: Permit,
-        on_end: Callable[[VqError], None] = lambda _: None,
     ) -> None:
-        """Make a consumer; ``on_end`` is called if it can go on no more."""
         self.config = config
         self.member = config.member or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
-        self._make_delivery = make_delivery
         self._permit = permit
-        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._fetches = Fetches(
             cluster,
@@ -104,9 +101,14 @@ class ConsumerCore:
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
-        self, topic: str, length: int, listener: Listener, message_filter: str | None
+        self,
+        topic: str,
+        length: int,
+        message_filter: str | None,
+        executor: Executor,
+        listener: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         check_name("topic", topic)
@@ -115,13 +117,8 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        check_function(
-            "listener",
-            listener,
-            "give a plain function of the message, or iterate over a consumer of vq.aio",
-        )
         tags = () if message_filter is None else tags_of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, listener, tags)
+        self._subscriptions[topic] = Subscription(topic, length, tags, executor, listener)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""
@@ -213,7 +210,15 @@ class ConsumerCore:
             went_on=lambda: call_soon(self._loop, self._went_on, reading),
             fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
         )
-        delivery = self._make_delivery(partition, position, subscription.listener, hooks)
+        delivery = Delivery(
+            partition,
+            position,
+            subscription.listener,
+            self.config,
+            executor=subscription.executor,
+            permit=self._permit,
+            hooks=hooks,
+        )
         fetcher = PartitionFetcher(
             self._fetches,
             partition,
@@ -466,7 +471,8 @@ class ConsumerCore:
         readings = self._holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        self._on_end(error)
+        for each in self._subscriptions.values():
+            each.executor.fail(error)
 
     def _expect_target(self) -> None:
         """Divide buffer space by the partitions that it is to hold, claimed already or not."""

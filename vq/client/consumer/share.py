@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hand_overs import HandOvers
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
+from vq.client.consumer.progress import Progress
 from vq.client.consumer.together import Together
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned

@@ -8,9 +8,9 @@ new place. All of it belongs to one hold: it ends when the partition is given up
 from collections.abc import Awaitable, Callable, Iterable
 
 from vq.client.consumer import places
-from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Holds, Reading
+from vq.client.consumer.progress import Progress
 from vq.client.consumer.reader import Reader
 from vq.client.reading.positions import Position, check_position, check_where
 from vq.coordination.tree.reading import gather_all

@@ -10,19 +10,23 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import Listener
 from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.pull import Pull
+from vq.client.consumer.workers import Listener
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message
 
 
 class ThreadPull:
-    """The calls of one consumer, from any thread."""
+    """The calls of one consumer, from any thread.
+
+    Attributes:
+        inbox: Where the messages come.
+    """
 
     def __init__(self, core: ConsumerCore, inbox: Inbox, runtime: LoopThread) -> None:
-        self._inbox = inbox
+        self.inbox = inbox
         self._pull = Pull(inbox, core.ensure_started)
         self._runtime = runtime
         self._lock = threading.Lock()  # guards the three below
@@ -104,7 +108,7 @@ class ThreadPull:
         async def closed() -> None:
             self._pull.take_back(received)  # a call that another thread waits for gets nothing
             self._pull.warn_if_left()
-            self._inbox.close()
+            self.inbox.close()
             await close()
 
         return closed

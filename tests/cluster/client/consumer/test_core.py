@@ -1,7 +1,6 @@
 """A consumer refuses what it cannot do, and starts and closes once, whoever asks."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
@@ -20,33 +19,6 @@ from vq.errors import (
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
-
-
-class AsyncListener:
-    async def __call__(self, message: Message) -> None:
-        """Nothing awaits it."""
-
-
-async def async_listener(message: Message) -> None:
-    """Nothing awaits it."""
-
-
-@pytest.mark.parametrize(
-    ("listener", "said"),
-    [
-        (async_listener, "coroutine function.*vq.aio"),
-        (AsyncListener(), "coroutine function.*vq.aio"),
-        (None, "cannot be called"),
-        ("print", "cannot be called"),
-    ],
-)
-async def test_what_is_no_listener_is_refused_at_once(
-    factory: aio.MessageFactory, listener: Any, said: str
-) -> None:
-    """A coroutine that is never awaited would count as a message that was handled."""
-    consumer = await factory.create_consumer()
-    with pytest.raises(InvalidArgument, match=said):
-        consumer._core.subscribe("t", 1_000, listener, None)
 
 
 @pytest.mark.parametrize("message_filter", ["*", " * ", None])

@@ -10,8 +10,8 @@ from support.consumers import ask_for_more, consumer_of, send, take, texts
 from support.waiting import WAIT_S, until
 
 from vq import aio
+from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.hold_states import Event, State
-from vq.client.consumer.inbox import InboxDelivery
 from vq.coordination.topics import topics
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
@@ -157,16 +157,16 @@ async def test_a_partition_whose_stop_fails_is_given_up_at_the_next_try(
     await send(factory, *texts(0, 1))
     consumer = await consumer_of(factory)
     assert await take(consumer, 1) == [b"0"]
-    stop, failed = InboxDelivery.stop, 0
+    stop, failed = Delivery.stop, 0
 
-    def stumble(self: InboxDelivery, on_stopped: Callable[[], None]) -> None:
+    def stumble(self: Delivery, on_stopped: Callable[[], None]) -> None:
         nonlocal failed
         failed += 1
         if failed == 1:
             raise RuntimeError("a bug")
         stop(self, on_stopped)
 
-    monkeypatch.setattr(InboxDelivery, "stop", stumble)
+    monkeypatch.setattr(Delivery, "stop", stumble)
     core = consumer._core
     hold = core._holds.get(TopicPartition("t", 0))
     assert hold is not None
