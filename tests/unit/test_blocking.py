@@ -14,7 +14,7 @@ from vq.client.config import ProducerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.inbox import Inbox
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
 from vq.client.consumer.workers import Workers
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore

@@ -6,7 +6,7 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
 from vq.client.consumer.workers import Listener, Workers
 from vq.client.kinds import check_function
 from vq.client.reading.positions import Moment, Position

@@ -13,7 +13,7 @@ from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfi
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.permit import Permit
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
 from vq.client.consumer.workers import Workers
 from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched

@@ -58,7 +58,16 @@ class Subscription:
 
 
 class ConsumerCore:
-    """One consumer. Create it on the loop it will live on."""
+    """One consumer. Create it on the loop it will live on.
+
+    Attributes:
+        config: How it fetches and commits.
+        member: The name of this member inside its group.
+        closed: ``close`` was called.
+        holds: What it has of its group's partitions.
+        reader: Reads without the group.
+        steering: Seeks, pauses and resumes.
+    """
 
     def __init__(
         self,
@@ -84,14 +93,14 @@ class ConsumerCore:
         self._starting = False
         self._start_is_over = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
-        self._holds = Holds(config.group, self.member)
+        self.holds = Holds(config.group, self.member)
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._commit_task: asyncio.Task[None] | None = None
         self._publish_task: asyncio.Task[None] | None = None
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(
-            self._holds,
+            self.holds,
             self.reader,
             group=config.group,
             why_stopped=self._why_stopped,
@@ -141,7 +150,7 @@ class ConsumerCore:
                     each.topic: TAG_SEPARATOR.join(each.tags)
                     for each in self._subscriptions.values()
                 },
-                holds=self._holds,
+                holds=self.holds,
                 hooks=MembershipHooks(
                     claimed=self._claimed,
                     drain=self._drain,
@@ -174,7 +183,7 @@ class ConsumerCore:
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
-        return [reading.hold.partition for reading in self._holds.readings()]
+        return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
     async def _claimed(self, hold: Hold) -> None:
@@ -417,7 +426,7 @@ class ConsumerCore:
 
     def _suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
-        for reading in self._holds.readings():
+        for reading in self.holds.readings():
             self._pause(reading)
 
     def _pause(self, reading: Reading) -> None:
@@ -452,7 +461,7 @@ class ConsumerCore:
 
     def _resume(self) -> None:
         """What is held is still owned: go on where delivery stopped."""
-        for reading in self._holds.readings():
+        for reading in self.holds.readings():
             if reading.hold.may(Event.RESUME):
                 if not reading.hold.is_set_aside:
                     self._go_on(reading)
@@ -468,7 +477,7 @@ class ConsumerCore:
 
     def _ended(self, error: VqError) -> None:
         """Ownership can never be proved again: deliver nothing from now on."""
-        readings = self._holds.readings()
+        readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
         for each in self._subscriptions.values():
@@ -500,7 +509,7 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
-        await self._commit(self._holds)
+        await self._commit(self.holds)
 
     async def _commit(self, holds: Iterable[Hold]) -> None:
         membership = self._membership
@@ -550,7 +559,7 @@ class ConsumerCore:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        readings = self._holds.readings()
+        readings = self.holds.readings()
         try:
             if self._membership is not None:
                 await self._membership.close(_CLOSE_S)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
-from support.consumers import consumer_of, send, take, texts
+from support.consumers import consumer_of, core_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
@@ -125,7 +125,7 @@ async def test_a_factory_that_shuts_down_closes_everything_whatever_fails(
         async def fail() -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(consumers[1]._core, "close", fail)
+        monkeypatch.setattr(core_of(consumers[1]), "close", fail)
         with pytest.raises(RuntimeError):
             await factory.shutdown()
         assert producer.closed
