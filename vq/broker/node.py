@@ -317,7 +317,7 @@ class BrokerNode:
         """If this node leads, have another one in sync take over; bounded, and no error."""
         parts = self.parts
         connected = self._outside.coordinator.state is SessionState.CONNECTED
-        if not self.epoch or not connected or parts.lease.alone:
+        if not self.epoch or not connected or parts.context.role.alone:
             return
         try:
             timeout_s = self.config.stop_timeout_s / 2

@@ -14,7 +14,7 @@ from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.serving.reading import END_WAIT_S
 from vq.client.config import ConsumerConfig, StartPosition
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.errors import Busy
+from vq.errors import Busy, NotMaster
 from vq.model import Message, TopicPartition
 from vq.operations.cluster import bulk
 from vq.operations.groups import resets
@@ -211,7 +211,7 @@ async def test_who_waits_for_the_end_is_told_when_this_node_leads_no_more(pair, 
     await until(lambda: len(here.parked) == 2)
     gone.close()
     await until(lambda: len(here.parked) == 1)
-    here.role.epoch, here.role.follows = 0, "n1"
+    here.role.follow("n1", NotMaster("n1 leads"))
     here.begin_epoch()
     with pytest.raises(Exception, match="is led by n1"):
         await waiting

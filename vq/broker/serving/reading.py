@@ -12,9 +12,10 @@ from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead, Tries, read_again
-from vq.broker.partition.context import Role, Timer
+from vq.broker.partition.context import Timer
 from vq.broker.partition.partition_state import State
 from vq.broker.partition.places import check_epoch, check_place, last_epoch
+from vq.broker.partition.role import Role
 from vq.errors import (
     Busy,
     CorruptData,
