@@ -145,8 +145,9 @@ class Probe:
     def __init__(self) -> None:
         self.ran = threading.Event()
 
-    def run(self) -> None:
+    def enter(self) -> bool:
         self.ran.set()
+        return False
 
 
 def in_callback(runtime: LoopThread, call: Callable[[], Any]) -> BaseException:
