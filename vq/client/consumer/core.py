@@ -24,7 +24,7 @@ from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
-from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.membership import Membership
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.progress import Handled, Progress, go_on_at
 from vq.client.consumer.reader import Reader
@@ -151,14 +151,7 @@ class ConsumerCore:
                     for each in self._subscriptions.values()
                 },
                 holds=self.holds,
-                hooks=MembershipHooks(
-                    claimed=self._claimed,
-                    drain=self._drain,
-                    commit=self._commit_last,
-                    suspend=self._suspend,
-                    resume=self._resume,
-                    ended=self._ended,
-                ),
+                consumer=self,
                 permit=self._permit,
             )
             await membership.start()
@@ -186,7 +179,7 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
-    async def _claimed(self, hold: Hold) -> None:
+    async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
         self._expect_target()
@@ -365,8 +358,8 @@ class ConsumerCore:
             self._troubles.over(partition)
 
     # Ends and pauses ----------------------------------------------------------------------------
-    async def _drain(self, hold: Hold) -> None:
-        """See ``ShareHooks.drain``."""
+    async def drain(self, hold: Hold) -> None:
+        """See ``GroupConsumer``."""
         self._expect_target()
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
@@ -401,8 +394,8 @@ class ConsumerCore:
                     partition=reading.hold.partition,
                 )
 
-    async def _commit_last(self, hold: Hold) -> None:
-        """See ``ShareHooks.commit``.
+    async def commit_last(self, hold: Hold) -> None:
+        """See ``GroupConsumer``.
 
         Raises:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
@@ -424,7 +417,7 @@ class ConsumerCore:
         hold.reading = None
         self._troubles.forget(hold.partition)
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
         for reading in self.holds.readings():
             self._pause(reading)
@@ -459,7 +452,7 @@ class ConsumerCore:
         if not reading.hold.is_set_aside:
             self._go_on(reading)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """What is held is still owned: go on where delivery stopped."""
         for reading in self.holds.readings():
             if reading.hold.may(Event.RESUME):
@@ -475,7 +468,7 @@ class ConsumerCore:
         begin, hold.sought = hold.sought or reading.progress(), None
         self._begin(hold, begin)
 
-    def _ended(self, error: VqError) -> None:
+    def ended(self, error: VqError) -> None:
         """Ownership can never be proved again: deliver nothing from now on."""
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}

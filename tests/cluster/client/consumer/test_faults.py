@@ -170,7 +170,7 @@ async def test_a_partition_whose_stop_fails_is_given_up_at_the_next_try(
     hold = core.holds.get(TopicPartition("t", 0))
     assert hold is not None
     with pytest.raises(RuntimeError, match="a bug"):
-        await core._drain(hold)
+        await core.drain(hold)
     async with asyncio.timeout(WAIT_S):
         await consumer.close()
     assert failed == 2
@@ -187,12 +187,12 @@ async def test_a_pause_does_not_bring_back_what_is_given_up(
     core = core_of(consumer)
     (hold,) = core.holds
     hold.on(Event.GIVE_UP)
-    draining = asyncio.create_task(core._drain(hold))
-    core._suspend()
+    draining = asyncio.create_task(core.drain(hold))
+    core.suspend()
     await ask_for_more(consumer)
     async with asyncio.timeout(WAIT_S):
         await draining
-    core._resume()
+    core.resume()
     assert hold.state is State.DRAINING
     hold.on(Event.DRAINED)
 

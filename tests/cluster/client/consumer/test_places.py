@@ -224,11 +224,11 @@ async def test_a_place_is_compared_again_after_a_pause(cluster: MemoryCluster) -
         rest = asyncio.create_task(take(consumer, 1))
         await until(lambda: hold.reading and hold.reading.progress().position == 4 * SIZE)
         core._membership.is_paused = True
-        core._suspend()
+        core.suspend()
         await until(lambda: hold.state is State.PAUSED)
         await crash(cluster, keep=2)
         await send(cluster, "n", 4)
-        core._resume()
+        core.resume()
         assert (await until_stopped(cluster, consumer)).offset == 4 * SIZE
         rest.cancel()
 
