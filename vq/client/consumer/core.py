@@ -99,14 +99,7 @@ class ConsumerCore:
         self._publish_task: asyncio.Task[None] | None = None
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
-        self.steering = Steering(
-            self.holds,
-            self.reader,
-            group=config.group,
-            why_stopped=self._why_stopped,
-            pause=self._pause,
-            go_on=self._go_on_if_owned,
-        )
+        self.steering = Steering(self)
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -272,8 +265,8 @@ class ConsumerCore:
         else:
             self._deliver(reading)
 
-    async def _why_stopped(self, reading: Reading) -> str:
-        """See ``Steering``."""
+    async def why_stopped(self, reading: Reading) -> str:
+        """See ``Steered``."""
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
@@ -420,9 +413,10 @@ class ConsumerCore:
     def suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
         for reading in self.holds.readings():
-            self._pause(reading)
+            self.pause(reading)
 
-    def _pause(self, reading: Reading) -> None:
+    def pause(self, reading: Reading) -> None:
+        """See ``Steered``."""
         hold = reading.hold
         if hold.may(Event.PAUSE):
             hold.on(Event.PAUSE)
@@ -443,10 +437,10 @@ class ConsumerCore:
         """No listener runs any more; go on if ownership was proved meanwhile."""
         if reading.is_current and reading.hold.state is State.PAUSING:
             reading.hold.on(Event.DRAINED)
-            self._go_on_if_owned(reading)
+            self.go_on_if_owned(reading)
 
-    def _go_on_if_owned(self, reading: Reading) -> None:
-        """Go on with what is paused, unless ownership is in doubt or the application paused it."""
+    def go_on_if_owned(self, reading: Reading) -> None:
+        """See ``Steered``."""
         if self._membership is None or self._membership.is_paused:
             return
         if not reading.hold.is_set_aside:
@@ -459,7 +453,7 @@ class ConsumerCore:
                 if not reading.hold.is_set_aside:
                     self._go_on(reading)
             elif reading.hold.state is State.PAUSING:
-                self._pause(reading)  # its listener still runs, or its stop failed
+                self.pause(reading)  # its listener still runs, or its stop failed
 
     def _go_on(self, reading: Reading) -> None:
         hold = reading.hold
