@@ -15,7 +15,7 @@ from support.waiting import WAIT_S, block_until
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.permit import Permit
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument
 
@@ -66,7 +66,7 @@ def test_an_interrupt_anywhere_in_a_call_neither_loses_nor_doubles_a_message(
     for place in itertools.count():
         consumer = Consumer(runtime)
         assert consumer.get(2) == contents(0, 1)
-        interrupter = Interrupter(place, "consumer/thread_pull.py", "client/runtime.py")
+        interrupter = Interrupter(place, "consumer/pull.py", "client/runtime.py")
         found: list[Any] = []
         try:
             found = interrupter.run(lambda of=consumer: of.get(2))  # type: ignore[misc]
