@@ -46,7 +46,7 @@ def test_a_killed_broker_delays_only_what_is_bound_to_it(
         assert len(away) == PARTITIONS // 3
         assert kill(processes.brokers["b2"])
         address = cluster.routes.masters["b2"].address
-        block_until(lambda: cluster._connections.live(address) is None, "the cut connection")
+        block_until(lambda: cluster.connections.live(address) is None, "the cut connection")
 
         keyed = [send(key) for key in keys]
         block_until(lambda: address in cluster.unreachable, "an attempt to connect")
