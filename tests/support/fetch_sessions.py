@@ -10,6 +10,7 @@ from vq import limits
 from vq.client.broker_connections import Failures
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.errors import ConnectionCut, VqError
+from vq.message_filter import ALL
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -107,7 +108,7 @@ class Partition:
         self.position = 0
         self.validate = False
         self.topic_id = "id-1"
-        self.tags: list[str] = []
+        self.wanted = ALL
         self.asked = self.buffered = self.missing = 0
         self.went_on = 0
         self.behind = self.at_once = self.unsure = False

@@ -14,6 +14,7 @@ from vq.broker.partition.places import check_epoch
 from vq.broker.serving.reach import Reach
 from vq.broker.serving.reading import check_boundary
 from vq.errors import OffsetOutOfRange, VqError
+from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log
@@ -70,18 +71,18 @@ class FetchedPartition:
         "position",
         "session",
         "size",
-        "tags",
         "told_deleted",
         "tries",
         "validate",
+        "wanted",
         "warm",
         "watch_above",
     )
 
-    def __init__(self, session: Fetching, handle: int, tags: frozenset[bytes], size: int) -> None:
+    def __init__(self, session: Fetching, handle: int, wanted: Filter, size: int) -> None:
         self.session = session
         self.handle = handle
-        self.tags = tags
+        self.wanted = wanted
         self.size = size
         self.told_deleted = 0
         self.channel: Channel | None = None

@@ -32,9 +32,10 @@ from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
-from vq.broker.serving.reading import FILTER_SCAN_BYTES, check_tags, cold, scan
+from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -281,19 +282,18 @@ class FetchSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            check_tags(item.tags)
-            if item.tags and isinstance(self.reach, CopyReach):
+            wanted = Filter.of_request(item.tags)
+            if wanted and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no tags")
-            tags = frozenset(tag.encode() for tag in item.tags)
             size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
+                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
             )
             if not self._fetches.count_bytes(self._session, size):
                 raise Busy(self._fetches.too_many_bytes)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
-        fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
+        fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, wanted, size)
         fetched.ask(item)
         partition = TopicPartition(item.topic, item.partition)
         directory = self._fetches.directory
@@ -342,7 +342,7 @@ class FetchSession:
     # Answers ------------------------------------------------------------------------------------
     def ready(self, fetched: FetchedPartition) -> None:
         """There is something to tell of a partition."""
-        if fetched.tags and fetched.failure is None and not fetched.unchecked:
+        if fetched.wanted and fetched.failure is None and not fetched.unchecked:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
@@ -418,7 +418,7 @@ class FetchSession:
                     return False
                 self._checks += 1
                 fetched.check()
-                if fetched.tags:
+                if fetched.wanted:
                     del self._ready[fetched]
                     fetched.look()
                     return True
@@ -455,7 +455,7 @@ class FetchSession:
             if self._must_fetch(fetched, part, FILTER_SCAN_BYTES):
                 return
             slices, offsets, position = scan(
-                part, fetched.position, fetched.tags, fetched.max_bytes
+                part, fetched.position, fetched.wanted, fetched.max_bytes
             )
         except NotInMemory as error:
             self._fetch_again(fetched, error)
@@ -560,7 +560,7 @@ class FetchSession:
             epoch=channel.read_epoch,
             last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
             size=sum(map(len, slices)),
-            filtered=bool(fetched.tags),
+            filtered=bool(fetched.wanted),
             offsets=offsets,
             deleted_before=fetched.told_deleted,
         )

@@ -4,7 +4,7 @@ Bytes go from the mapped block to the socket without a copy, unless a tag filter
 A GET that finds too little waits in its channel; it costs one small object and one timer.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,6 @@ from vq.broker.partition.places import check_epoch, check_place, last_epoch
 from vq.errors import (
     Busy,
     CorruptData,
-    InvalidRequest,
     NotMaster,
     OffsetOutOfRange,
     PartitionQuarantined,
@@ -28,6 +27,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
@@ -71,8 +71,8 @@ def get(
         if header.validate and channel.log is not None:
             check_boundary(channel, channel.log, header.offset)
         if header.tags:
-            check_tags(header.tags)
-            FilteredGet(channel, session, request_id, header).begin()
+            wanted = Filter.of_request(header.tags)
+            FilteredGet(channel, session, request_id, header, wanted).begin()
             return
         available = channel.read_limit - header.offset
         if (
@@ -186,18 +186,6 @@ def check_boundary(channel: Channel, log: Log, offset: int) -> None:
 
 def _fetch_bytes(header: wire.GetRequest) -> int:
     return min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-
-
-def check_tags(tags: Collection[str]) -> None:
-    """Return if a filter has no more tags than may be.
-
-    Raises:
-        InvalidRequest: It has.
-    """
-    if len(tags) > limits.FILTER_TAGS_MAX:
-        raise InvalidRequest(
-            f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
-        )
 
 
 def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> None:
@@ -486,21 +474,26 @@ class WaitingGet:
 
 
 class FilteredGet(WaitingGet):
-    """A GET that takes only records with certain tags.
+    """A GET with a filter.
 
     It looks at ``FILTER_SCAN_BYTES`` a turn and keeps its place meanwhile, so that a rare tag in a
     long log neither holds the loop nor makes the client ask again from the start.
     """
 
-    __slots__ = ("_position", "_tags", "_timed_out")
+    __slots__ = ("_position", "_timed_out", "_wanted")
 
     def __init__(
-        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+        self,
+        channel: Channel,
+        session: Session,
+        request_id: RequestId,
+        header: wire.GetRequest,
+        wanted: Filter,
     ) -> None:
         super().__init__(channel, session, request_id, header)
         self._needed = header.offset + 1
         self._position = header.offset
-        self._tags = frozenset(tag.encode() for tag in header.tags)
+        self._wanted = wanted
         self._timed_out = header.max_wait_ms == 0
 
     def begin(self) -> None:
@@ -538,7 +531,7 @@ class FilteredGet(WaitingGet):
             if self._must_fetch(self._position, FILTER_SCAN_BYTES):
                 return
             slices, offsets, self._position = scan(
-                channel, self._position, self._tags, _fetch_bytes(self._header)
+                channel, self._position, self._wanted, _fetch_bytes(self._header)
             )
         except PartitionRangeElsewhere as error:
             self._sent_on(error)
@@ -590,9 +583,9 @@ class FilteredGet(WaitingGet):
 
 
 def scan(
-    channel: Channel, position: int, tags: Collection[bytes], max_bytes: int
+    channel: Channel, position: int, wanted: Filter, max_bytes: int
 ) -> tuple[list[memoryview], list[int], int]:
-    """Filter the next bytes by tag; a record that begins there is always taken whole.
+    """Filter the next bytes; a record that begins there is always taken whole.
 
     Otherwise no more than ``max_bytes`` are picked.
 
@@ -607,14 +600,14 @@ def scan(
         return [], [], position
     view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
     try:
-        found = filter_by_tag(view, position, tags)
+        found = filter_by_tag(view, position, wanted)
         if sum(map(len, found[0])) > max_bytes:
             # What is picked of so much fits; it tells at least how long the first record is.
             view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
-            found = filter_by_tag(view, position, tags)
+            found = filter_by_tag(view, position, wanted)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-            found = filter_by_tag(log.reader.read(position, size, limit), position, tags)
+            found = filter_by_tag(log.reader.read(position, size, limit), position, wanted)
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)

@@ -322,7 +322,7 @@ class FetchSession:
             item.topic = asker.partition.topic
             item.partition = asker.partition.partition
             item.topic_id = asker.topic_id
-            item.tags.extend(asker.tags)
+            item.tags.extend(asker.wanted.tags)
         item.handle = handle
         self._epochs[handle] = epoch
         self._unanswered.add(handle)

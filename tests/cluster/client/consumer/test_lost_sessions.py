@@ -19,6 +19,7 @@ from vq import aio
 from vq.coordination.groups import commits, groups
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionState
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.message_filter import ALL
 from vq.model import TopicPartition
 
 WHERE = TopicPartition("t", 0)
@@ -218,4 +219,4 @@ async def test_a_member_that_comes_back_to_a_deleted_group_makes_its_contract_an
         await until_true(is_back)
         contract = await groups.read_group(operator, "g")
     assert contract is not None
-    assert contract.topics == {"t": ""}
+    assert contract.topics == {"t": ALL}

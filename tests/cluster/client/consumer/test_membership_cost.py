@@ -27,6 +27,7 @@ from vq.client.consumer.permit import Permit
 from vq.client.departures import Departures
 from vq.clock import SystemClock
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.message_filter import ALL
 from vq.model import TopicPartition
 
 LIMIT_S = 120.0
@@ -61,7 +62,7 @@ class CountedMember:
             cluster,  # type: ignore[arg-type]
             ConsumerConfig(group="g", member=name, audit_interval_s=3600.0),
             member=name,
-            filters={"t": ""},
+            filters={"t": ALL},
             holds=Holds("g", name),
             hooks=MembershipHooks(
                 self._claimed,
