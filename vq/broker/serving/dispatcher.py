@@ -19,6 +19,7 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.serving import reading
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.getting import GetSession
 from vq.errors import (
     Busy,
     DiskFull,
@@ -343,11 +344,7 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.GetRequest, body: bytes
     ) -> None:
         """GET: read bytes, now or when there are some."""
-        channel = self._known(header)
-        if channel is None:
-            self._resolve(self.get, session, request_id, header, b"")
-        else:
-            reading.get(channel, session, request_id, header)
+        GetSession(self._fetches, session, header).begin(request_id, header)
 
     def offsets(
         self, session: Session, request_id: RequestId, header: wire.OffsetsRequest, body: bytes
