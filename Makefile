@@ -103,7 +103,7 @@ docs:
 	$(call bootstrap,demo test)
 	$(RUN) tools/cli_reference.py
 	$(RUN) tools/api_reference.py
-	$(RUN) tools/partition_states.py
+	$(RUN) tools/states.py
 	$(RUN) tools/broker_metrics.py
 	$(RUN) tools/json_schemas.py
 

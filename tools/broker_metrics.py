@@ -15,12 +15,12 @@ from prometheus_client.metrics_core import Metric
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.runner import InlineRunner
 from vq.broker.node import BrokerNode
-from vq.broker.partition.flusher import FlushRunner, LoopFlusher
 from vq.clock import SystemClock
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.memory import MemoryNetwork
+from vq.store.commit.flusher import FlushRunner, LoopFlusher
 from vq.store.disk.memory_disk import MemoryDisk
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,10 +25,10 @@ from support.small_disk import (
 )
 from support.store import append, open_log
 
-from vq.broker.partition.flusher import FlushRunner
 from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.limits import MIB
+from vq.store.commit.flusher import FlushRunner
 from vq.store.disk.disk import RealDisk
 from vq.store.log.log import Log, LogConfig, LogState
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster
 from support.faults import client_of, judge_run, make_rng, read_back, times
+from support.forks import UNWARNED
 from support.judge import Fault
 from support.waiting import PROCESSES_WAIT_S
 
@@ -34,7 +35,7 @@ def test_children_of_a_process_that_sends_are_refused_and_end_in_order(
     histories = tmp_path / "h"
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "support.forking_process"),
+            *(sys.executable, *UNWARNED, "-m", "support.forking_process"),
             *(str(histories), processes.zookeeper, processes.name),
             *("t", str(forks), str(rng.randrange(1 << 32)), str(os.getpid())),
         ],

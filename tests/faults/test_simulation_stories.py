@@ -16,12 +16,12 @@ from support.simulation.nemesis import Nemesis
 from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
+from vq.broker.partition.role import Role
 from vq.broker.replication.catching_up import Pursuit
-from vq.broker.replication.lease import Lease
 from vq.client.config import ConsumerConfig
 from vq.client.reading.chunk import Chunk
 from vq.client.reading.decode import Decoder
-from vq.coordination.groups import commits
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics.topics import delete_topic
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.brokers import GroupState
@@ -55,7 +55,7 @@ class ProgressBeyondTheEnd(run.Simulation):
         before = len(self.world.history.events)
         partition = TopicPartition(TOPIC, 0)
         far = CommittedOffset(offset=10**9)
-        await commits.reset_offset(operator.coordinator, "shop", partition, far)
+        await OffsetStore(operator.coordinator).reset("shop", partition, far)
         members[0].wanted = True
         await asyncio.sleep(20)
         self.violations += [
@@ -373,7 +373,7 @@ def test_zookeeper_may_be_away_for_a_minute() -> None:
 
 def test_a_master_that_needs_a_lease_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The story above finds that sends are refused."""
-    monkeypatch.setattr(Lease, "goes_on", Lease.holds)
+    monkeypatch.setattr(Role, "goes_on", property(Role.holds))
     found = play(AwayForAMinute, WITH_COPIES).violations
     assert any(each.startswith("refused_for_nothing") for each in found)
 

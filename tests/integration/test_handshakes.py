@@ -6,16 +6,17 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from support.roles import new_role
 from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.base.turn import Turn
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.server import Server
 from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.transport import TcpNetwork
+from vq.turn import Turn
 
 SILENT_MAX = 8
 
@@ -29,7 +30,7 @@ async def serving(**bounds: float) -> AsyncIterator[tuple[Server, Address]]:
         handlers={},
         turn=Turn(loop.call_soon),
         clock=SystemClock(),
-        gate=Gate(ServerIdentity(cluster="c", group="b1", node="n1")),
+        gate=Gate(ServerIdentity(cluster="c", group="b1", node="n1"), new_role()),
     )
     network = TcpNetwork(server_ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     listener = await network.listen(Address("127.0.0.1", 0), server.new_session)

@@ -17,7 +17,6 @@ from vq.broker.base.config import BrokerConfig, ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
 from vq.broker.node import BrokerNode
 from vq.broker.partition.context import Timer
-from vq.broker.partition.flusher import FlushRunner, LoopFlusher
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.brokers.secret import read_secret
 from vq.coordination.topics.topics import change_settings, create_topic
@@ -32,6 +31,7 @@ from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
+from vq.store.commit.flusher import FlushRunner, LoopFlusher
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import LogConfig
 from vq.store.records.record import encode_record

@@ -9,6 +9,8 @@ from support.waiting import WAIT_S, until
 from vq.clock import SystemClock
 from vq.coordination.brokers.leadership import Leadership, Registered, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
+from vq.coordination.groups.claims import Claim
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -109,6 +111,13 @@ async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:
 def at(offset: int, member: str = "m1") -> CommittedOffset:
     """The progress of a group that has come to ``offset``."""
     return CommittedOffset(offset=offset, message_id=offset + 1, time_ms=7, member=member)
+
+
+async def known(client: Coordinator, claimed: Claim) -> Claim:
+    """A claim with what is committed in its partition."""
+    found = (await OffsetStore(client).known([claimed]))[claimed.partition]
+    assert isinstance(found, Claim)
+    return found
 
 
 #: Faults of one call of a client: the request is lost, the reply is lost, the session ends.

@@ -24,7 +24,6 @@ from vq.broker.base.runner import Runner, ThreadRunner
 from vq.broker.base.tasks import Tasks
 from vq.broker.history.daily_runs import Alarm, no_alarm
 from vq.broker.observe.load import LoadMeter, LoadPublisher
-from vq.broker.partition.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.partition.gate import Stage
 from vq.broker.parts import Front, Outside, Parts
 from vq.clock import Clock
@@ -41,6 +40,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.transport import Network
+from vq.store.commit.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
 from vq.store.log.log import LogConfig
@@ -317,7 +317,7 @@ class BrokerNode:
         """If this node leads, have another one in sync take over; bounded, and no error."""
         parts = self.parts
         connected = self._outside.coordinator.state is SessionState.CONNECTED
-        if not self.epoch or not connected or parts.lease.alone:
+        if not self.epoch or not connected or parts.context.role.alone:
             return
         try:
             timeout_s = self.config.stop_timeout_s / 2

@@ -20,7 +20,6 @@ from vq.broker.base.histogram import Histogram
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
-from vq.broker.base.turn import Turn
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
@@ -30,12 +29,12 @@ from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.watched import Watched
 from vq.broker.partition.cold_reads import ColdReads
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
-from vq.broker.partition.flusher import Flusher
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower
@@ -58,14 +57,17 @@ from vq.broker.upkeep import Upkeep
 from vq.clock import Clock
 from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.tree.coordinator import Coordinator
+from vq.errors import NotMaster
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.membership import Member
 from vq.remoting.transport import Network
+from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.identity import check_there
 from vq.store.disk.disk import Disk
 from vq.store.log.log import LogConfig
+from vq.turn import Turn
 from vq.version import __version__
 
 __all__ = ["Front", "Outside", "Parts"]
@@ -92,6 +94,7 @@ class Front:
 
     Attributes:
         turn: Of the loop.
+        role: What the node is in its group.
         gate: Why the node refuses requests.
         membership: The cluster's secret.
         handlers: What carries out each command.
@@ -104,13 +107,16 @@ class Front:
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
         coordinator, clock = outside.coordinator, outside.clock
         self.turn = Turn(asyncio.get_running_loop().call_soon)
+        refusal = NotMaster("this node is not registered yet")
+        self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
         self.gate = Gate(
             ServerIdentity(
                 cluster=config.cluster,
                 group=config.group,
                 node=config.node,
                 broker_version=__version__,
-            )
+            ),
+            self.role,
         )
         asker = Member(config.group, config.node)
         self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
@@ -147,7 +153,6 @@ class Parts:
         disk: The file system.
         directory: The data directories, locked, and whose they are.
         gate, membership, server, flushes, disks: See ``Front``.
-        lease: Whether the node may still act as master.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -199,8 +204,7 @@ class Parts:
         self.disks = disks = front.disks
 
         # What is stored, and the channels to it
-        self.lease = Lease(coordinator, clock)
-        role = Role(group=config.group, holds=self.lease.holds, may_confirm=self.lease.goes_on)
+        role = front.role
         self.cold_reads = ColdReads(runner, tasks)
         self.context = Context(
             group=config.group,
@@ -248,7 +252,6 @@ class Parts:
             tasks=tasks,
             node=config.node,
             timeout_s=config.hand_over_timeout_s,
-            gate=gate,
         )
         self.soundness = Soundness(
             role,
@@ -277,14 +280,13 @@ class Parts:
             bytes_per_s=config.catch_up_bytes_per_s,
         )
         self.insync = InSyncSet(
-            role, self.lease, coordinator, self.partitions, network, clock, node=config.node
+            role, coordinator, self.partitions, network, clock, node=config.node
         )
         self.lags = Lags(self.partitions.channels, clock, runner)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self.mastership = Mastership(
             role,
-            self.lease,
             coordinator,
             runner,
             node=config.node,
@@ -373,7 +375,6 @@ class Parts:
             flush_times=front.flush_times,
             server=front.server,
             gate=gate,
-            mastership=self.mastership,
             presence=self.presence,
             follower=self.follower,
             lags=self.lags,

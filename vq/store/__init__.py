@@ -1,1 +1,4 @@
-"""The log on disk: records, batches, blocks, recovery. Synchronous; knows no event loop."""
+"""The log on disk: records, batches, blocks, recovery, group commit.
+
+Synchronous; only group commit (``commit``) knows an event loop.
+"""

@@ -250,7 +250,7 @@ async def test_a_damaged_copy_does_not_take_over_from_a_lost_master(
     group.damage("n2")
     await group.until_told("n2", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.context.role.waits != "")
     [problem] = (await group.status("n2")).problems
     assert "has damage in its logs that it has not repaired" in problem
     assert "it waits for n1" in problem
@@ -286,7 +286,7 @@ async def test_damaged_copies_repair_each_other_when_their_master_is_lost(
     await group.until_told("n2", True)
     await group.until_told("n3", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.context.role.waits != "")
     no_repair()
     await until(lambda: any(group.nodes[each].epoch == 2 for each in ("n2", "n3")))
     for name in ("n2", "n3"):
@@ -304,7 +304,7 @@ async def test_of_damaged_nodes_one_leads_when_all_are_there(
     await group.until_told("n1", True)
     await group.until_told("n2", True)
     await group.kill("n1")
-    await until(lambda: group.nodes["n2"].parts.mastership.waits != "")
+    await until(lambda: group.nodes["n2"].parts.context.role.waits != "")
     disk = group.cluster.disks["b1"]
     disk.unlink(DATA / "t" / "0" / CHECKPOINT_NAME)  # its next start reads everything
     await group.start("n1")
@@ -550,7 +550,7 @@ async def test_a_node_whose_log_cannot_be_opened_waits_for_another_one(group: Gr
     group.cluster.disks["b1"].fail("read_bytes", name=f"0/{CHECKPOINT_NAME}")
     await group.start("n1")
     assert group.channel("n1").told[0] == "failed"
-    assert "it waits for n2" in group.nodes["n1"].parts.mastership.waits
+    assert "it waits for n2" in group.nodes["n1"].parts.context.role.waits
     await group.until_told("n1", True)
     await group.start("n2")
     await group.put("n2")
@@ -579,7 +579,7 @@ async def test_a_node_that_started_damaged_waits_also_when_that_is_repaired(grou
         )
     )
     await asyncio.sleep(HAND_OVER_AFTER_S)
-    assert "it waits for n2" in group.nodes["n1"].parts.mastership.waits
+    assert "it waits for n2" in group.nodes["n1"].parts.context.role.waits
     await group.start("n2")
     await group.cluster.until_in_sync("n1", "n2", "n3")
     assert group.nodes["n2"].epoch > 1
@@ -611,8 +611,8 @@ async def test_a_node_killed_with_damage_does_not_lead_after_its_next_start(
     if repaired:
         await until(lambda: group.nodes["n2"].epoch > 1)
         return
-    await until(lambda: group.nodes["n2"].epoch or group.nodes["n2"].parts.mastership.waits)
-    assert "it waits for n1" in group.nodes["n2"].parts.mastership.waits
+    await until(lambda: group.nodes["n2"].epoch or group.nodes["n2"].parts.context.role.waits)
+    assert "it waits for n1" in group.nodes["n2"].parts.context.role.waits
     await group.start("n1")
     await until(lambda: group.nodes["n1"].epoch > 1)
     await group.cluster.until_in_sync("n1", "n2")
@@ -672,7 +672,7 @@ async def test_a_node_takes_over_after_a_defect_in_that(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.begin("n1", "n2")
-    failed = fail_once(monkeypatch, Mastership, "_take_newest")
+    failed = fail_once(monkeypatch, Mastership, "_take")
     await group.kill("n1")
     await until(lambda: group.nodes["n2"].epoch == 2)
     assert failed

@@ -398,8 +398,7 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
         cutting = asyncio.create_task(copy.parts.partitions.logs.cut_log(ours, ours.log.end_offset))
         await until(lambda: ours.log is None)
         pair.cluster.flushers["b1"].release()
-        copy.parts.context.role.epoch, copy.parts.context.role.insync = 2, frozenset({"n1"})
-        copy.parts.context.role.named = 2
+        copy.parts.context.role.begins(2, {"n1"})
         copy.parts.partitions.stop()
     await cutting
     assert ours.high_watermark <= told
@@ -408,10 +407,9 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
 
 async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
     """The master before may have acknowledged a part of it, and this one does not know it yet."""
-    master, here = pair.master, channel(pair.master)
+    here = channel(pair.master)
     insync = InSyncSet(
         here.role,
-        master.parts.lease,
         pair.coordinator,
         SimpleNamespace(channels={here.partition: here}, knows_all=lambda: True),
         pair.cluster.network,
@@ -434,7 +432,6 @@ async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
     here, logs = channel(pair.master), pair.master.parts.partitions.logs
     insync = InSyncSet(
         here.role,
-        pair.master.parts.lease,
         pair.coordinator,
         SimpleNamespace(channels={here.partition: here}, knows_all=lambda: True),
         pair.cluster.network,
@@ -463,7 +460,7 @@ async def test_the_end_is_known_of_a_log_that_was_given_up(pair, monkeypatch):
     ours.begin_epoch()  # of another master
     follower.hold(ours)
     await pair.copy.parts.partitions.logs.give_up(ours)
-    ours.role.epoch = 2
+    ours.role.begins(2, {"n1"})
     ours.begin_epoch()
     assert ours.log is None
     assert ours.knows_end

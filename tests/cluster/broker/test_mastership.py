@@ -145,11 +145,11 @@ async def test_a_lost_connection_while_an_epoch_is_taken_does_no_harm(cluster, m
         mine = (await admin.get(path)).data
         other = GroupState(epoch=1, master="n2", insync=("n2",), incarnations={"n2": 1})
         await admin.set(path, other.encode())
-        await until(lambda: node.parts.lease.revoked)
+        await until(lambda: node.parts.context.role.refusal)
         with pytest.raises(NotMaster, match="n2"):
             await client.put("t", 0, [message(b"x")])
         await admin.set(path, mine)
-    await until(lambda: node.parts.lease.alone)
+    await until(lambda: node.parts.context.role.alone)
     failures = 1
     cluster.ensemble.expire(cluster.coordinators["b1"])
     await until(lambda: node.epoch == 2 and not failures)
@@ -168,11 +168,11 @@ async def test_an_epoch_that_was_overtaken_while_it_was_stored_takes_no_messages
             newer = replace(state, epoch=state.epoch + 1, directories={"n1": "another"})
             await admin.set(path, newer.encode())
         await node.parts.mastership.look_at_group()
-        assert node.parts.lease.revoked
+        assert node.parts.context.role.deposed
         # What reads the record once more comes late, as when ZooKeeper is away.
         served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
     await until(lambda: node.parts.mastership.acting.epoch == 2)
-    assert node.parts.lease.revoked
+    assert node.parts.context.role.deposed
     with pytest.raises(NotMaster, match="in epoch 3"):
         await served.client.put("t", 0, [message(b"x")])
 
@@ -224,10 +224,10 @@ async def test_a_process_of_the_same_name_with_a_later_epoch_ends_the_mastership
     async with cluster.admin() as admin:
         state = GroupState.decode(path, (await admin.get(path)).data)
         await admin.set(path, replace(state, epoch=state.epoch + 1).encode())
-        await until(lambda: node.parts.mastership.refusal is not None)
+        await until(lambda: node.parts.context.role.refusal is not None)
     with pytest.raises(NotMaster, match="in epoch 2, this process has epoch 1"):
         await client.put("t", 0, [message(b"x")])
-    assert node.parts.lease.revoked
+    assert node.parts.context.role.deposed
 
 
 async def test_an_epoch_is_not_acted_in_when_another_master_is_known_by_then(served, monkeypatch):

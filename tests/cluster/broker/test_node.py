@@ -254,7 +254,7 @@ async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
         path = GroupState.path("b1")
         other = GroupState(epoch=9, master="n2", insync=("n2",), incarnations={"n2": 1})
         await admin.set(path, other.encode())
-    await until(lambda: node.parts.lease.revoked)
+    await until(lambda: node.parts.context.role.refusal)
     with pytest.raises(NotMaster, match="n2"):
         await client.put("t", 0, [message(b"x")])
 

@@ -53,7 +53,7 @@ class Pair:
         self.cluster.ensemble.stop()
         await asyncio.sleep(SESSION_S)
         assert self.cluster.coordinators["b1"].state is SessionState.SUSPENDED
-        assert not self.master.parts.lease.holds()
+        assert not self.master.parts.context.role.holds()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_what_the_copies_confirm_is_acknowledged_however_long_zookeeper_is
     assert (await pair.client.status()).master
     assert (await pair.client.offsets("safe", 0)).latest == found.high_watermark
     pair.cluster.ensemble.start()
-    await until(lambda: pair.master.parts.lease.holds())
+    await until(lambda: pair.master.parts.context.role.holds())
     await pair.put()
 
 
@@ -97,7 +97,7 @@ async def test_what_the_master_acknowledges_alone_needs_its_lease(pair):
     with pytest.raises(NotMaster, match=r"not answered group b1 .* replication = sync"):
         await pair.put("fast")
     pair.cluster.ensemble.start()
-    await until(lambda: pair.master.parts.lease.holds())
+    await until(lambda: pair.master.parts.context.role.holds())
     await pair.put("fast")
 
 
@@ -115,7 +115,7 @@ async def test_without_a_node_in_sync_nothing_is_taken_and_nothing_waits(pair):
         await pair.put(text=b"z")
     assert not (await pair.client.status()).master
     pair.release()
-    await until(lambda: not pair.master.parts.lease.silent)
+    await until(lambda: not pair.master.parts.context.role.silent)
     assert (await pair.put(text=b"y", producer_id=7)).duplicate
     await pair.put(text=b"z")
 
@@ -154,7 +154,7 @@ async def test_a_master_that_zookeeper_gave_up_hears_it_from_its_copy(pair):
         await asyncio.sleep(0.05)
     assert copy.log.end_offset > acknowledged.offset
     assert pair.copy.epoch == 2
-    await until(lambda: pair.master.parts.lease.revoked)
+    await until(lambda: pair.master.parts.context.role.refusal)
     for topic in ("safe", "fast"):
         with pytest.raises(NotMaster, match="epoch 2, as node n2 says"):
             await pair.put(topic)

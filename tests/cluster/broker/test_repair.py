@@ -567,7 +567,7 @@ async def test_a_node_that_learnt_of_a_loss_knows_it_after_the_next_start(
     master = await cluster.start()
     await asyncio.sleep(5)
     assert not master.epoch
-    assert "it waits for n2" in master.parts.mastership.waits
+    assert "it waits for n2" in master.parts.context.role.waits
     copy = await cluster.start(node="n2")
     await until(lambda: channel(master).log and channel(master).log.end_offset == end)
     await until_named(cluster, master)

@@ -16,7 +16,8 @@ from vq.broker.history import retaining
 from vq.broker.history.retaining import BLOCKS_AT_A_TIME, Held
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.coordination.groups import commits, groups
+from vq.coordination.groups import groups
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import OffsetOutOfRange
@@ -200,7 +201,7 @@ async def test_one_line_is_logged_for_a_topic(served, caplog):
 async def commit(served, group: str, offset: int, partition: int = 0) -> None:
     async with served.cluster.admin() as coordinator:
         await groups.ensure_group(coordinator, group, ConsumerGroup(topics={"t": ALL}))
-        await commits.reset_offset(coordinator, group, TopicPartition("t", partition), at(offset))
+        await OffsetStore(coordinator).reset(group, TopicPartition("t", partition), at(offset))
 
 
 def held_since(log: Log, block: int) -> int:

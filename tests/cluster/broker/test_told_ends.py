@@ -13,8 +13,8 @@ from vq.broker.partition.channel import Channel
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.serving.reading import END_WAIT_S
 from vq.client.config import ConsumerConfig, StartPosition
-from vq.coordination.groups import commits
-from vq.errors import Busy
+from vq.coordination.groups.offset_store import OffsetStore
+from vq.errors import Busy, NotMaster
 from vq.model import Message, TopicPartition
 from vq.operations.cluster import bulk
 from vq.operations.groups import resets
@@ -146,7 +146,7 @@ async def first_of(consumer: MessageConsumer) -> bytes:
 async def begun_at(cluster: MemoryCluster, group: str) -> int:
     """Return the committed offset of a group, 0 without one."""
     async with cluster.admin() as coordinator:
-        found = await commits.read_offsets(coordinator, group, ["t"])
+        found = await OffsetStore(coordinator).read(group, ["t"])
     return max((each.offset for each in found.values()), default=0)
 
 
@@ -211,7 +211,7 @@ async def test_who_waits_for_the_end_is_told_when_this_node_leads_no_more(pair, 
     await until(lambda: len(here.parked) == 2)
     gone.close()
     await until(lambda: len(here.parked) == 1)
-    here.role.epoch, here.role.follows = 0, "n1"
+    here.role.follow("n1", NotMaster("n1 leads"))
     here.begin_epoch()
     with pytest.raises(Exception, match="is led by n1"):
         await waiting

@@ -82,6 +82,9 @@ ENDS = {
     "loop in a thread": (ASYNCIO + IN_A_LOOP_THREAD, 0),
 }
 
+#: Those in which the main thread ends first, and vq is started by another one.
+AFTER_THE_MAIN_THREAD = {"thread", "sys.exit in a thread"}
+
 
 def start(cluster: ProcessCluster, path: Path, topic: str, text: str) -> "subprocess.Popen[str]":
     """Start a script; its standard error goes to a pipe."""
@@ -98,6 +101,8 @@ def start(cluster: ProcessCluster, path: Path, topic: str, text: str) -> "subpro
 def test_what_was_accepted_is_stored_when_the_program_ends(
     cluster: ProcessCluster, factory: vq.MessageFactory, topic: str, tmp_path: Path, how: str
 ) -> None:
+    if how in AFTER_THE_MAIN_THREAD and (3, 12) <= sys.version_info < (3, 12, 3):
+        pytest.skip("no thread can be started then, see python/cpython#113964")
     text, code = ENDS[how]
     program = start(cluster, tmp_path / "program.py", topic, text)
     _, errors = program.communicate(timeout=PROCESSES_WAIT_S)

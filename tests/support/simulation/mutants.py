@@ -18,7 +18,6 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.copies import Copies
 from vq.broker.partition.logs import Logs
-from vq.broker.partition.storer import Storer
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
 from vq.client.consumer.fetcher import PartitionFetcher
@@ -27,12 +26,13 @@ from vq.client.consumer.permit import PermitKeeper
 from vq.client.consumer.share import Share
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.reading.chunk import Chunk
-from vq.coordination.groups import claims, commits
+from vq.coordination.groups import claims, offset_store
 from vq.coordination.tree.coordinator import Check, Create, Operation, Set
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
 from vq.store.care.divergence import Diverged
+from vq.store.commit.storer import Storer
 from vq.store.log import recovery
 from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket
@@ -183,7 +183,7 @@ def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
             return [fence, Create(path, offset.encode())]
         return [fence, Set(path, offset.encode(), -1)]
 
-    patch.setattr(commits, "_commit_operations", operations)
+    patch.setattr(offset_store, "_commit_operations", operations)
 
 
 def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:

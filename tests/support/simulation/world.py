@@ -20,7 +20,6 @@ from vq import aio
 from vq.broker.base.config import ARCHIVE_PLACES, BrokerConfig
 from vq.broker.base.runner import HANGS_S, InlineRunner, Lane
 from vq.broker.node import BrokerNode
-from vq.broker.partition.flusher import Flusher, FlushRunner, OnDone
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.coordinator import Create, NoNode, Operation, Set, Stat
@@ -30,6 +29,7 @@ from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, O
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
+from vq.store.commit.flusher import Flusher, FlushRunner, OnDone
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance
 from vq.store.log.log import LogConfig
 from vq.store.log.ticket import SyncTicket

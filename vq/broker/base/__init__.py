@@ -1,5 +1,5 @@
 """What every part of a broker works with: its settings, its threads and tasks, sessions of clients,
-turns of the loop, pauses and paces.
+pauses and paces.
 
 In here: what knows neither a partition nor a disk. Not in here: what only one room uses; that
 belongs to the room.

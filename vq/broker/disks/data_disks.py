@@ -14,7 +14,6 @@ from vq.broker.base.config import BrokerConfig
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
-from vq.broker.base.turn import Turn
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
@@ -23,12 +22,13 @@ from vq.broker.partition.context import Place
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.reserve import Reserve
-from vq.broker.partition.storer import Storer
 from vq.clock import Clock
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.store.commit.storer import Storer
 from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
+from vq.turn import Turn
 
 __all__ = ["DataDisks"]
 

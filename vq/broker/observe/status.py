@@ -106,7 +106,7 @@ class StatusReport:
             *of_disks,
             "" if gone or str(refusal) in of_disks else str(refusal or ""),
             "" if gone else watched.follower.problem,
-            watched.mastership.waits,
+            watched.context.role.waits,
         ]
         return [*filter(None, found), *watched.partitions.told_problems()]
 

@@ -17,7 +17,6 @@ from vq.broker.partition.gate import Gate
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
 from vq.broker.replication.lag import Lags
-from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.serving.server import Server
 
@@ -36,7 +35,6 @@ class Watched:
         flush_times: How long flushes took.
         server: The connections.
         gate: Why requests are refused.
-        mastership: Why the node does not lead.
         presence: Whether it is registered in ZooKeeper.
         follower: What it copies.
         lags: How far the nodes that copy from it are behind.
@@ -56,7 +54,6 @@ class Watched:
     flush_times: Histogram
     server: Server
     gate: Gate
-    mastership: Mastership
     presence: Presence
     follower: Follower
     lags: Lags

@@ -8,7 +8,8 @@ from collections import deque
 from typing import NamedTuple
 
 from vq.broker.base.session import Session
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
+from vq.broker.partition.role import Role
 from vq.errors import InternalError, OutcomeUnknown, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition

@@ -23,7 +23,7 @@ from vq.broker.base.parked import Parked, Woken, wake_all
 from vq.broker.base.session import Session
 from vq.broker.partition.acknowledgements import Acknowledgement, Acknowledgements
 from vq.broker.partition.batch_check import check_batch, check_empty
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
 from vq.broker.partition.copies import Copies
 from vq.broker.partition.flush_due import FlushDue
 from vq.broker.partition.partition_state import (
@@ -36,6 +36,7 @@ from vq.broker.partition.partition_state import (
     placed,
 )
 from vq.broker.partition.replica_rules import acknowledges, committed, counts_flushed, may_shrink
+from vq.broker.partition.role import Role
 from vq.errors import (
     Busy,
     DiskFull,

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
-from vq.broker.partition.storer import Storer
+from vq.broker.partition.role import Role
 from vq.clock import Clock
 from vq.errors import VqError
+from vq.store.commit.storer import Storer
 
 
 class Timer(Protocol):
@@ -41,49 +42,6 @@ class Counters:
 def _fetch_at_once(session: object, read: Any) -> None:
     """The default: fetch on the calling thread."""
     read.then()
-
-
-@dataclass(slots=True, kw_only=True)
-class Role:
-    """What this node is in one group. Only ``mastership`` and ``insync_set`` write it.
-
-    Attributes:
-        group: The group.
-        holds: Whether this node may act under ``epoch`` alone, see ``Lease.holds``.
-        may_confirm: Whether it may where its copies confirm, see ``Lease.goes_on``.
-        epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
-        problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
-        follows: The node that leads instead, and whose logs this one copies; "" if there is none.
-        insync: The other nodes of its group without which nothing is committed; see
-            ``replica_rules.counted``.
-        named: How many nodes its group's record names as in sync, itself included.
-        leaving: How many of these are to leave, or may have left already.
-    """
-
-    group: str
-    holds: Callable[[], bool]
-    may_confirm: Callable[[], bool] = lambda: False
-    epoch: int = 0
-    problem: str = ""
-    follows: str = ""
-    insync: frozenset[str] = frozenset()
-    named: int = 1
-    leaving: int = 0
-
-    @property
-    def leads_others(self) -> bool:
-        """Whether this node leads while others are in sync."""
-        return self.epoch > 0 and self.named > 1
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether it may act without a lease, where other nodes in sync confirm all that counts."""
-        return bool(self.insync) and self.may_confirm()
-
-    @property
-    def acts(self) -> bool:
-        """Whether this node leads, and takes messages at least where its copies confirm them."""
-        return self.epoch > 0 and (self.holds() or self.goes_on)
 
 
 @dataclass(slots=True, eq=False)

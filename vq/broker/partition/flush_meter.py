@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vq.broker.base.histogram import Histogram
-from vq.broker.partition.flusher import Flusher, OnDone, Outcome
 from vq.clock import Clock
+from vq.store.commit.flusher import Flusher, OnDone, Outcome
 from vq.store.log.ticket import SyncTicket
 
 __all__ = ["FlushMeter", "FlushTimes"]

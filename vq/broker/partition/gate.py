@@ -1,9 +1,8 @@
 """What a node refuses as a whole, and why: asked by every request, decided in here.
 
-    mastership   it is not registered, does not lead, or cannot store an epoch
-    disks        they are full, gone or silent
-    hand-over    another node is about to lead: PUTs wait
-    stage        it stops
+    role     it is not registered, does not lead, cannot store an epoch, or hands over: PUTs wait
+    disks    they are full, gone or silent
+    stage    it stops
 
 Not in here: what one partition refuses (``partition_state``), and what follows for its requests
 (``dispatcher``).
@@ -13,7 +12,8 @@ from dataclasses import replace
 from enum import Enum
 
 from vq.broker.base.notice import Notice
-from vq.errors import Busy, NotMaster, ShuttingDown, VqError
+from vq.broker.partition.role import Role
+from vq.errors import Busy, ShuttingDown, VqError
 from vq.remoting.connection import ServerIdentity
 
 __all__ = ["Gate", "Stage"]
@@ -32,6 +32,10 @@ class Stage(Enum):
 class Gate:
     """The gate of one node. Loop-bound.
 
+    Args:
+        identity: How the node answers HELLO, until it acts as something else.
+        role: Whether it leads its group.
+
     Attributes:
         identity: How it answers HELLO.
         epoch: The newest that it acted in or followed; a PUT that knows a newer one waits.
@@ -39,21 +43,22 @@ class Gate:
         put_refusal: Why it takes no PUTs, or None.
         holds: PUTs that are refused wait: it hands over.
         stage: How far it is with its end.
-        moved: Told after mastership or a hand-over has changed some of this: PUTs that wait may go
-            on, or are refused.
+        moved: Told after the role has changed some of this: PUTs that wait may go on, or are
+            refused.
     """
 
-    def __init__(self, identity: ServerIdentity) -> None:
+    def __init__(self, identity: ServerIdentity, role: Role) -> None:
         self.identity = identity
+        self._role = role
         self.epoch = 0
         self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
         self.holds = False
         self.stage = Stage.SERVING
         self.moved = Notice[[]]()
-        self._mastership: VqError | None = NotMaster("this node is not registered yet")
         self._disks: VqError | None = None
         self._decide()
+        role.changed.listen(self._role_changed)
 
     @property
     def name(self) -> str:
@@ -70,10 +75,7 @@ class Gate:
         self.identity = replace(self.identity, incarnation=incarnation)
         self.epoch = epoch
 
-    def note_mastership(self, refusal: VqError | None, *, follows: bool) -> None:
-        """Take why the node does not lead; None: it does."""
-        self._mastership = refusal
-        self.refusal = refusal if follows else None
+    def _role_changed(self) -> None:
         self._decide()
         self.moved.tell()
 
@@ -81,12 +83,6 @@ class Gate:
         """Take why no disk of the node takes messages; None: at least some do."""
         self._disks = refusal
         self._decide()
-
-    def hold(self, holds: bool) -> None:
-        """Have PUTs wait while the node hands over, or no longer."""
-        self.holds = holds
-        self._decide()
-        self.moved.tell()
 
     def leave(self) -> None:
         """Take that the node is about to stop."""
@@ -98,7 +94,10 @@ class Gate:
         self._decide()
 
     def _decide(self) -> None:
-        refusal = self._mastership or self._disks
+        role = self._role
+        self.refusal = role.refusal if role.follows else None
+        self.holds = role.puts == "held"
+        refusal = role.refusal or self._disks
         if self.stage is Stage.STOPPING:
             refusal = ShuttingDown(f"broker {self.name} is stopping")
         elif refusal is None and self.holds:

@@ -18,9 +18,8 @@ from vq.backoff import Backoff
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.context import Role
-from vq.broker.partition.gate import Gate
 from vq.broker.partition.replica_rules import may_offer
+from vq.broker.partition.role import Role
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, offered, successor, withdrawn
 from vq.coordination.tree.coordinator import Check, Coordinator, Node, NoNode, Set, WatchEvent
@@ -74,7 +73,7 @@ class HandOver:
     """Hands over the group that this node leads. Loop-bound.
 
     Args:
-        role: What this node is in the group.
+        role: What this node is in the group; while it hands over, PUTs are held.
         coordinator: A started coordinator.
         channels: Those of the node.
         clock: For durations in the log.
@@ -82,7 +81,6 @@ class HandOver:
         node: This node.
         timeout_s: Within this time, and what the calls to ZooKeeper take here, the successor leads,
             or this node goes on.
-        gate: Holds PUTs.
     """
 
     def __init__(
@@ -95,7 +93,6 @@ class HandOver:
         tasks: Tasks,
         node: str,
         timeout_s: float,
-        gate: Gate,
     ) -> None:
         self._role = role
         self._coordinator = coordinator
@@ -104,7 +101,6 @@ class HandOver:
         self._tasks = tasks
         self._node = node
         self._timeout_s = timeout_s
-        self._gate = gate
         self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
         self._held_in_vain = 0  # times in a row
@@ -202,7 +198,7 @@ class HandOver:
             epoch, begin = role.epoch, self._clock.monotonic()
             if not epoch:
                 raise NotMaster(f"node {self._node} does not lead group {role.group}")
-            heir = ""
+            heir, held = "", False
             why: VqError | None = None
             most_s = self._most_s()
             if timeout_s is not None:
@@ -212,7 +208,8 @@ class HandOver:
                     async with asyncio.timeout(most_s):
                         choice = await self._choose(epoch, wanted, resigns=resigns)
                         heir = choice.heir
-                        self._gate.hold(True)
+                        role.hold()
+                        held = True
                         await self._until_stored(heir)
                         leaves = resigns and self._may_leave()
                         await self._offer(epoch, choice, resigns=leaves)
@@ -229,11 +226,12 @@ class HandOver:
                     why = HandOverFailed(
                         f"group {role.group} is not handed over: {type(error).__name__}: {error}"
                     )
-                if why is not None and not (self._gate.holds and await self._has_ended(epoch)):
-                    self._held_in_vain += self._gate.holds
+                if why is not None and not (held and await self._has_ended(epoch)):
+                    self._held_in_vain += held
                     raise why
             finally:
-                self._gate.hold(False)
+                if held:
+                    role.let_go()
             logger.info(
                 "group is handed over",
                 group=role.group,

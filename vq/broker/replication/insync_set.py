@@ -13,7 +13,7 @@ So one that is nearly there is *awaited*: it counts, the high watermarks wait fo
 later it has all that is committed.
 
 Without ZooKeeper nobody joins or leaves. Sends go on while all nodes in sync keep up; while one of
-them is silent, nothing can be acknowledged, so nothing is taken (``Lease.silent``).
+them is silent, nothing can be acknowledged, so nothing is taken (``Role.silent``).
 
 Before fewer nodes are in sync than the ``min_insync`` of a topic, the master flushes what it has of
 it: with flush ``async``, it lies in page caches, and the topic asks for so many of them.
@@ -26,11 +26,10 @@ from functools import partial
 from typing import Final
 
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Role
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import may_join
+from vq.broker.partition.role import Role
 from vq.broker.replication.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
-from vq.broker.replication.lease import Lease
 from vq.broker.replication.refusals import is_dead
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, joined, left
@@ -70,8 +69,7 @@ class InSyncSet:
     """The in-sync set of one group, on the node that leads it. Loop-bound.
 
     Args:
-        role: Its ``insync`` is changed in here, and by ``mastership`` when an epoch begins.
-        lease: Its ``alone`` and ``silent`` likewise.
+        role: Is told who counts as in sync, and who is silent, while an epoch lasts.
         coordinator: A started coordinator.
         partitions: Those of the node.
         network: To ask whether the process that served at an address is certainly dead.
@@ -82,7 +80,6 @@ class InSyncSet:
     def __init__(
         self,
         role: Role,
-        lease: Lease,
         coordinator: Coordinator,
         partitions: Partitions,
         network: Network,
@@ -93,7 +90,6 @@ class InSyncSet:
         self._partitions = partitions
         self._network = network
         self._role = role
-        self._lease = lease
         self._coordinator = coordinator
         self._channels = partitions.channels
         self._clock = clock
@@ -130,7 +126,6 @@ class InSyncSet:
         self._asked = set()
         self._awaited = {}
         self._leave_is_over()
-        self._lease.silent = ""
         if self._epoch:
             self._flush_what_counts()
 
@@ -171,7 +166,7 @@ class InSyncSet:
         if self._coordinator.state is not SessionState.CONNECTED:
             self._look_without_zookeeper(channels)
             return
-        self._lease.silent = ""
+        self._role.silent = ""
         if leaves := self._leaves:
             # ZooKeeper may have agreed already: then this is not given up.
             gives_up = not self._leave_asked and await self._is_well(leaves, copying)
@@ -223,17 +218,17 @@ class InSyncSet:
         if self._awaited:  # nobody can name them now, so nobody waits for them
             self._awaited.clear()
             self._count()
-        lease = self._lease
-        silent = [each for each in sorted(self._role.insync) if not self._keeps_up(each)]
-        if silent and not lease.silent:
+        role = self._role
+        silent = [each for each in sorted(role.insync) if not self._keeps_up(each)]
+        if silent and not role.silent:
             logger.warning(
                 "node in sync is silent, and ZooKeeper does not answer: messages are refused until "
                 "one of both is back",
-                group=self._role.group,
+                group=role.group,
                 node=silent[0],
             )
-        lease.silent = silent[0] if silent else ""
-        if silent and not lease.holds():
+        role.silent = silent[0] if silent else ""
+        if silent and not role.holds():
             for channel in channels:
                 channel.give_up_unconfirmed()
 
@@ -254,8 +249,7 @@ class InSyncSet:
     def _count(self) -> None:
         """Have those count whom the record may name, and those that are awaited."""
         named = self._agreed | self._asked
-        self._role.insync = named | self._awaited.keys()
-        self._lease.alone = not named
+        self._role.counts(named | self._awaited.keys(), alone=not named)
         for channel in self._channels.values():
             channel.commit()
 
@@ -389,8 +383,7 @@ class InSyncSet:
         asked_before = node in self._asked  # and the outcome is not known
         self._asked.add(node)
         self._awaited.pop(node, None)
-        self._lease.alone = False
-        role.insync |= {node}
+        role.counts(role.insync | {node}, alone=False)
 
         def decide(state: GroupState) -> GroupState:
             candidate = Candidate(role.group, node, incarnation, directory)

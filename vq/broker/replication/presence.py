@@ -8,8 +8,8 @@ power. Not in here: what an epoch changes on this node (``mastership``), what da
 import random
 
 from vq.broker.base.config import BrokerConfig
-from vq.broker.partition.context import Role
 from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import Soundness

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from vq.broker.base.notice import Notice
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channels
-from vq.broker.partition.context import Role
+from vq.broker.partition.role import Role
 from vq.broker.replication.handing_over import HandOver
 from vq.clock import Clock
 from vq.errors import CoordinationError, HandOverFailed, NotMaster

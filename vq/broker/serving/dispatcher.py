@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from vq.broker.base.session import Handler, Session
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
 from vq.broker.partition.gate import Gate
+from vq.broker.partition.role import Role
 from vq.broker.replication.mastership import Mastership
 from vq.broker.serving import reading
 from vq.broker.serving.directory import Directory, known, look_up

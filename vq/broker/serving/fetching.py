@@ -23,7 +23,6 @@ from typing import ClassVar, Final
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session
-from vq.broker.base.turn import Turn
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
 from vq.broker.partition.context import Context, Timer
@@ -39,6 +38,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.store.archive.archived_file import NotInMemory
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 

@@ -8,9 +8,9 @@ from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries, read_again
-from vq.broker.partition.context import Role
 from vq.broker.partition.partition_state import State
 from vq.broker.partition.places import check_place
+from vq.broker.partition.role import Role
 from vq.errors import (
     Busy,
     CorruptData,

@@ -30,7 +30,6 @@ from typing import Final, cast
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Cancellable, Handler
-from vq.broker.base.turn import Turn
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.outgoing import Outgoing
@@ -61,6 +60,7 @@ from vq.remoting.frames import Buffer
 from vq.remoting.membership import Member, Proving
 from vq.remoting.messages import Header
 from vq.remoting.transport import Listener, Network, tune
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 

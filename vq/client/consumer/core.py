@@ -32,7 +32,7 @@ from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_function, check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
-from vq.coordination.groups import claims, commits
+from vq.coordination.groups import claims
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
@@ -522,7 +522,7 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         check_name("topic", topic)
-        found = await commits.read_offsets(self._cluster.coordinator, self.config.group, [topic])
+        found = await self._cluster.offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
     @property

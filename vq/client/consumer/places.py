@@ -9,7 +9,7 @@ there would skip messages.
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
 from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.groups import commits
+from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
@@ -43,7 +43,7 @@ async def why_stopped(
     if now.id == committed.topic_id:
         cluster.refresh(partition.topic)
         raise CoordinationError(f"the routes of topic {partition.topic!r} are behind; try again")
-    return commits.why_of_another(committed, now.id)
+    return why_of_another(committed, now.id)
 
 
 async def why_another(reader: PartitionReader, progress: Progress, wanted: Filter) -> str:

@@ -19,10 +19,10 @@ from vq.client.consumer.hand_overs import HandOvers
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.together import Together
-from vq.coordination.groups import claims, commits
+from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned
-from vq.coordination.groups.commits import COMMITS_PER_MULTI
 from vq.coordination.groups.group_mirror import Assigned
+from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,
@@ -187,6 +187,8 @@ class Share:
                 versions=versions,
                 watch=self._on_owner,
             )
+            claimed = [each for each in found.values() if isinstance(each, Claim)]
+            found |= await self._cluster.offsets.known(claimed)
         except BaseException:
             for hold in holds:
                 hold.on(Event.CLAIM_FAILED)
@@ -450,8 +452,7 @@ class Share:
         for each in step:  # before: the session may end meanwhile, and the hold with it
             each.hold.attempted = (*each.hold.attempted, each.offset)[-_ATTEMPTED_MAX:]
         try:
-            result = await commits.commit(
-                self._coordinator,
+            result = await self._cluster.offsets.commit(
                 [(each.claim, each.offset) for each in step],
                 may_go_back={each.hold.partition for each in step if each.hold.has_sought},
             )

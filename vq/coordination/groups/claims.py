@@ -66,8 +66,8 @@ class StillOwned(CoordinationError):
 class Claim:
     """A partition this member owns.
 
-    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress after
-    the last commit (None and None: no commit yet).
+    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress as the
+    offset store knows it (None and None: no commit yet).
     """
 
     group: str
@@ -101,9 +101,9 @@ async def claim(
 ) -> Claim:
     """Claim a partition: raise its generation and create the owner node, both or neither.
 
-    Returns the claim with the progress committed so far. If this member owns the partition already
-    (a lost reply), it claims it again with a new generation. If another member owns it, ``watch``
-    is set on the owner node.
+    What was committed so far is asked of the offset store then, not before. If this member owns the
+    partition already (a lost reply), it claims it again with a new generation. If another member
+    owns it, ``watch`` is set on the owner node.
 
     Raises:
         StillOwned: Another member's owner node exists.
@@ -149,12 +149,12 @@ async def claim_together(
     except (ConnectionLost, SessionExpired):
         raise
     except CoordinationError:  # one of them keeps changing, or cannot be read
-        return await _each_alone(
+        return await each_alone(
             partitions, lambda each: claim(coordinator, group, member, each, watch=watch)
         )
 
 
-async def _each_alone(
+async def each_alone(
     partitions: Sequence[TopicPartition], call: Callable[[TopicPartition], Awaitable[T]]
 ) -> dict[TopicPartition, T | CoordinationError]:
     """Return each partition's result or error of a call; raise a lost connection or session."""
@@ -190,7 +190,7 @@ async def _claim(
         failed: CoordinationError | None,
     ) -> Plan[tuple[list[Claim], dict[TopicPartition, Claim | StillOwned]]]:
         if coordinator.session_id != session_id:
-            raise SessionExpired(f"the session ended while {_named(partitions)} was claimed")
+            raise SessionExpired(f"the session ended while {named(partitions)} was claimed")
         versions = known
         if versions is None or failed is not None:
             versions = await _assignment_versions(coordinator, group, partitions)
@@ -199,7 +199,7 @@ async def _claim(
             incomplete = {each.topic for each in partitions}
         for topic in sorted(incomplete):
             await make_parents(coordinator, group, topic)
-        owners = await _present(coordinator, Owner, group, partitions, watch=watch)
+        owners = await present_nodes(coordinator, Owner, group, partitions, watch=watch)
         claimed: list[Claim] = []
         owned: dict[TopicPartition, Claim | StillOwned] = {}
         operations: list[Operation] = []
@@ -217,10 +217,9 @@ async def _claim(
             claimed.append(Claim(group, member, partition, generation))
         return Plan(operations, (claimed, owned))
 
-    what = f"{_named(partitions)} of group {group!r}"
+    what = f"{named(partitions)} of group {group!r}"
     claimed, outcomes = await apply_plan(coordinator, plan, what=what)
-    for each in await with_progress(coordinator, claimed):
-        outcomes[each.partition] = each
+    outcomes.update({each.partition: each for each in claimed})
     return outcomes
 
 
@@ -246,7 +245,7 @@ def _claim_operations(
     return [*operations, Create(owner_path, owning, True)]
 
 
-def _named(partitions: Sequence[TopicPartition]) -> str:
+def named(partitions: Sequence[TopicPartition]) -> str:
     """Return a short name of several partitions, for messages."""
     more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
     return f"{partitions[0]}{more}"
@@ -263,7 +262,7 @@ async def _assignment_versions(
     return {partition: stat.version for partition, stat in found if stat is not None}
 
 
-async def _present(
+async def present_nodes(
     coordinator: Coordinator,
     kind: type[PartitionOfGroup],
     group: str,
@@ -311,27 +310,6 @@ async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None
         if await coordinator.exists(parent) is None:  # a read costs less than a refused write
             with contextlib.suppress(NodeExists):
                 await coordinator.create(parent, parents=True)
-
-
-async def with_progress(coordinator: Coordinator, claimed: Sequence[Claim]) -> list[Claim]:
-    """Return claims of one group with their present progress in the tree, in the same order."""
-    if not claimed:
-        return []
-    group, partitions = claimed[0].group, [each.partition for each in claimed]
-
-    async def read(_: CoordinationError | None) -> Plan[list[Claim]]:
-        nodes = await _present(coordinator, CommittedOffset, group, partitions)
-        return Plan((), [_with_progress(each, nodes.get(each.partition)) for each in claimed])
-
-    return await apply_plan(coordinator, read, what=f"the progress of {_named(partitions)}")
-
-
-def _with_progress(claimed: Claim, node: Node | None) -> Claim:
-    if node is None:
-        return replace(claimed, committed=None, offset_version=None)
-    path = CommittedOffset.path(claimed.group, *claimed.partition)
-    offset = CommittedOffset.decode(path, node.data)
-    return replace(claimed, committed=offset, offset_version=node.stat.version)
 
 
 async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
@@ -440,7 +418,7 @@ async def release_together(
         raise
     except AGAIN:  # another member has one of them now, or the answer was lost
         claims = {each.partition: each for each in claimed}
-        found = await _each_alone(list(claims), lambda each: release(coordinator, claims[each]))
+        found = await each_alone(list(claims), lambda each: release(coordinator, claims[each]))
         return [found[each.partition] for each in claimed]
     return [None] * len(claimed)
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import fence_claims
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import Check, Coordinator, NoNode, Set
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Owner
+from vq.coordination.tree.values.consumers import ConsumerGroup, Owner
 from vq.errors import CoordinationError, InvalidState
 from vq.model import check_name
 
@@ -52,8 +53,8 @@ async def forget_topic(coordinator: Coordinator, group: str, topic: str) -> None
     fence = Check(path, node.stat.version)
     try:
         await fence_claims(coordinator, group, topic, fence)
-        for parent in (Owner.parent(group, topic), CommittedOffset.parent(group, topic)):
-            await remove_below(coordinator, parent, fence)
+        await remove_below(coordinator, Owner.parent(group, topic), fence)
+        await OffsetStore(coordinator).forget(group, topic, fence)
     except NoNode as error:
         if error.path != path:
             raise

@@ -7,8 +7,8 @@ needs it (the broker's ``retaining``).
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from vq.coordination.groups.commits import read_offsets
 from vq.coordination.groups.groups import list_groups, read_group
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.reading import gather_all
 
@@ -56,7 +56,7 @@ async def _read_group(
     contract = await read_group(coordinator, name)
     if contract is None or topic not in contract.topics:
         return None
-    offsets = await read_offsets(coordinator, name, [topic])
+    offsets = await OffsetStore(coordinator).read(name, [topic])
     return {
         partition.partition: committed.offset
         for partition, committed in offsets.items()

@@ -6,6 +6,7 @@ the same name.
 """
 
 from vq.coordination.groups.claims import fence_claims
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import (
     Check,
     Coordinator,
@@ -17,7 +18,7 @@ from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.reading import children_or_none
 from vq.coordination.tree.subtree import check_fence, remove_below
 from vq.coordination.tree.update import Plan, apply_plan
-from vq.coordination.tree.values.consumers import CommittedOffset, Owner
+from vq.coordination.tree.values.consumers import Owner
 from vq.coordination.tree.values.partitions import Partition
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import CoordinationError
@@ -32,8 +33,8 @@ async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> 
     fence = Check(fence_path, -1)
     try:
         for group in await children_or_none(coordinator, CONSUMERS):
-            for parent in (Owner.parent, CommittedOffset.parent):
-                await remove_below(coordinator, parent(group, name), fence)
+            await remove_below(coordinator, Owner.parent(group, name), fence)
+            await OffsetStore(coordinator).forget(group, name, fence)
             await fence_claims(coordinator, group, name, fence)
         await remove_below(coordinator, Partition.parent(name), fence)
         await _remove_last(coordinator, name, fence)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.groups import claims, commits, forgetting, groups
+from vq.coordination.groups import claims, forgetting, groups
 from vq.coordination.groups.groups import MemberView, UnknownGroup
+from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
-from vq.coordination.tree.coordinator import Coordinator, Unreadable, parent_of
-from vq.coordination.tree.reading import TopicView, children_or_none, gather_all, numbered_children
+from vq.coordination.tree.coordinator import Coordinator, Unreadable
+from vq.coordination.tree.reading import TopicView, children_or_none, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
@@ -348,7 +349,7 @@ async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
     names = sorted(contract.topics)
     views = await gather_all(_view_or_none(coordinator, each) for each in names)
     present = {view.name: view for view in views if view is not None}
-    offsets = await commits.read_offsets(coordinator, name, names)
+    offsets = await cluster.offsets.read(name, names)
     fresh = [
         partition
         for view in present.values()
@@ -386,7 +387,7 @@ async def progress(
     view = nodes.topics.get(placement.topic)
     readable = view is None or view.settings.readable
     if committed is not None:
-        elsewhere = "" if view is None else commits.why_of_another(committed, view.id)
+        elsewhere = "" if view is None else why_of_another(committed, view.id)
         stopped = committed.stopped or elsewhere  # the next member finds that out
     ends = await inspector.ends_if_told(placement) if readable else None
     begin = start = end = None
@@ -490,11 +491,9 @@ async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion
             topics_read = contract.topics
         elif await coordinator.exists(ConsumerGroup.path(group)) is None:
             raise UnknownGroup(f"there is no consumer group {group!r}")
-    kept = await children_or_none(coordinator, parent_of(CommittedOffset.parent(group, "t")))
+    kept = await cluster.offsets.topics(group)
     names = tuple(sorted({*topics_read, *kept}))
-    numbers = await gather_all(
-        numbered_children(coordinator, CommittedOffset.parent(group, each)) for each in names
-    )
+    numbers = await gather_all(cluster.offsets.partitions(group, each) for each in names)
     members = await children_or_none(coordinator, Member.parent(group))
     return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
@@ -543,7 +542,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
     contract = await groups.read_group(coordinator, group)
     if contract is None:
         raise UnknownGroup(f"there is no consumer group {group!r}")
-    numbers = await numbered_children(coordinator, CommittedOffset.parent(group, topic))
+    numbers = await cluster.offsets.partitions(group, topic)
     if topic not in contract.topics and not numbers:
         raise InvalidArgument(
             f"group {group!r} does not read topic {topic!r}; it reads "

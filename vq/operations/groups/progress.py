@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination.groups import commits, groups
+from vq.coordination.groups import groups
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
@@ -55,8 +55,7 @@ async def commit_progress(
         )
     await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics, by_stream=True))
     now_ms = cluster.clock.wall_ms()
-    await commits.record_progress(
-        coordinator,
+    await cluster.offsets.record(
         group,
         {
             partition: CommittedOffset(

@@ -13,8 +13,9 @@ from typing import Literal
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.groups import claims, commits, groups
+from vq.coordination.groups import claims, groups
 from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -123,7 +124,7 @@ async def plan_reset(
         raise InvalidArgument(
             f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
         )
-    before = await commits.read_offsets(cluster.coordinator, group, names)
+    before = await cluster.offsets.read(group, names)
     planner = _Planner(cluster, group, target, contract.start)
     plans = await gather_all(
         planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
@@ -176,7 +177,7 @@ class _Planner:
             raise NotMaster(
                 f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
             )
-        elsewhere = "" if before is None else commits.why_of_another(before, view.id)
+        elsewhere = "" if before is None else why_of_another(before, view.id)
         if only_stopped and not (elsewhere or _is_stopped(before, ends)):
             return None
         if elsewhere and self._target.goal in {Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT}:
@@ -311,7 +312,7 @@ async def reset(
                 "or fence them (--fence)"
             )
         for each in planned:
-            await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)
+            await cluster.offsets.reset(group, each.partition, each.after)
 
 
 async def _check_plan(cluster: ClusterClient, group: str, planned: Sequence[Reset]) -> None:

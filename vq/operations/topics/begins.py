@@ -11,13 +11,13 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics import topics
-from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, NoNode, Unreadable
+from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.brokers import Registration
-from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import InvalidArgument, InvalidState
-from vq.model import PartitionState, Span
+from vq.model import PartitionState, Span, TopicPartition
 from vq.operations.base.changes import unknown_when_cut
 
 #: Where a partition may begin at most: half of all offsets are left for what is stored then.
@@ -124,13 +124,11 @@ async def _highest_committed(coordinator: Coordinator, topic: str, partition: in
 async def _committed(
     coordinator: Coordinator, group: str, topic: str, partition: int
 ) -> int | None:
-    path = CommittedOffset.path(group, topic, partition)
     try:
-        return CommittedOffset.decode(path, (await coordinator.get(path)).data).offset
-    except NoNode:
-        return None
+        found = await OffsetStore(coordinator).at(group, TopicPartition(topic, partition))
     except Unreadable as error:
         raise InvalidState(
             f"the offset that group {group!r} has committed in {topic}-{partition} cannot be "
             f"read, and the new begin must lie behind it: {error}"
         ) from error
+    return None if found is None else found.offset

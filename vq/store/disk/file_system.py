@@ -1,7 +1,7 @@
 """File systems: which of them can be synced as a whole, and how.
 
 In here: ``syncfs`` and what it is worth, and when a file was made. Not in here: when ``syncfs`` is
-called instead of one ``fdatasync`` per file (``vq.broker.partition.flusher``), and files and
+called instead of one ``fdatasync`` per file (``vq.store.commit.flusher``), and files and
 directories (``disk``).
 
 ``syncfs`` writes out all dirty data and metadata of a file system. What else it does depends on the

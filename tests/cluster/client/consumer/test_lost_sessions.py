@@ -16,7 +16,8 @@ from support.consumers import consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
-from vq.coordination.groups import commits, groups
+from vq.coordination.groups import groups
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionState
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.message_filter import ALL
@@ -62,7 +63,7 @@ async def test_a_reset_meanwhile_has_the_last_word(
     consumer = await consumer_of(factory, commit_interval_s=600.0)
     assert await take(consumer, 2) == [b"1", b"2"]
     async with cluster.admin() as coordinator:
-        await commits.reset_offset(coordinator, "g", WHERE, CommittedOffset(offset=0))
+        await OffsetStore(coordinator).reset("g", WHERE, CommittedOffset(offset=0))
     await lose_the_session(cluster, factory)
     assert await take(consumer, 3) == [b"1", b"2", b"3"]
 
@@ -107,7 +108,7 @@ async def test_nothing_is_committed_under_a_claim_of_an_earlier_session(
             while coordinator.session_id in {0, session}:
                 await asyncio.sleep(0)
             await consumer.commit()
-            found = await commits.read_offsets(operator, "g", ["t"])
+            found = await OffsetStore(operator).read("g", ["t"])
             assert found[WHERE].offset == 0, "the other member has committed where it began"
 
 

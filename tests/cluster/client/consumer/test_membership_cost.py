@@ -26,6 +26,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.client.departures import Departures
 from vq.clock import SystemClock
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.message_filter import ALL
 from vq.model import TopicPartition
@@ -38,6 +39,7 @@ class CountedCluster:
 
     def __init__(self, coordinator: MemoryCoordinator, partitions: int) -> None:
         self.coordinator = coordinator
+        self.offsets = OffsetStore(coordinator)
         self.clock = SystemClock()
         self.rng = random.Random(7)
         self.departures = Departures(coordinator, self.rng)

@@ -18,7 +18,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.hold_states import State
-from vq.coordination.groups import commits
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
@@ -98,7 +98,7 @@ async def crash(cluster: MemoryCluster, *, keep: int) -> None:
 
 async def committed(cluster: MemoryCluster) -> CommittedOffset:
     async with cluster.admin() as coordinator:
-        return (await commits.read_offsets(coordinator, "g", ["t"]))[WHERE]
+        return (await OffsetStore(coordinator).read("g", ["t"]))[WHERE]
 
 
 async def until_stopped(cluster: MemoryCluster, consumer: aio.MessageConsumer) -> CommittedOffset:
@@ -270,7 +270,7 @@ async def test_a_commit_of_a_topic_of_that_name_that_was_deleted_is_no_place(
     value = await committed(cluster)
     async with started(cluster, host="operator") as client:
         old = CommittedOffset(offset=value.offset, message_id=value.message_id, topic_id="0ld")
-        await commits.reset_offset(client.coordinator, "g", WHERE, old)
+        await OffsetStore(client.coordinator).reset("g", WHERE, old)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         stopped = await until_stopped(cluster, consumer)
     assert "another topic of this name (id 0ld" in stopped.stopped
@@ -289,7 +289,7 @@ async def test_a_commit_of_a_topic_that_was_made_again_is_no_place(
         await until(lambda: WHERE not in cluster.nodes["b1"].parts.partitions.channels)
         await cluster.create_topic("t", partitions=1)
         await send(cluster, "m", 4)
-        await commits.reset_offset(client.coordinator, "g", WHERE, value)
+        await OffsetStore(client.coordinator).reset("g", WHERE, value)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         stopped = await until_stopped(cluster, consumer)
     assert f"another topic of this name (id {value.topic_id}" in stopped.stopped
@@ -301,7 +301,7 @@ async def test_a_commit_of_an_earlier_vq_is_a_place(cluster: MemoryCluster) -> N
     value = await committed(cluster)
     async with started(cluster, host="operator") as client:
         old = CommittedOffset(offset=value.offset, message_id=value.message_id)
-        await commits.reset_offset(client.coordinator, "g", WHERE, old)
+        await OffsetStore(client.coordinator).reset("g", WHERE, old)
     assert await consume(cluster, 2) == ["m2", "m3"]
     last = await committed(cluster)
     assert (last.offset, last.topic_id, last.epoch) == (4 * SIZE, value.topic_id, value.epoch)

@@ -12,9 +12,9 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import core as cores
-from vq.client.consumer import share as shares
 from vq.client.consumer import troubles
-from vq.coordination.groups import claims, commits
+from vq.coordination.groups import claims
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CorruptData, VqError
@@ -80,7 +80,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
         faults = {
             "claim": fail_first(monkeypatch, claims, "claim_together", lambda: ConnectionLost("")),
             "commit": fail_first(
-                monkeypatch, shares.commits, "commit", lambda: ConnectionLost("not now")
+                monkeypatch, OffsetStore, "commit", lambda: ConnectionLost("not now")
             ),
             "place": fail_first(
                 monkeypatch, cores.places, "why_another", lambda: CorruptData("bad")
@@ -120,7 +120,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
 
     async def is_committed() -> bool:
         async with cluster.admin() as admin:
-            offsets = await commits.read_offsets(admin, "g", ["t"])
+            offsets = await OffsetStore(admin).read("g", ["t"])
         return max(each.offset for each in offsets.values()) > 0
 
     await until_true(is_committed)

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from support.roles import leading
 
 from vq.broker.partition.acknowledgements import Acknowledgement, Acknowledgements
-from vq.broker.partition.context import Context, Role
+from vq.broker.partition.context import Context
 from vq.clock import ManualClock
 from vq.errors import StorageFailed, VqError
 from vq.model import TopicPartition
@@ -36,7 +37,8 @@ class Served:
 
     def __init__(self, session: Session) -> None:
         self.holds = True
-        role = Role(group="b1", holds=lambda: self.holds, epoch=3)
+        role = leading(lease=lambda: self.holds)
+        role.counts(frozenset(), alone=False)
         self.context = Context(
             group="b1",
             places={},

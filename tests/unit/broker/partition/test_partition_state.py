@@ -235,5 +235,5 @@ def test_what_is_special_about_a_log_is_named() -> None:
 
 
 def test_the_page_is_drawn_from_the_tables() -> None:
-    module = load_tool("partition_states")
+    module = load_tool("states")
     assert module.TARGET.read_text() == module.render(), "run `make docs`"

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.roles import leading
 
-from vq.broker.partition.context import Role
 from vq.broker.replication import insync_set
 from vq.broker.replication.insync_set import InSyncSet
-from vq.broker.replication.lease import Lease
 from vq.clock import SystemClock
 from vq.coordination.tree.coordinator import Node, NoNode, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.errors import NotMaster
 from vq.model import Address, NodeInfo
 from vq.remoting.memory import MemoryNetwork
 
@@ -38,16 +38,17 @@ async def test_what_an_earlier_epoch_found_puts_nobody_out(epoch: int) -> None:
     coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
     coordinator.answers = asyncio.Event()
     clock = SystemClock()
-    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
-    insync = InSyncSet(
-        role, Lease(coordinator, clock), coordinator, NONE, MemoryNetwork(), clock, node="n1"
-    )
+    role = leading(3, {"n2"})
+    insync = InSyncSet(role, coordinator, NONE, MemoryNetwork(), clock, node="n1")
     insync.start(3)
     looking = asyncio.create_task(insync.look())
     await asyncio.sleep(0)
-    role.epoch = epoch  # as ``Mastership`` has it
-    role.insync, role.leaving = frozenset({"n2"} if epoch else ()), 0
-    insync.start(epoch) if epoch else insync.stop()
+    if epoch:
+        role.begins(epoch, {"n2"})
+        insync.start(epoch)
+    else:
+        role.follow("n2", NotMaster("n2 leads"))
+        insync.stop()
     coordinator.answers.set()
     await looking
     assert role.leaving == 0
@@ -70,11 +71,9 @@ async def test_no_node_is_asked_whether_it_lives_where_nothing_is_stored(
     monkeypatch.setattr(insync_set, "read_node", registered)
     monkeypatch.setattr(insync_set, "is_dead", is_dead)
     coordinator = Slow(MemoryEnsemble(), "/vq/orders", session_timeout_s=10.0)
-    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=2)
+    role = leading(3, {"n2"})
     clock = SystemClock()
-    insync = InSyncSet(
-        role, Lease(coordinator, clock), coordinator, NONE, MemoryNetwork(), clock, node="n1"
-    )
+    insync = InSyncSet(role, coordinator, NONE, MemoryNetwork(), clock, node="n1")
     insync.start(3)
     await insync.look()
     assert not asked

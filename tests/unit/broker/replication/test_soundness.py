@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.roles import leading
 
-from vq.broker.partition.context import Role
 from vq.broker.replication.soundness import (
     HAND_OVER_AFTER_S,
     LOOK_S,
@@ -59,7 +59,8 @@ class HandOver:
 @pytest.mark.parametrize("named", [1, 2])
 async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> None:
     """One that is about to join counts already for acknowledgements, and may not lead."""
-    role = Role(group="b1", holds=lambda: True, epoch=3, insync=frozenset({"n2"}), named=named)
+    role = leading(3, {"n2"})
+    role.named = named
     clock = ManualClock()
     hand_over: Any = HandOver(clock)
     disks: Any = SimpleNamespace(full=False, any_gone=False)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.roles import leading
 
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.dispatcher import Dispatcher
@@ -57,13 +58,13 @@ class Board:
         self.directory = Channels()
         self.done: list[tuple[Peer, int]] = []
         self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True, put=self.put)
+        role = leading()
         context = SimpleNamespace(
-            role=SimpleNamespace(holds=lambda: True),
+            role=role,
             counters=SimpleNamespace(refused=0),
             group="b1",
         )
-        self.gate = Gate(ServerIdentity(cluster="c", group="b1", node="n1"))
-        self.gate.note_mastership(None, follows=False)
+        self.gate = Gate(ServerIdentity(cluster="c", group="b1", node="n1"), role)
         fetches: Any = SimpleNamespace(fetch=None)
         nobody: Any = None
         self.dispatcher = Dispatcher(

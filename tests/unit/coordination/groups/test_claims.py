@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from support.coordination import FAULTS, at, client_of, disarm, expire, strike
+from support.coordination import FAULTS, at, client_of, disarm, expire, known, strike
 from support.waiting import until
 
-from vq.coordination.groups import claims, commits
+from vq.coordination.groups import claims
 from vq.coordination.groups.claims import Claim, StillOwned
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     Coordinator,
@@ -34,10 +35,10 @@ async def test_a_claim_owns_with_a_rising_generation(client, other) -> None:
     assert await claims.read_partitions(client, Owner, "g", ["t"]) == {
         P0: Owner(member="m1", generation=1)
     }
-    done = await commits.commit(client, [(mine, at(100))])
+    done = await OffsetStore(client).commit([(mine, at(100))])
     await claims.release(client, done.done[P0])
     assert await claims.read_partitions(client, Owner, "g", ["t"]) == {}
-    theirs = await claims.claim(other, "g", "m2", P0)
+    theirs = await known(other, await claims.claim(other, "g", "m2", P0))
     assert theirs.generation == 2
     assert theirs.committed == at(100)
     assert await claims.read_partitions(client, Assignment, "g", ["t"]) == {
@@ -51,7 +52,7 @@ async def test_an_owned_partition_cannot_be_claimed(client, other) -> None:
     with pytest.raises(StillOwned, match="'m1'"):
         await claims.claim(other, "g", "m2", P0)
     assert await claims.still_ours(client, mine)
-    assert (await commits.commit(client, [(mine, at(5))])).stale == ()
+    assert (await OffsetStore(client).commit([(mine, at(5))])).stale == ()
 
 
 async def test_a_member_of_the_same_name_in_another_session_is_another(client, other) -> None:
@@ -88,19 +89,19 @@ async def test_a_claim_goes_on_behind_the_last_commit_of_the_owner_before(
 ) -> None:
     """Which comes while the claim is under way, just before the release."""
     claimed = await claims.claim(other, "g", "m2", P0)
-    theirs = (await commits.commit(other, [(claimed, at(100))])).done[P0]
+    theirs = (await OffsetStore(other).commit([(claimed, at(100))])).done[P0]
     exists = client.exists
 
     async def after_the_release(path: str, **options: object) -> object:
         monkeypatch.setattr(client, "exists", exists)
-        last = (await commits.commit(other, [(theirs, at(200))])).done[P0]
+        last = (await OffsetStore(other).commit([(theirs, at(200))])).done[P0]
         await claims.release(other, last)
         return await exists(path, **options)
 
     monkeypatch.setattr(client, "exists", after_the_release)
-    mine = await claims.claim(client, "g", "m1", P0)
+    mine = await known(client, await claims.claim(client, "g", "m1", P0))
     assert mine.committed == at(200)
-    assert (await commits.commit(client, [(mine, at(300))])).done[P0].committed == at(300)
+    assert (await OffsetStore(client).commit([(mine, at(300))])).done[P0].committed == at(300)
 
 
 async def test_members_that_race_get_one_owner(client, other) -> None:
@@ -181,9 +182,10 @@ async def together(
     versions: Mapping[TopicPartition, int] | None = None,
     **options: Any,
 ) -> dict[TopicPartition, Claim | CoordinationError]:
-    return await claims.claim_together(
+    found = await claims.claim_together(
         coordinator, "g", member, partitions, versions=versions or {}, **options
     )
+    return found | await OffsetStore(coordinator).known(had(found))
 
 
 def had(found: Mapping[TopicPartition, Claim | CoordinationError]) -> list[Claim]:
@@ -206,7 +208,7 @@ async def test_many_are_claimed_and_released_with_the_calls_of_one(
     # The nodes above, made with theirs; the owners; the claims; the progress.
     assert ensemble.served - before <= 18 + 1 + 1 + 1
     assert [each.generation for each in mine] == [1] * count
-    done = await commits.commit(client, [(each, at(7)) for each in mine])
+    done = await OffsetStore(client).commit([(each, at(7)) for each in mine])
     before = ensemble.served
     assert await claims.release_together(client, list(done.done.values())) == [None] * count
     assert ensemble.served - before == 1
@@ -269,7 +271,7 @@ async def test_one_that_cannot_be_read_does_not_stop_the_others(client) -> None:
 async def test_a_release_leaves_later_claims_alone(client, other) -> None:
     """One was reset, one's owner died and it was claimed again, one is owned by another."""
     mine = had(await together(client, "m1", of(4)))
-    await commits.reset_offset(other, "g", of(4)[0], at(5))
+    await OffsetStore(other).reset("g", of(4)[0], at(5))
     await client.delete(Owner.path("g", "t", 1))
     theirs = await claims.claim(other, "g", "m2", of(4)[1])
     assert await claims.release_together(client, mine) == [None] * 4
@@ -300,7 +302,7 @@ class Survivor:
             found = await together(self.coordinator, "m1", wanted)
             self.held.update({each.partition: each for each in had(found)})
         offsets = [(each, at(each.generation)) for each in self.held.values()]
-        done = await commits.commit(self.coordinator, offsets)
+        done = await OffsetStore(self.coordinator).commit(offsets)
         self.held.update(done.done)
 
     async def release(self) -> None:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from support.coordination import at
 
-from vq.coordination.groups import commits, groups
+from vq.coordination.groups import groups
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics import needs
 from vq.coordination.topics.needs import NO_GROUP, read_needs
 from vq.coordination.tree.reading import AT_ONCE_MAX
@@ -20,7 +21,7 @@ async def group(client, name: str, topic: str, **offsets: CommittedOffset) -> No
     await groups.ensure_group(client, name, ConsumerGroup(topics={topic: ALL}))
     for partition, offset in offsets.items():
         where = TopicPartition(topic, int(partition[1:]))
-        await commits.reset_offset(client, name, where, offset)
+        await OffsetStore(client).reset(name, where, offset)
 
 
 async def test_each_group_needs_what_follows_its_commit(client) -> None:

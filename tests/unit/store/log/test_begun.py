@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.store import SMALL, append
 
-from vq.broker.partition.flusher import FlushRunner
 from vq.clock import ManualClock
 from vq.errors import DirectoryRefused
+from vq.store.commit.flusher import FlushRunner
 from vq.store.disk.disk import Buffer
 from vq.store.disk.memory_disk import MemoryDisk, MemoryFile, RandomChance, keep_all, keep_none
 from vq.store.log.begun import BEGUN_NAME, Beginning, BegunLog, BegunLogs

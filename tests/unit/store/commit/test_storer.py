@@ -1,15 +1,21 @@
 """Group commit over all logs of a node: one log that misbehaves does not stop the others."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.store import DIRECTORY, append, memory_disk, open_log, payloads
+from support.waiting import until
 
-from vq.broker.base.turn import Turn
-from vq.broker.partition.flusher import OnDone, Outcome
-from vq.broker.partition.storer import Storer
+from vq.clock import ManualClock
+from vq.store.commit.flusher import FlushRunner, LoopFlusher, OnDone, Outcome
+from vq.store.commit.storer import Storer
+from vq.store.disk.memory_disk import keep_none
+from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket
+from vq.turn import Turn
 
 HOOKS = ("begin_flush", "end_flush", "acknowledge_flushed", "flush_failed")
 
@@ -35,7 +41,7 @@ class FakeFlusher:
         self.on_done(tickets, outcome or [None] * len(tickets))
 
 
-class FakeChannel:
+class FakeLog:
     """Notes what it is told, and raises where it is told to."""
 
     def __init__(self, *broken: str) -> None:
@@ -79,7 +85,7 @@ def test_one_flush_is_in_flight_and_what_comes_meanwhile_waits(
     storer: Storer, flusher: FakeFlusher
 ) -> None:
     """The next one starts before the first is acknowledged."""
-    first, second = FakeChannel(), FakeChannel()
+    first, second = FakeLog(), FakeLog()
     storer.mark(first)
     storer.kick()
     storer.mark(second)
@@ -101,7 +107,7 @@ def test_the_outcome_of_a_flush_is_handled_in_one_turn(flusher: FakeFlusher) -> 
     storer = Storer(flusher, turn)
     storer.start()
 
-    class Answering(FakeChannel):
+    class Answering(FakeLog):
         def acknowledge_flushed(self) -> None:
             turn.add(SimpleNamespace(write_out=lambda: written.append("answer")))
 
@@ -118,21 +124,59 @@ def test_one_log_that_raises_anything_does_not_stop_the_others(
     storer: Storer, flusher: FakeFlusher, hook: str, fails_too: bool
 ) -> None:
     """Also if telling it that it failed fails, and in the flushes to come."""
-    struck = FakeChannel(hook, *["flush_failed"] * fails_too)
-    others = [FakeChannel(), FakeChannel()]
+    struck = FakeLog(hook, *["flush_failed"] * fails_too)
+    others = [FakeLog(), FakeLog()]
     for number in range(1, 3):
-        for channel in (others[0], struck, others[1]):
-            storer.mark(channel)
+        for log in (others[0], struck, others[1]):
+            storer.mark(log)
         storer.kick()
         (tickets,) = flusher.submitted
         outcome: list[BaseException | None] = [None] * len(tickets)
         if hook == "flush_failed":
             outcome[1] = OSError(5, "disk")
         flusher.finish(outcome)
-        for channel in others:
-            assert channel.calls == ["begin_flush", "end_flush", "acknowledge_flushed"] * number
+        for log in others:
+            assert log.calls == ["begin_flush", "end_flush", "acknowledge_flushed"] * number
         assert flusher.submitted == []
         told = struck.calls.count("flush_failed")
         assert told == (0 if hook == "acknowledge_flushed" else number), (
             "a log that raised must be ended"
         )
+
+
+class Waiter:
+    """Waits until what was appended to a log is durable; it is no channel of a broker."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.durable = 0
+
+    def begin_flush(self) -> SyncTicket | None:
+        return self.log.begin_sync()
+
+    def end_flush(self, ticket: SyncTicket) -> None:
+        self.log.finish_sync(ticket)
+
+    def acknowledge_flushed(self) -> None:
+        self.durable = self.log.synced_offset
+
+    def flush_failed(self, error: BaseException) -> None:
+        raise error
+
+
+async def test_logs_share_a_flush_without_a_broker() -> None:
+    """What a process keeps of its own is durable in the same way."""
+    disk = memory_disk()
+    directories = [DIRECTORY, DIRECTORY.with_name("1")]
+    waiters = [Waiter(open_log(disk, each)) for each in directories]
+    storer = Storer(
+        LoopFlusher(FlushRunner(ManualClock())), Turn(asyncio.get_running_loop().call_soon)
+    )
+    storer.start()
+    for each in waiters:
+        append(each.log, b"message")
+        storer.mark(each)
+    await until(lambda: all(each.durable == each.log.end_offset > 0 for each in waiters))
+    assert (storer.flushes, storer.flushed_logs) == (1, 2)
+    crashed = disk.crash(keep_none)
+    assert [payloads(open_log(crashed, each)) for each in directories] == [[b"message"]] * 2

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vq.broker.base.turn import Turn
+from vq.turn import Turn
 
 
 def test_a_turn_ends_once_with_the_action_first():

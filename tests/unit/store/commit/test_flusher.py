@@ -8,14 +8,14 @@ import pytest
 from support.store import DIRECTORY, append, memory_disk, open_log, payloads
 from support.waiting import until
 
-from vq.broker.partition.flusher import (
+from vq.clock import ManualClock, SystemClock
+from vq.store.commit.flusher import (
     FlushPolicy,
     FlushRunner,
     LoopFlusher,
     Outcome,
     ThreadFlusher,
 )
-from vq.clock import ManualClock, SystemClock
 from vq.store.disk.file_system import FileSystem
 from vq.store.disk.memory_disk import keep_none
 from vq.store.log.begun import Beginning, BegunLog, BegunLogs

@@ -1,24 +1,24 @@
-"""Group commit over all logs of a node: which are dirty, and what a flush acknowledges.
+"""Which logs are dirty, and what becomes of each when a flush ends.
 
-The storer lives on the event loop. It keeps the set of dirty channels; at the end of a loop
-iteration, and whenever a flush ends, it hands all of them to the flusher at once. What is appended
-while a flush runs waits for the next one.
+The storer lives on the event loop. It keeps the set of dirty logs; at the end of a loop iteration,
+and whenever a flush ends, it hands all of them to the flusher at once. What is appended while a
+flush runs waits for the next one.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from vq.broker.base.turn import Turn
-from vq.broker.partition.flusher import Flusher
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.store.commit.flusher import Flusher
 from vq.store.log.ticket import SyncTicket
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 
 
 class Flushable(Protocol):
-    """A log that can be flushed; in practice a ``Channel``."""
+    """A log, and who waits until what is appended to it is durable; in a broker a channel."""
 
     def begin_flush(self) -> SyncTicket | None:
         """Return what is to be made durable, or None when nothing is dirty any more."""
@@ -38,9 +38,9 @@ class Flushable(Protocol):
 
 
 class Storer:
-    """Starts flushes and hands their outcomes to the channels.
+    """Starts flushes and tells the logs how they ended.
 
-    Invariant: at most one flush is in flight, and while any channel is dirty one is in flight or
+    Invariant: at most one flush is in flight, and while any log is dirty one is in flight or
     will be started at the end of this loop iteration.
 
     Attributes:
@@ -66,9 +66,9 @@ class Storer:
         """End the flusher after the flush in flight."""
         self._flusher.close()
 
-    def mark(self, channel: Flushable) -> None:
-        """Have ``channel`` flushed with the next flush."""
-        self._dirty[channel] = None
+    def mark(self, log: Flushable) -> None:
+        """Have ``log`` flushed with the next flush."""
+        self._dirty[log] = None
         if not self._busy:
             self._turn.schedule()
 
@@ -77,20 +77,20 @@ class Storer:
         if self._busy or not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
-        channels: list[Flushable] = []
+        logs: list[Flushable] = []
         tickets: list[SyncTicket] = []
-        for channel in dirty:
+        for log in dirty:
             try:
-                ticket = channel.begin_flush()
+                ticket = log.begin_flush()
             except Exception as error:  # noqa: BLE001  one log must not stop the others
-                _fail(channel, error)
+                _fail(log, error)
                 continue
             if ticket is not None:
-                channels.append(channel)
+                logs.append(log)
                 tickets.append(ticket)
         if tickets:
             self._busy = True
-            self._flushing = channels
+            self._flushing = logs
             self._flusher.submit(tickets)
 
     def _on_done(
@@ -107,38 +107,38 @@ class Storer:
         self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
     ) -> None:
         """First start the next flush, then acknowledge."""
-        channels = self._flushing
+        logs = self._flushing
         self._busy = False
         self.flushes += 1
-        self.flushed_logs += len(channels)
+        self.flushed_logs += len(logs)
         done: list[Flushable] = []
-        for channel, ticket, error in zip(channels, tickets, outcome, strict=True):
+        for log, ticket, error in zip(logs, tickets, outcome, strict=True):
             if error is not None:
-                _fail(channel, error)
+                _fail(log, error)
                 continue
             try:
-                channel.end_flush(ticket)
+                log.end_flush(ticket)
             except Exception as found:  # noqa: BLE001  one log must not stop the others
-                _fail(channel, found)
+                _fail(log, found)
             else:
-                done.append(channel)
+                done.append(log)
         if self._dirty:
             self.kick()
-        for channel in done:
+        for log in done:
             try:
-                channel.acknowledge_flushed()
+                log.acknowledge_flushed()
             except Exception:
                 logger.exception(
                     "acknowledging after a flush failed, trying again at the next flush",
-                    partition=channel,
+                    partition=log,
                 )
 
 
-def _fail(channel: Flushable, error: BaseException) -> None:
+def _fail(log: Flushable, error: BaseException) -> None:
     """End the writing of one log; an error in that does not stop the others."""
     if not isinstance(error, (OSError, VqError)):
-        logger.error("flush failed", partition=channel, exc_info=error)
+        logger.error("flush failed", partition=log, exc_info=error)
     try:
-        channel.flush_failed(error)
+        log.flush_failed(error)
     except Exception:
-        logger.exception("ending the writing of a log failed", partition=channel)
+        logger.exception("ending the writing of a log failed", partition=log)
