@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vq import limits
-from vq.client.broker_connections import Failures
+from vq.client.broker_connections import ConnectFailures
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.errors import ConnectionCut, VqError
 from vq.message_filter import ALL
@@ -78,7 +78,7 @@ class Cluster:
         self.listeners: list[Callable[[], None]] = []
         self.routes: object = object()
         self.lookups = 0
-        self.unreachable: dict[Address, Failures] = {}
+        self.unreachable: dict[Address, ConnectFailures] = {}
 
     def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         found = self.masters.get(partition.partition, (HERE, 3))
