@@ -26,7 +26,7 @@ from pyspark_vq.cells import twice
 from vq.columns import KEY_TYPES, Headers, Table, Texts
 from vq.errors import InvalidArgument
 
-__all__ = ["SCHEMA", "checked", "record_batch", "wanted_columns"]
+__all__ = ["SCHEMA", "checked", "first_offset", "is_numbered", "record_batch", "wanted_columns"]
 
 _FIELDS: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -39,10 +39,11 @@ _FIELDS: Final[dict[str, DataType]] = {
     "headers": MapType(StringType(), StringType()),
     "value": BinaryType(),
     "key_type": StringType(),
+    "number": LongType(),
 }
 #: Columns that a query gets only if its schema names them.
-ON_DEMAND: Final = frozenset({"key_type"})
-_MAY_BE_NULL: Final = frozenset({"tag", "key", "headers", "key_type"})
+ON_DEMAND: Final = frozenset({"key_type", "number"})
+_MAY_BE_NULL: Final = frozenset({"tag", "key", "headers", "key_type", "number"})
 SCHEMA: Final = StructType(
     [StructField(name, kind) for name, kind in _FIELDS.items() if name not in ON_DEMAND]
 )
@@ -80,16 +81,35 @@ def _shown(kind: DataType) -> str:
 
 def wanted_columns(schema: StructType) -> frozenset[str]:
     """Return which columns of ``vq.columns`` a schema needs; at least one, to count rows."""
-    return frozenset(schema.fieldNames()) - _CONSTANT
+    names = frozenset(schema.fieldNames()) - _CONSTANT
+    return names - {"number"} | {"offset"} if is_numbered(schema) else names
 
 
-def record_batch(table: Table, topic: str, partition: int, schema: StructType) -> pa.RecordBatch:
-    """Return a table as an Arrow batch with the columns of ``schema``; buffers are not copied."""
+def is_numbered(schema: StructType) -> bool:
+    """Whether a query wants the numbers of messages."""
+    return "number" in schema.fieldNames()
+
+
+def first_offset(table: Table) -> int:
+    """Return the offset of the first row of a table that has the column."""
+    assert table.offset is not None
+    return memoryview(table.offset).cast("q")[0]
+
+
+def record_batch(
+    table: Table, topic: str, partition: int, schema: StructType, number: int | None = None
+) -> pa.RecordBatch:
+    """Return a table as an Arrow batch with the columns of ``schema``; buffers are not copied.
+
+    ``number`` is that of the first row, which the others follow; None: it is not known.
+    """
     arrays = [
         _topics(topic, table.rows)
         if field.name == "topic"
         else _numbers(pa.int32(), _repeated(partition, table.rows))
         if field.name == "partition"
+        else _counted(number, table.rows)
+        if field.name == "number"
         else _MAKERS[field.name](table)
         for field in schema.fields
     ]
@@ -167,6 +187,12 @@ _MAKERS: Final[dict[str, Callable[[Table], pa.Array]]] = {
     "value": lambda table: _texts(pa.binary(), table.value, table.rows),
     "key_type": _key_types,
 }
+
+
+def _counted(number: int | None, rows: int) -> pa.Array:
+    if number is None:
+        return pa.nulls(rows, pa.int64())
+    return _numbers(pa.int64(), array("q", range(number, number + rows)).tobytes())
 
 
 def _repeated(partition: int, rows: int) -> bytes:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_vq.clocks import told_ahead
-from pyspark_vq.columns import checked, record_batch, wanted_columns
+from pyspark_vq.columns import checked, first_offset, is_numbered, record_batch, wanted_columns
 from pyspark_vq.connection import factory_of
 from pyspark_vq.errors import untraced
 from pyspark_vq.filters import EVERYTHING, Narrowed, narrowed_by
@@ -18,10 +19,17 @@ from pyspark_vq.options import ReadOptions
 from pyspark_vq.planning import batch_ranges
 from pyspark_vq.ranges import Range, narrowed, split
 from vq import Admin
-from vq.columns import Selection
-from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, UnknownTopic, VqError
+from vq.columns import Selection, Table
+from vq.errors import (
+    CorruptData,
+    InvalidArgument,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+    UnknownTopic,
+    VqError,
+)
 
-__all__ = ["BatchReader", "DataLost", "Split", "read_split", "selected"]
+__all__ = ["BatchReader", "DataLost", "Split", "checked_for", "read_split", "selected"]
 
 logger = logging.getLogger("pyspark_vq")
 
@@ -45,7 +53,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = checked(schema)
+        self._schema = checked_for(options, schema)
         self._left = EVERYTHING
 
     @property
@@ -55,7 +63,16 @@ class BatchReader(DataSourceReader):
 
     def push(self, filters: list[Filter]) -> list[Filter]:
         """Keep what filters leave; return those that Spark has to check."""
-        self._left, others = narrowed_by(filters, self._left)
+        if not is_numbered(self._schema):
+            self._left, others = narrowed_by(filters, self._left)
+            return others
+        others = []
+        for each in filters:
+            left, unhandled = narrowed_by([each], self._left)
+            if unhandled or _takes_some(left.selection):  # Spark leaves out what was counted
+                others.append(each)
+            else:
+                self._left = left
         return others
 
     @untraced
@@ -96,6 +113,43 @@ class _PushFilters:
         return self._reader.push(filters)
 
 
+def checked_for(options: ReadOptions, schema: StructType) -> StructType:
+    """Return the schema of a query if the source has its columns; see ``columns.checked``.
+
+    Raises:
+        InvalidArgument: It has not, or the column ``number`` does not go with an option.
+    """
+    if is_numbered(schema) and options.tags:
+        raise InvalidArgument(
+            "the column number counts all messages, and the option tag has brokers send some: "
+            "leave the option out, and filter the rows by the column tag"
+        )
+    return checked(schema)
+
+
+def _takes_some(selection: Selection) -> bool:
+    """Whether messages between others are left out."""
+    everything = EVERYTHING.selection
+    return replace(selection, low=everything.low, high=everything.high) != everything
+
+
+class _Numbers:
+    """Numbers messages that are read one after the other, none of them left out."""
+
+    def __init__(self, admin: Admin, found: Range) -> None:
+        self._admin = admin
+        self._range = found
+        self._next: int | None = None
+
+    def of(self, table: Table) -> int | None:
+        """Return the number of the first row of the next table; None: it is not known."""
+        number, topic, partition = self._next, self._range.topic, self._range.partition
+        if number is None:
+            number = self._admin.numbers_at(topic, {partition: first_offset(table)})[partition]
+        self._next = None if number is None else number + table.rows
+        return number
+
+
 def selected(left: Narrowed, options: ReadOptions) -> Selection:
     """Return which messages the filters and the option ``tag`` leave."""
     kept = left.selection
@@ -116,6 +170,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
     found, admin = task.range, factory_of(options.connect).admin
     at, check_clocks = found.start, found.has_passed
     while at < found.end:
+        numbers = _Numbers(admin, found) if is_numbered(schema) else None
         try:
             for each in admin.read_columns(
                 found.topic,
@@ -131,7 +186,8 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
             ):
                 at = each.next_offset
                 if each.table.rows:
-                    batch = record_batch(each.table, found.topic, found.partition, schema)
+                    number = None if numbers is None else numbers.of(each.table)
+                    batch = record_batch(each.table, found.topic, found.partition, schema, number)
                     if check_clocks:
                         check_clocks = _are_right(options, found, batch)
                     yield batch

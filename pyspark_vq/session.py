@@ -75,7 +75,7 @@ def session(
         master = known.get("spark.master", master)
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["JAVA_HOME"] = str(_java_home(find_java()))
+        os.environ["JAVA_HOME"] = str(java_home(find_java()))
         builder = builder.master(master)
     for key, value in chosen_conf(master, known, conf or {}).items():
         builder = builder.config(key, value)
@@ -106,7 +106,7 @@ def chosen_conf(
     return {**{key: value for key, value in defaults.items() if key not in known}, **given}
 
 
-def _java_home(java: Path) -> Path:
+def java_home(java: Path) -> Path:
     """Return a JAVA_HOME with which Spark starts ``java``, also if it lacks the vector module."""
     listed = subprocess.run(
         [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60

@@ -16,7 +16,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_vq.columns import checked
 from pyspark_vq.connection import close_all, factory_of
 from pyspark_vq.errors import untraced
 from pyspark_vq.filters import EVERYTHING
@@ -42,7 +41,7 @@ from pyspark_vq.positions import (
     ranges_between,
 )
 from pyspark_vq.ranges import split
-from pyspark_vq.reader import DataLost, Split, read_split, selected
+from pyspark_vq.reader import DataLost, Split, checked_for, read_split, selected
 from vq import Admin
 from vq.errors import CoordinationError, NotMaster, UnknownTopic, VqError
 
@@ -58,7 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = checked(schema)
+        self._schema = checked_for(options, schema)
         self._stop_at: Positions | None = None  # of a query that ends by itself
         self._initial: Positions | None = None  # where it begins, if it is new
         self._seen: Positions | None = None  # what was there when Spark asked last

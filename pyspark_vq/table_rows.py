@@ -31,7 +31,7 @@ THRESHOLDS: Final = LagThresholds()
 LAG_SCHEMA: Final = (
     "`group` string, topic string, `partition` int, owner string, `start` bigint, `end` bigint, "
     "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, "
-    "verdict string, cause string, error string, `filter` string"
+    "verdict string, cause string, error string, `filter` string, number bigint, end_number bigint"
 )
 TOPICS_SCHEMA: Final = (
     "topic string, id string, state string, partitions int, open map<string,int>, "
@@ -56,8 +56,9 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
     for each in found.partitions:
         verdict, cause = found.verdict_on(each, THRESHOLDS, now_s=now_ms / 1000)
         lags: Row = (each.lag_bytes, each.lag_messages, each.lag_s)
+        number = each.number
         if cause == "broadcasting":  # each member has progress of its own
-            lags = (None,) * 3
+            lags, number = (None,) * 3, None
         yield (
             found.group,
             each.topic,
@@ -71,6 +72,8 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
             cause,
             each.stopped or _why_no_end(each),
             each.filter,
+            number,
+            each.end_number,
         )
     for topic in found.deleted_topics:
         error = f"there is no topic {topic!r}"
@@ -87,7 +90,7 @@ def _why_no_end(found: GroupProgress) -> str | None:
 
 
 def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:
-    return (group, topic, *(None,) * 8, "unknown", cause, error, None)
+    return (group, topic, *(None,) * 8, "unknown", cause, error, None, None, None)
 
 
 def group_error_row(group: str, error: str) -> Row:

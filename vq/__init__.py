@@ -33,9 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.delivery import (
-        Listener,
-    )
+    from vq.client.consumer.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -94,7 +92,7 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.delivery": ("Listener",),
+    "vq.client.consumer.workers": ("Listener",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",

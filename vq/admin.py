@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vq.operations.brokers.disks import DiskState
     from vq.operations.brokers.diverged import CutFile, CutMessages
     from vq.operations.brokers.draining import DrainedGroup, DrainedNode, DrainUnknown
+    from vq.operations.brokers.jobs import BrokerJob, NodeJobs
     from vq.operations.brokers.removing import GivenUp, Removal
     from vq.operations.brokers.safety import Unsafe, UnsafeKind
     from vq.operations.brokers.switching import Switched
@@ -150,6 +151,7 @@ _HOMES = {
     ),
     "vq.operations.partitions.offsets": ("PartitionEnds",),
     "vq.operations.partitions.placements": ("Move", "Moved"),
+    "vq.operations.brokers.jobs": ("BrokerJob", "NodeJobs"),
     "vq.operations.brokers.removing": ("GivenUp", "Removal"),
     "vq.operations.groups.resets": ("Goal", "Reset", "Target"),
     "vq.operations.brokers.safety": ("Unsafe", "UnsafeKind"),
@@ -185,6 +187,7 @@ __all__ = [
     "ArchiveTopicRun",
     "ArchivedBlock",
     "BadPartition",
+    "BrokerJob",
     "BrokerReport",
     "ChangeUnknown",
     "CheckedBatch",
@@ -232,6 +235,7 @@ __all__ = [
     "Move",
     "Moved",
     "NodeInfo",
+    "NodeJobs",
     "OpenedTopic",
     "PartitionDescription",
     "PartitionEnds",

@@ -219,11 +219,20 @@ class PartitionState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The range ``[start, end)`` of a partition's offsets that one broker group holds."""
+    """The range ``[start, end)`` of a partition's offsets that one broker group holds.
+
+    ``number`` is that of its first message, as ZooKeeper tells it; see ``first_number``.
+    """
 
     group: str
     start: int
     end: int | None = None  # None: open; this group accepts appends
+    number: int | None = None
+
+    @property
+    def first_number(self) -> int | None:
+        """The number of its first message, so many the partition had before; None: not known."""
+        return self.number if self.start else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

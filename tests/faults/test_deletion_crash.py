@@ -37,7 +37,7 @@ from vq.store.directory.directories import DataDirectories
 from vq.store.directory.directory import DataDirectory
 from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import Log, LogBegin, LogConfig, LogState
 
 WHERE = TopicPartition("t", 0)
 CONFIG = LogConfig(
@@ -160,7 +160,7 @@ def test_a_crash_while_an_earlier_range_is_removed_loses_nothing_else() -> None:
     end = log.end_offset
     aside = logs.put_aside(WHERE, log)
     assert aside is not None
-    log = logs.open(WHERE, "id", start_offset=end + 5_000)
+    log = logs.open(WHERE, "id", begin=LogBegin(end + 5_000))
     append(log, b"the range that is there now")
     flush(log)
     log.close()

@@ -451,6 +451,24 @@ def test_nodes_say_when_they_verify_all_that_they_store(cluster: ProcessCluster)
     assert "next" in ended.stdout.decode().splitlines()[0].split("\t")
 
 
+def test_nodes_say_what_they_do_again_and_again(cluster: ProcessCluster) -> None:
+    """A job that has run shows when; one that waits says until when; off ones say why."""
+    [node] = cluster.vq_json("broker", "jobs", "b1/n1")
+    assert (node["group"], node["node"], node["error"]) == ("b1", "n1", None)
+    jobs = {each["name"]: each for each in node["jobs"]}
+    assert {"daily archive", "load", "relief", "retention", "scrub", "trash"} <= jobs.keys()
+    assert all(each["why_off"] for each in jobs.values() if each["state"] == "off")
+    load = jobs["load"]
+    assert load["runs"] > 0
+    assert load["begun_s"] <= time.time() + 1
+    waits = [each for each in jobs.values() if each["state"] == "waits"]
+    assert all(time.time() - 5 < each["next_s"] < time.time() + 90_000 for each in waits)
+    assert len(cluster.vq_json("broker", "jobs")) == 2
+    refused = cluster.vq("broker", "jobs", "b9")
+    assert refused.returncode == 2
+    assert b"no broker 'b9' is registered; these are: b1/n1, b2/n1" in refused.stderr
+
+
 def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> None:
     rows = cluster.vq_json("cluster", "status")
     assert [(row["group"], row["role"], row["answers"]) for row in rows] == [

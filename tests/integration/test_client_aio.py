@@ -172,7 +172,7 @@ async def test_large_messages_of_many_partitions_keep_to_the_memory_of_their_con
     async with asyncio.timeout(PROCESSES_WAIT_S):
         async for message in consumer:
             assert len(message.content) == size
-            fetchers = [reading.fetcher for reading in core._holds.readings()]
+            fetchers = [reading.fetcher for reading in core.holds.readings()]
             most = max(most, sum(each.asked + each.buffered for each in fetchers))
             received += 1
             if received == 2 * count:

@@ -326,6 +326,24 @@ def test_python_can_be_pasted_into_the_prompt(document: Path) -> None:
         assert not pending, f"{block.name} does not end"
 
 
+def test_a_block_that_ends_between_two_looks_has_ended_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs at one look and has ended at the next one, however close they are."""
+
+    class Ends(subprocess.Popen[bytes]):
+        looks = 0
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            return self.wait() if self.looks > 1 else None
+
+    with Machine() as machine:
+        terminal = machine.terminal(tmp_path / "reader")
+        monkeypatch.setattr(subprocess, "Popen", Ends)
+        terminal.run(Block("page", "sh", "echo done", "", "done"))
+
+
 def test_expected_lines_are_compared_as_a_reader_would() -> None:
     said = "partition\tgroup\n0\tb1\n1\tb2\n"
     assert missing_line("partition  group\n─────────\n1  b2\n", said) is None

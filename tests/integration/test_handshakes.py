@@ -27,7 +27,6 @@ async def serving(**bounds: float) -> AsyncIterator[tuple[Server, Address]]:
     loop = asyncio.get_running_loop()
     server = Server(
         ConnectionLimits(before_hello_max=SILENT_MAX, **bounds),
-        handlers={},
         turn=Turn(loop.call_soon),
         clock=SystemClock(),
         gate=Gate(ServerIdentity(cluster="c", group="b1", node="n1"), new_role()),

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,17 +18,24 @@ from support.tool import TOOLS, load_tool
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(TOOLS))
-    return load_tool("release")
+@pytest.fixture(scope="module")
+def release() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        yield load_tool("release")
+
+
+@pytest.fixture(scope="module")
+def sdist(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = release.build("sdist", TOOLS.parent, tmp_path_factory.mktemp("sdist"), {})
+    assert isinstance(built, Path)
+    return built
 
 
 @pytest.fixture
-def source(release: ModuleType, tmp_path: Path) -> Path:
+def source(release: ModuleType, sdist: Path, tmp_path: Path) -> Path:
     """The unpacked sdist."""
     (tmp_path / "out").mkdir()
-    sdist = release.build("sdist", TOOLS.parent, tmp_path / "out", {})
     unpacked = release.source_of(sdist, tmp_path / "source")
     assert isinstance(unpacked, Path)
     return unpacked
@@ -38,6 +46,7 @@ def installed(wheel: Path, directory: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     python = directory / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps"]
+    pip += ["--no-compile"]  # what runs here is compiled when it is imported
     subprocess.run([*pip, "--quiet", "--disable-pip-version-check", wheel], check=True)
     [packages] = directory.glob("lib/python3*/site-packages")
     # This environment's own .pth files, such as that of the editable vq, are not read this way.

@@ -33,8 +33,8 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import DeliveryHooks, Listener, ignore
-from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
+from vq.client.consumer.delivery import Delivery, Executor
+from vq.client.consumer.inbox import Inbox, Messages
 from vq.client.consumer.permit import Permit
 from vq.coordination.tree.coordinator import Create, Operation, SessionState, Set, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -102,7 +102,7 @@ class Member:
         self.slow_s: dict[TopicPartition, float] = {}  # what the next message of it takes
         self.starting: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
-        permit = self._permit = Permit(client.clock.monotonic)
+        permit = Permit(client.clock.monotonic)
         config = ConsumerConfig(
             group=GROUP,
             member=name,
@@ -110,18 +110,10 @@ class Member:
             audit_interval_s=10.0,
             max_wait_s=2.0,
         )
-        self.core = ConsumerCore(client, config, make_delivery=self._deliver, permit=permit)
-        self.core.subscribe(TOPIC, history.rng.choice((500, 1 << 20)), ignore, None)
+        self.core = ConsumerCore(client, config, permit=permit)
+        self.core.subscribe(TOPIC, history.rng.choice((500, 1 << 20)), None, OneEach(self))
 
-    def _deliver(
-        self, partition: TopicPartition, position: int, _: Listener, hooks: DeliveryHooks
-    ) -> InboxDelivery:
-        inbox = Inbox(self._permit)
-        delivery = InboxDelivery(partition, position, inbox, hooks)
-        self.history.spawn(self._listen(partition, Messages(inbox, _nothing)))
-        return delivery
-
-    async def _listen(self, partition: TopicPartition, messages: Messages) -> None:
+    async def listen(self, partition: TopicPartition, messages: Messages) -> None:
         last = -1
         async for message in messages:
             self.history.delivered(self, partition, message, last)
@@ -152,6 +144,26 @@ class Member:
 
 async def _nothing() -> None:
     """Stand in for the start of a consumer."""
+
+
+class OneEach(Executor):
+    """An inbox for each delivery, and a task that takes its messages."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._inboxes: dict[Delivery, Inbox] = {}
+
+    def put(self, delivery: Delivery) -> None:
+        """See ``Executor.put``."""
+        if delivery not in self._inboxes:
+            inbox = self._inboxes[delivery] = Inbox(delivery.permit)
+            listening = self._member.listen(delivery.partition, Messages(inbox, _nothing))
+            self._member.history.spawn(listening)
+        self._inboxes[delivery].put(delivery)
+
+    def is_waited_for(self, delivery: Delivery) -> None:
+        """See ``Executor.is_waited_for``."""
+        self._inboxes[delivery].is_waited_for(delivery)
 
 
 class History:

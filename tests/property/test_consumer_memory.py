@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from vq.backoff import Backoff
-from vq.client.config import MessageFactoryConfig
+from vq.client.config import ConsumerConfig, MessageFactoryConfig
 from vq.client.consumer import fetch_sessions, fetcher
-from vq.client.consumer.delivery import DeliveryHooks
+from vq.client.consumer.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.inbox import InboxDelivery
+from vq.client.consumer.permit import Permit
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
 from vq.limits import KIB
@@ -167,6 +167,13 @@ class Connection:
             self.waiting.popleft()(None)
 
 
+class Nobody(Executor):
+    """A test takes the messages."""
+
+    def put(self, delivery: Delivery) -> None:
+        """See ``Executor.put``."""
+
+
 class Held:
     """One partition as the consumer holds it, from a position on."""
 
@@ -174,14 +181,21 @@ class Held:
         self.partition = TopicPartition("t", number)
         self.length = length
         loop = asyncio.get_running_loop()
-        inbox: Any = SimpleNamespace(put=lambda delivery: None, keeps=lambda delivery: False)
         hooks = DeliveryHooks(
             consumed=lambda size, rest: self.fetcher.finished(size, rest),
             stuck=lambda error: None,
             went_on=lambda: None,
             fetch_again=lambda offset: loop.call_soon(self.fetcher.fetch_again, offset),
         )
-        self.delivery = InboxDelivery(self.partition, position, inbox, hooks)
+        self.delivery = Delivery(
+            self.partition,
+            position,
+            None,
+            ConsumerConfig(group="g"),
+            executor=Nobody(),
+            permit=Permit(loop.time),
+            hooks=hooks,
+        )
         self.fetcher = PartitionFetcher(
             fetches,
             self.partition,
@@ -197,9 +211,12 @@ class Held:
         self.fetcher._joined = True
 
     def consume(self) -> Message | None:
-        message = self.delivery.take()
-        if message is not None:
-            self.delivery.finished(message)
+        if not self.delivery.more():
+            return None
+        window = self.delivery.window
+        message = window.messages[window.finished]
+        window.finish(window.finished)
+        self.delivery.handled()
         return message
 
     def stop(self) -> None:

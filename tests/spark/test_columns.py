@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_vq.columns import SCHEMA, _topics, checked, record_batch, wanted_columns
+from pyspark_vq.columns import SCHEMA, _topics, checked, first_offset, record_batch, wanted_columns
 from vq.columns import Selection, Table
 from vq.errors import InvalidArgument
 
@@ -64,6 +64,17 @@ def test_a_batch_has_all_columns_with_sparks_types(count: int) -> None:
         for offset, number, tag, key, headers, value in rows
     ]
     assert batch.to_pylist() == expected
+
+
+@pytest.mark.parametrize("number", [None, 0, 2**40])
+def test_numbers_go_on_from_the_first_row(number: int | None) -> None:
+    schema = StructType([StructField("number", LongType())])
+    made = table(schema, ROWS)
+    assert first_offset(made) == ROWS[0][0]
+    batch = record_batch(made, "t", 0, schema, number)
+    batch.validate(full=True)
+    rows = [None] * 4 if number is None else list(range(number, number + 4))
+    assert batch.to_pylist() == [{"number": each} for each in rows]
 
 
 def test_columns_come_in_the_order_of_the_schema() -> None:

@@ -72,7 +72,7 @@ def test_under_spark_submit_the_session_has_what_was_submitted(tmp_path: Path) -
             **os.environ,
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JAVA_HOME": str(session._java_home(find_java())),
+            "JAVA_HOME": str(session.java_home(find_java())),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
         },

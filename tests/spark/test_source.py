@@ -252,6 +252,29 @@ def test_all_columns_are_those_of_a_consumer(
         )
 
 
+def test_messages_are_numbered_over_blocks_archives_and_tasks(
+    read: Callable[..., DataFrame], spark: SparkSession
+) -> None:
+    """Each partition from 0 on without a gap; filters of rows change no number."""
+    schema = "partition INT, offset LONG, tag STRING, number LONG"
+    read(schema=schema, minPartitions="9").createOrReplaceTempView("numbered")
+    [wrong, least] = spark.sql(
+        "SELECT count_if(number <> place), min(number) FROM (SELECT *, row_number() OVER "
+        "(PARTITION BY partition ORDER BY offset) - 1 AS place FROM numbered)"
+    ).first()
+    assert (wrong, least) == (0, 0)
+    where = "tag = 'even' AND offset >= 2000000 AND number IS NOT NULL"
+    all_rows = spark.sql(f"SELECT count(*), sum(number) FROM numbered WHERE {where}").first()
+    assert all_rows[0] > 0
+    checked = spark.sql(
+        "SELECT count(*), sum(number) FROM (SELECT *, row_number() OVER (PARTITION BY partition "
+        f"ORDER BY offset) AS place FROM numbered) WHERE {where}"
+    ).first()
+    assert all_rows == checked
+    with pytest.raises(PySparkException, match="leave the option out"):
+        read(schema=schema, tag="even").count()
+
+
 def test_archived_blocks_are_left_out_if_they_are_not_wanted(
     read: Callable[..., DataFrame], produced: Produced
 ) -> None:

@@ -27,7 +27,7 @@ from vq.model import ARCHIVE_PLACES, Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
-from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
+from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
@@ -139,7 +139,7 @@ class MemoryCluster:
                 "metrics_port": 0,
                 "refresh_interval_s": 0.5,
                 "archive_places": PLACES,
-                "connections": ConnectionLimits(sweep_interval_s=0.02),
+                "connections": ConnectionLimits(sweep_interval_s=0.1),
                 **settings,
             }
         )
@@ -203,7 +203,7 @@ class MemoryCluster:
     async def prove(self, client: "Client", group: str = "", node: str = "") -> "Client":
         """Have a connection prove that it is a node's, or that of a command; return it."""
         async with self.admin() as coordinator:
-            await client.prove(await read_secret(coordinator), Member(group, node))
+            await client.prove(await read_secret(coordinator), Principal(group, node))
         return client
 
     async def stop(self) -> None:
@@ -285,11 +285,11 @@ class Client(asyncio.Protocol):
             frame = await self.send(command, message, body)
         return decode_reply(frame), frame.body
 
-    async def prove(self, secret: bytes, asker: Member, nonce: bytes = b"n" * 32) -> None:
+    async def prove(self, secret: bytes, asker: Principal, nonce: bytes = b"n" * 32) -> None:
         """Prove to be a member of the cluster."""
         first = wire.ProveRequest(group=asker.group, node=asker.node, nonce=nonce)
         challenge, _ = await self.call(Command.PROVE, first)
-        broker = Member(self.hello.group, self.hello.node)
+        broker = Principal(self.hello.group, self.hello.node)
         exchange = Exchange(self.hello.cluster, asker, broker, nonce, challenge.nonce)
         given = proof(secret, Side.ASKER, exchange)
         answer, _ = await self.call(Command.PROVE, wire.ProveRequest(proof=given))

@@ -111,11 +111,16 @@ class CommandServer:
         *,
         new_session: bool = False,
     ) -> ForkedProcess:
-        """Start ``vq <arguments>``; what shall end with its parent ends with the server."""
+        """Start ``vq <arguments>``; what shall end with its parent ends with the server.
+
+        ``support.forked_command`` does the same in a shell.
+        """
         told = list(arguments)
         if "--die-with" in told:
             told[told.index("--die-with") + 1] = str(self._process.pid)
-        request = json.dumps([os.getcwd(), told, dict(environ), new_session]).encode()
+        request = json.dumps(
+            [os.getcwd(), told, dict(environ), 0 if new_session else None]
+        ).encode()
         assert len(request) <= _REQUEST_BYTES_MAX
         reply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
@@ -145,6 +150,11 @@ class CommandServer:
         if late.is_set():
             raise subprocess.TimeoutExpired(command, timeout_s, stdout, stderr)
         return subprocess.CompletedProcess(command, code, stdout, stderr)
+
+    @property
+    def control(self) -> int:
+        """The socket, for processes that ask the server by themselves."""
+        return self._control.fileno()
 
     def close(self) -> None:
         """End the server."""
@@ -239,9 +249,11 @@ def _become(request: bytes, fds: list[int]) -> list[str]:
         os.dup2(fd, number)
     for fd in fds:
         os.close(fd)
-    directory, arguments, environ, new_session = json.loads(request)
-    if new_session:
+    directory, arguments, environ, group = json.loads(request)
+    if group == 0:
         os.setsid()
+    elif group is not None:
+        os.setpgid(0, group)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environ)

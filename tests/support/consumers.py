@@ -3,10 +3,15 @@
 import asyncio
 from typing import Any
 
+from support.broker import MemoryCluster
 from support.waiting import WAIT_S, until_true
 
 from vq import aio
+from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.membership import Membership
+from vq.coordination.tree.memory import MemoryCoordinator
 from vq.model import Message, TopicPartition
 
 
@@ -58,3 +63,40 @@ async def until_committed(consumer: aio.MessageConsumer, offset: int) -> None:
 def texts(*numbers: int) -> list[Message]:
     """Return a message of topic ``t`` for each number."""
     return [Message("t", b"%d" % number) for number in numbers]
+
+
+# What lies below the public API ------------------------------------------------------------------
+def core_of(consumer: aio.MessageConsumer) -> ConsumerCore:
+    """Return the core of a consumer."""
+    return consumer._core
+
+
+def membership_of(consumer: aio.MessageConsumer) -> Membership:
+    """Return the membership of a consumer that was started."""
+    membership = consumer._core._membership
+    assert membership is not None
+    return membership
+
+
+def client_of_factory(factory: aio.MessageFactory) -> ClusterClient:
+    """Return what an open factory knows of its cluster."""
+    assert factory._cluster is not None
+    return factory._cluster
+
+
+def coordinator_of(factory: aio.MessageFactory) -> MemoryCoordinator:
+    """Return the ZooKeeper client of an open factory."""
+    coordinator = client_of_factory(factory).coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    return coordinator
+
+
+def cut_off_for_long(
+    cluster: MemoryCluster, factory: aio.MessageFactory, consumer: aio.MessageConsumer
+) -> MemoryCoordinator:
+    """Cut a factory off ZooKeeper, as if that were longer ago than its session may live."""
+    coordinator = coordinator_of(factory)
+    cluster.ensemble.disconnect(coordinator)
+    coordinator._last_reply = -1e9
+    membership_of(consumer)._on_session(coordinator.state)
+    return coordinator

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import DeliveryHooks, ThreadDelivery, Workers
+from vq.client.consumer.delivery import Delivery, DeliveryHooks
 from vq.client.consumer.permit import Permit
+from vq.client.consumer.workers import Workers
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
@@ -49,6 +50,21 @@ def endless() -> Permit:
     return permit
 
 
+class NotedWorkers(Workers):
+    """Threads that call listeners; which partitions they left for a pause, and how long."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.pauses: list[tuple[Delivery, float]] = []
+        super().__init__(count, name="test")
+
+    def put_later(self, delivery: Delivery, pause_s: float) -> None:
+        super().put_later(delivery, pause_s)
+        self.pauses.append((delivery, pause_s))
+
+    def has_left(self, delivery: Delivery) -> bool:
+        return any(each is delivery for each, _ in self.pauses)
+
+
 class Partition:
     """A line of chunks of one partition; message contents are numbers from 0."""
 
@@ -63,13 +79,13 @@ class Partition:
         config = ConsumerConfig(
             **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
         )
-        self.delivery = ThreadDelivery(
+        self.delivery = Delivery(
             TopicPartition("t", number),
             0,
             listener,
             config,
             hooks=self.told.hooks,
-            workers=workers,
+            executor=workers,
             permit=self.permit,
         )
 

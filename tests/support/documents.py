@@ -12,7 +12,7 @@ says what a reader sees from the text around it:
 
 All blocks of a document share a directory; its python blocks share one interpreter, too. A program
 that waits for Enter gets it when what it should print is there. Ports named in the text are
-replaced by free ones.
+replaced by free ones. ``vq`` is forked from a process that has imported it, but in the long form.
 """
 
 import contextlib
@@ -26,12 +26,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from support import forked_command
+from support.command_server import command_server
 from support.waiting import PROCESSES_WAIT_S
 
 ROOT = Path(__file__).parents[2]
@@ -127,11 +129,16 @@ class Terminal:
     """A directory, ports and processes for the blocks of one document."""
 
     def __init__(
-        self, directory: Path, ports: Mapping[str, int], group: "subprocess.Popen[bytes]"
+        self,
+        directory: Path,
+        ports: Mapping[str, int],
+        group: "subprocess.Popen[bytes]",
+        server: Sequence[int],
     ) -> None:
         self.directory = directory
         self._ports = ports
         self._group = group
+        self._server = server
         self._count = 0
         self._python: _Python | None = None
         self.started: list[subprocess.Popen[bytes]] = []  # they end with the group at the latest
@@ -189,16 +196,18 @@ class Terminal:
                 cwd=self.directory,
                 env=self.environ,
                 process_group=self._group.pid,
+                pass_fds=self._server,
             )
         self.started.append(running)
         deadline = time.monotonic() + BLOCK_S
         while time.monotonic() < deadline:
             if until and missing_line(until, output.read_text()) is None:
                 return 0
-            if running.poll() is not None and not until:
-                return running.returncode
-            if running.poll() is not None:
-                return running.returncode or -1  # it was to keep running
+            ended = running.poll()  # once a turn: it may end at any moment
+            if ended is not None:
+                said = output.read_text()
+                assert not until, f"{path} ended with {ended} before it said {until!r}:\n{said}"
+                return ended
             time.sleep(0.02)
         return None
 
@@ -271,6 +280,8 @@ class Machine:
     def __init__(self) -> None:
         self._ports = dict(zip(_PORTS, _free_ports(), strict=True))
         self._group = subprocess.Popen(["sleep", "3600"], process_group=0)
+        server = command_server(os.environ)
+        self._server = [server.control] if server is not None else []
         self._terminals: list[Terminal] = []
 
     def terminal(self, directory: Path) -> Terminal:
@@ -278,16 +289,19 @@ class Machine:
         shim = directory / ".bin" / "vq"
         shim.parent.mkdir(parents=True)
         ports = f"--port {self._ports['8123']} --zookeeper-port {self._ports['2181']}"
+        vq = (
+            f"-IS {forked_command.__file__} {self._server[0]}" if self._server else "-m vq.cli.main"
+        )
         shim.write_text(
             textwrap.dedent(f"""\
                 #!/bin/sh
                 if [ "$1" = standalone ]; then shift; set -- standalone {ports} "$@"; fi
-                exec {sys.executable} -m vq.cli.main "$@"
+                exec {sys.executable} {vq} "$@"
                 """)
         )
         shim.chmod(0o755)
         (shim.parent / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
-        self._terminals.append(Terminal(directory, self._ports, self._group))
+        self._terminals.append(Terminal(directory, self._ports, self._group, self._server))
         return self._terminals[-1]
 
     def __enter__(self) -> Self:

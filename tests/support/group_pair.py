@@ -14,6 +14,7 @@ from vq.coordination.topics.topics import (
     describe_topic,
     touch_partition,
 )
+from vq.operations.partitions.placements import next_number
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 
@@ -53,6 +54,7 @@ class GroupPair:
         producers: bytes = b"",
         topic_id: str = "",
         version: int | None = None,
+        **fields: Any,
     ) -> None:
         view = await self.view()
         request = wire.AdoptRequest(
@@ -62,18 +64,21 @@ class GroupPair:
             start_offset=start,
             producers=producers,
             placement_version=view.partition_versions[0] if version is None else version,
+            **fields,
         )
         await self.clients[self.new].call(Command.ADOPT, request)
 
-    async def place(self, view: Any, end: int) -> None:
+    async def place(self, view: Any, end: int, number: int | None = None) -> None:
+        moved = move(view.partitions[0], end, self.new, number)
         async with self.cluster.admin() as coordinator:
-            await change_placement(coordinator, view, move(view.partitions[0], end, self.new))
+            await change_placement(coordinator, view, moved)
 
     async def move(self) -> int:
         view = await self.view()
         sealed = await self.seal(view.partition_versions[0])
-        await self.adopt(sealed.end_offset, sealed.producers)
-        await self.place(view, sealed.end_offset)
+        fields = {"number": sealed.next_number, "number_known": sealed.number_known}
+        await self.adopt(sealed.end_offset, sealed.producers, **fields)
+        await self.place(view, sealed.end_offset, next_number(sealed))
         return sealed.end_offset
 
     async def move_between_messages(self) -> int:

@@ -2,10 +2,12 @@
 
 import asyncio
 
-from support.delivery import Told
+from support.delivery import Told, endless
 from support.waiting import WAIT_S
 
-from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.delivery import Delivery
+from vq.client.consumer.inbox import Inbox, Messages
 from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record
@@ -18,7 +20,15 @@ class Partition:
         self.number, self.offset, self.count = number, 0, 0
         self.stopped = False
         self.told = Told()
-        self.delivery = InboxDelivery(TopicPartition("t", number), 0, inbox, self.told.hooks)
+        self.delivery = Delivery(
+            TopicPartition("t", number),
+            0,
+            None,
+            ConsumerConfig(group="g"),
+            executor=inbox,
+            permit=endless(),
+            hooks=self.told.hooks,
+        )
 
     @property
     def consumed(self) -> int:

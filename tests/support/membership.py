@@ -14,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.hold_states import State
 from vq.client.consumer.holds import Hold, Holds
-from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.membership import Membership
 from vq.client.consumer.permit import Permit
 from vq.coordination.groups import claims, groups
 from vq.coordination.tree.memory import MemoryCoordinator
@@ -48,9 +48,7 @@ class Consumer:
             member=name,
             filters={"t": wanted},
             holds=Holds("g", name),
-            hooks=MembershipHooks(
-                self._claimed, self._drain, self._commit, self._suspend, self._resume, self._ended
-            ),
+            consumer=self,
             permit=self.permit,
         )
 
@@ -60,34 +58,40 @@ class Consumer:
         assert isinstance(coordinator, MemoryCoordinator)
         return coordinator
 
-    async def _claimed(self, hold: Hold) -> None:
+    async def claimed(self, hold: Hold) -> None:
+        """See ``GroupConsumer``."""
         if self.on_claimed is not None:
             await self.on_claimed(hold.claim)
         assert hold.partition not in self.held
         self.held.add(hold.partition)
 
-    async def _drain(self, hold: Hold) -> None:
+    async def drain(self, hold: Hold) -> None:
+        """See ``GroupConsumer``."""
         if self.on_drain is not None:
             await self.on_drain(hold.partition)
         if hold.state is State.LOST:
             self.events.append(f"drop {hold.partition}")
             self.held.discard(hold.partition)
 
-    async def _commit(self, hold: Hold) -> None:
+    async def commit_last(self, hold: Hold) -> None:
+        """See ``GroupConsumer``."""
         if self.on_commit is not None:
             await self.on_commit(hold.partition)
         self.events.append(f"give up {hold.partition}")
         self.held.discard(hold.partition)
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
+        """See ``GroupConsumer``."""
         self.events.append("suspend")
         if self.on_suspend is not None:
             self.on_suspend()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """See ``GroupConsumer``."""
         self.events.append("resume")
 
-    def _ended(self, error: CoordinationError) -> None:
+    def ended(self, error: CoordinationError) -> None:
+        """See ``GroupConsumer``."""
         self.events.append(f"ended: {error}")
 
 

@@ -14,7 +14,7 @@ from vq.store.archive.archived_file import NotInMemory
 from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.block import Block, BlockCache
-from vq.store.log.log import Log, LogConfig, SyncTicket
+from vq.store.log.log import Log, LogBegin, LogConfig, SyncTicket
 from vq.store.records.record import Record, decode_into, encode_record
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ def open_log(
     topic_id: str = "t1",
     start_offset: int = 0,
     producers: bytes = b"",
+    number: int | None = None,
     cache: BlockCache | None = None,
 ) -> Log:
     """Open a log with defaults for everything."""
@@ -55,8 +56,7 @@ def open_log(
         config=config,
         disk=disk,
         clock=clock or ManualClock(),
-        start_offset=start_offset,
-        producers=producers,
+        begin=LogBegin(start_offset, producers, number),
         cache=cache,
     )
 

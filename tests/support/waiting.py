@@ -5,11 +5,8 @@ in the same test, or lies far below what its failure would take.
 """
 
 import asyncio
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-
-from support.simulation.loop import VirtualLoop
 
 #: Within one process, which may lose seconds while others have the processor.
 WAIT_S = 20.0
@@ -35,17 +32,17 @@ async def until_true(check: Callable[[], Awaitable[object]], *, timeout_s: float
             await asyncio.sleep(pause_s)
 
 
-def _pauses_s() -> Iterator[float]:
+def _pauses_s(first_s: float = 0.001) -> Iterator[float]:
     """Yield how long to wait before each next look.
 
-    In virtual time a look is all that a millisecond costs: after some seconds they become rarer,
-    so that the end of a wait is seen a hundredth of it late at most.
+    A look costs processor time, in virtual time nothing else. So they become rarer: the end of a
+    wait is seen a hundredth of it late at most.
     """
-    for _ in range(5_000):
-        yield 0.001
-    is_virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
-    for looks in itertools.count(1):
-        yield min(0.001 * looks, 1.0) if is_virtual else 0.001
+    waited_s = 0.0
+    while True:
+        pause_s = min(max(first_s, waited_s / 100), 1.0)
+        waited_s += pause_s
+        yield pause_s
 
 
 def block_until(
@@ -53,6 +50,8 @@ def block_until(
 ) -> None:
     """Have this thread wait until ``check()`` is true; fail with ``what``, as it reads then."""
     deadline = time.monotonic() + timeout_s
-    while not check():
+    for pause_s in _pauses_s(0.002):
+        if check():
+            return
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.002)
+        time.sleep(pause_s)

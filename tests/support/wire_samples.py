@@ -121,6 +121,21 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
+            jobs=[
+                wire.JobStatus(
+                    name="scrub",
+                    trigger="every 10 s",
+                    state="off",
+                    why_off="scrub_bytes_per_s is 0",
+                    runs=12,
+                    failures=3,
+                    begun_ms=1763800000000,
+                    ended_ms=1763800009000,
+                    late_ms=1500,
+                    error="the disk is full",
+                    next_ms=1763800019000,
+                )
+            ],
             disks=[
                 wire.DiskStatus(
                     directory="/var/lib/vq",
@@ -342,6 +357,10 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             place_message_id=77,
             place_tags=["t"],
             place_epoch=2,
+            number=True,
+            number_offset=4900,
+            by_number=True,
+            at_number=30,
         )
     ),
     (Command.OFFSETS, "response"): Sample(
@@ -356,12 +375,19 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             place=2,
             place_reason="message 76 lies there",
             end_unknown=True,
+            number=28,
+            number_known=True,
+            offset_known=True,
+            latest_number=29,
+            latest_number_known=True,
         )
     ),
     (Command.SEAL, "request"): Sample(
         wire.SealRequest(topic="orders", partition=3, placement_version=9, topic_id="5f0c")
     ),
-    (Command.SEAL, "response"): Sample(wire.SealResponse(end_offset=5000, producers=b"\x01\x02")),
+    (Command.SEAL, "response"): Sample(
+        wire.SealResponse(end_offset=5000, producers=b"\x01\x02", next_number=40, number_known=True)
+    ),
     (Command.ADOPT, "request"): Sample(
         wire.AdoptRequest(
             topic="orders",
@@ -370,6 +396,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             start_offset=5000,
             producers=b"\x01\x02",
             placement_version=9,
+            number=40,
+            number_known=True,
         )
     ),
     (Command.ADOPT, "response"): Sample(wire.AdoptResponse()),
@@ -429,6 +457,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             next_start=7000,
             damaged=True,
             whole_end=4000,
+            number=40,
+            number_known=True,
         )
     ),
     (Command.HAND_OVER, "request"): Sample(wire.HandOverRequest(node="n2")),

@@ -12,14 +12,17 @@ import pytest
 from vq.blocking import MessageConsumer, MessageProducer
 from vq.client.config import ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import ThreadDelivery, Workers
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.delivery import Delivery
+from vq.client.consumer.inbox import Inbox
+from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.workers import Workers
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.interceptors import Interceptors, ProducerInterceptor
 from vq.client.runtime import LoopThread
 from vq.errors import (
     CoordinationError,
+    InvalidArgument,
     InvalidState,
     NotPublished,
     NotSent,
@@ -142,8 +145,9 @@ class Probe:
     def __init__(self) -> None:
         self.ran = threading.Event()
 
-    def run(self) -> None:
+    def enter(self) -> bool:
         self.ran.set()
+        return False
 
 
 def in_callback(runtime: LoopThread, call: Callable[[], Any]) -> BaseException:
@@ -171,13 +175,45 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
         consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers, no_pull())
         assert "would wait for itself" in str(in_callback(runtime, consumer.close))
         probe = Probe()
-        workers.submit(cast("ThreadDelivery", probe))
+        workers.put(cast("Delivery", probe))
         assert probe.ran.wait(10.0)
         consumer.close()
         producer = MessageProducer(cast("ProducerCore", core), runtime)
         in_callback(runtime, producer.close)
         assert len(runtime._on_loss) == 1, "it is still refused after a fork"
         producer.close()
+    finally:
+        runtime.stop()
+        workers.close(0.0)
+
+
+class AsyncListener:
+    async def __call__(self, message: Message) -> None:
+        """Nothing awaits it."""
+
+
+async def async_listener(message: Message) -> None:
+    """Nothing awaits it."""
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (async_listener, "coroutine function.*vq.aio"),
+        (AsyncListener(), "coroutine function.*vq.aio"),
+        (7, "cannot be called"),
+        ("print", "cannot be called"),
+    ],
+)
+def test_what_is_no_listener_is_refused_at_once(listener: Any, said: str) -> None:
+    """A coroutine that is never awaited would count as a message that was handled."""
+    runtime, workers = LoopThread("test"), Workers(1, name="test")
+    core: Any = SimpleNamespace(ensure_started=None)
+    pull = ThreadPull(core, cast("Inbox", None), runtime)
+    try:
+        consumer = MessageConsumer(core, runtime, workers, pull)
+        with pytest.raises(InvalidArgument, match=said):
+            consumer.subscribe("t", listener=listener)
     finally:
         runtime.stop()
         workers.close(0.0)

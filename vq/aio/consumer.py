@@ -7,9 +7,8 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, Messages
-from vq.client.consumer.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.listening import AsyncListener, Listening, listener_of
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
@@ -113,16 +112,16 @@ class MessageConsumer:
                 "some topics of this consumer have a listener and some have none; give all of them "
                 "one, or none and iterate or call get_many, or make two consumers"
             )
-        if listener is not None:
-            check_listener(listener, concurrency)
-        self._core.subscribe(topic, length, ignore, message_filter)
+        if listener is None:
+            self._core.subscribe(topic, length, message_filter, self._inbox)
+        else:
+            called = listener_of(listener, concurrency)
+            self._core.subscribe(topic, length, message_filter, self._listening, called)
         self._is_pulled = listener is None
-        if listener is not None:
-            self._listening.add(topic, listener, concurrency)
         return self
 
     def _check_pulled(self) -> None:
-        if self._listening:
+        if self._is_pulled is False:
             raise InvalidState(
                 "the topics of this consumer have listeners, which get the messages; subscribe "
                 "without a listener to iterate or to call get_many"

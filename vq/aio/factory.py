@@ -13,7 +13,7 @@ from vq.aio.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox, InboxDelivery
+from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.listening import Listening
 from vq.client.consumer.permit import Permit
 from vq.client.exits import FORKED
@@ -89,16 +89,8 @@ class MessageFactory:
         cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
         settings = settings_of(ConsumerConfig, config)
-        inbox, listening = Inbox(permit), Listening(permit, settings, cluster.context)
-        core = ConsumerCore(
-            cluster,
-            settings,
-            make_delivery=lambda partition, position, _listener, hooks: InboxDelivery(
-                partition, position, listening if partition.topic in listening else inbox, hooks
-            ),
-            permit=permit,
-            on_end=inbox.fail,
-        )
+        inbox, listening = Inbox(permit), Listening(cluster.context)
+        core = ConsumerCore(cluster, settings, permit=permit)
         consumer = MessageConsumer(core, inbox, listening, cluster)
         kept = (each for each in self._consumers if not each._core.stopped)
         self._consumers = [*kept, consumer]

@@ -6,8 +6,9 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import Listener, Workers, ignore
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.workers import Listener, Workers
+from vq.client.kinds import check_function
 from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, VqError
@@ -121,8 +122,15 @@ class MessageConsumer:
             This consumer.
         """
         self._pull.check_subscription(listener)
-        taken = ignore if listener is None else listener
-        self._core.subscribe(topic, length, taken, message_filter)
+        if listener is None:
+            self._core.subscribe(topic, length, message_filter, self._pull.inbox)
+        else:
+            check_function(
+                "listener",
+                listener,
+                "give a plain function of the message, or iterate over a consumer of vq.aio",
+            )
+            self._core.subscribe(topic, length, message_filter, self._workers, listener)
         self._pull.subscribed(listener)
         return self
 

@@ -11,23 +11,16 @@ from vq.blocking.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import (
-    Delivery,
-    DeliveryHooks,
-    Listener,
-    ThreadDelivery,
-    Workers,
-    ignore,
-)
-from vq.client.consumer.inbox import Inbox, InboxDelivery
+from vq.client.consumer.inbox import Inbox
 from vq.client.consumer.permit import Permit
-from vq.client.consumer.thread_pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.workers import Workers
 from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState
-from vq.model import Address, PartitionPlacement, StatusResult, TopicPartition
+from vq.model import Address, PartitionPlacement, StatusResult
 from vq.operations.brokers.brokers import all_statuses, broker_status
 from vq.operations.partitions.placements import partitions_of
 
@@ -105,25 +98,7 @@ class MessageFactory:
 
         async def make() -> MessageConsumer:
             inbox = Inbox(permit)
-
-            def make_delivery(
-                partition: TopicPartition, position: int, listener: Listener, hooks: DeliveryHooks
-            ) -> Delivery:
-                if listener is ignore:  # no listener: ``get_many`` takes the messages
-                    return InboxDelivery(partition, position, inbox, hooks)
-                return ThreadDelivery(
-                    partition,
-                    position,
-                    listener,
-                    settings,
-                    hooks=hooks,
-                    workers=workers,
-                    permit=permit,
-                )
-
-            core = ConsumerCore(
-                cluster, settings, make_delivery=make_delivery, permit=permit, on_end=inbox.fail
-            )
+            core = ConsumerCore(cluster, settings, permit=permit)
             return MessageConsumer(core, runtime, workers, ThreadPull(core, inbox, runtime))
 
         try:

@@ -229,7 +229,8 @@ class MessageProducer:
                     if isinstance(error, BufferFull):
                         core.count_full(count)
         for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
-            future.exception()
+            if future.outcome is None:
+                future.exception()
         return batch.results()
 
     def metrics(self) -> ProducerMetrics:

@@ -15,7 +15,7 @@ from prometheus_client import ProcessCollector
 
 from vq import limits
 from vq.broker.base.config import BrokerConfig
-from vq.broker.history.alarm import ring_daily
+from vq.broker.base.scheduler import ScheduledAlarm
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
@@ -52,7 +52,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         cpu_s=time.thread_time,
         pid=os.getpid(),
         process_metrics=ProcessCollector(registry=None).collect,
-        alarm=ring_daily,
+        alarm=ScheduledAlarm(clock),
     )
 
 

@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.metrics_core import Metric
 
+from vq.broker.base.alarm import Alarm, LoopAlarm
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.jobs import While
 from vq.broker.base.runner import Runner, ThreadRunner
 from vq.broker.base.tasks import Tasks
-from vq.broker.history.daily_runs import Alarm, no_alarm
-from vq.broker.observe.load import LoadMeter, LoadPublisher
 from vq.broker.partition.gate import Stage
 from vq.broker.parts import Front, Outside, Parts
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator, SessionState
-from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import (
     CoordinationError,
     HandOverFailed,
@@ -65,7 +64,7 @@ class BrokerNode:
         cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
         pid: Of its process, for operators; 0: not known.
         process_metrics: Returns families about the process, for the page of metrics.
-        alarm: Rings when the daily run of the archive is due.
+        alarm: Rings when a job is due; None: the timers of the loop do.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -87,7 +86,7 @@ class BrokerNode:
         cpu_s: Callable[[], float] | None = None,
         pid: int = 0,
         process_metrics: Callable[[], Iterable[Metric]] = tuple,
-        alarm: Alarm = no_alarm,
+        alarm: Alarm | None = None,
     ) -> None:
         self.config = config
         flushers = (
@@ -104,9 +103,9 @@ class BrokerNode:
             runner=runner or ThreadRunner(),
             log_config=log_config or LogConfig(block_bytes=config.block_bytes),
             process_metrics=process_metrics,
-            alarm=alarm,
+            alarm=alarm or LoopAlarm(),
+            cpu_s=cpu_s,
         )
-        self._cpu_s = cpu_s
         self._pid = pid
         self._tasks = Tasks()
         self._directory: DataDirectories | None = None
@@ -173,9 +172,7 @@ class BrokerNode:
         keep(parts.follower.run, "copy from the master")
         keep(parts.insync.run, "look at the copies")
         parts.diverged.look_soon()
-        keep(parts.repairer.run, "repair damage")
-        parts.upkeep.run(self._tasks)
-        keep(parts.lags.run, "measure lags")
+        parts.jobs.begin(While.STARTED)
         parts.disks.look_now()
         await parts.monitor.start(outside.network, self._tasks)
         await coordinator.start(config.start_timeout_s)
@@ -187,18 +184,18 @@ class BrokerNode:
         await parts.partitions.look_for_strangers()
         in_logs = parts.partitions.highest_epoch()
         await parts.runner.run(lambda: parts.epoch_file.check(in_logs))
-        await parts.server.listen(outside.network, Address(config.host, config.port))
+        await parts.server.listen(
+            outside.network, Address(config.host, config.port), parts.dispatcher.take
+        )
         for place in parts.disks.places.values():
             place.storer.start()
         keep(parts.server.run, "look at silent connections")
         await self._register_and_lead(parts)
         keep(parts.mastership.run, "take epochs")
         keep(parts.hand_over.keep_drained, "hand over when drained")
-        keep(parts.soundness.run, "hand over when damaged")
         keep(parts.partitions.view.run, "follow topics")
-        parts.disks.keep_looking(self._tasks)
-        keep(self._publish_load, "publish the load")
-        parts.upkeep.run_registered(self._tasks)
+        parts.jobs.begin(While.REGISTERED)
+        parts.upkeep.start()
         parts.monitor.has_started = True
         role = parts.context.role
         logger.info(
@@ -233,7 +230,7 @@ class BrokerNode:
             parts.server.stop_listening()
         try:
             async with asyncio.timeout(self.config.stop_timeout_s):
-                await self._tasks.close()
+                await self._end_background()
                 if parts is not None:
                     await parts.presence.end()
                     self._close_storers(parts)
@@ -270,20 +267,6 @@ class BrokerNode:
         assert self._failure is not None
         return self._failure
 
-    # Beside requests ----------------------------------------------------------------------------
-    async def _publish_load(self) -> None:
-        """Publish the load and look at the group, for ever."""
-        parts, clock = self.parts, self._outside.clock
-        registration = parts.presence.registration
-        assert registration is not None
-        meter = LoadMeter(parts.context.counters, parts.flushes, clock, self._cpu_s)
-        await LoadPublisher(registration, clock).run(
-            lambda: _measure(parts, meter),
-            parts.mastership.look_at_group,
-            interval_s=self.config.load_interval_s,
-            rng=self._outside.rng,
-        )
-
     # Stop ---------------------------------------------------------------------------------------
     async def stop(self) -> bool:
         """End gracefully, within about ``stop_timeout_s`` whatever hangs. Stopping twice is fine.
@@ -305,7 +288,7 @@ class BrokerNode:
             self.hangs = True
             logger.warning("broker did not stop in time", timeout_s=self.config.stop_timeout_s)
             # Tasks first: without a session, each would log that it failed.
-            for close in (self._tasks.close, self._outside.coordinator.close):
+            for close in (self._end_background, self._outside.coordinator.close):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1):
                         await close()
@@ -325,6 +308,15 @@ class BrokerNode:
         except (HandOverFailed, NotMaster) as error:
             logger.warning("broker stops without a successor", error=error)
 
+    async def _end_background(self) -> None:
+        """End what goes on beside requests."""
+        parts = self._parts
+        if parts is None:
+            await self._tasks.close()
+            return
+        parts.jobs.close()
+        await asyncio.gather(self._tasks.close(), parts.upkeep.stop())
+
     @staticmethod
     def _close_storers(parts: Parts) -> None:
         for place in parts.disks.places.values():
@@ -337,7 +329,7 @@ class BrokerNode:
         await parts.presence.end()  # clients look elsewhere from here on
         await partitions.close_all(error, saves_s=self.config.stop_timeout_s / 2)
         server.turn.run()
-        await self._tasks.close()
+        await self._end_background()
         self._close_storers(parts)
         if partitions.all_flushed:
             await parts.doubt.clear()
@@ -348,14 +340,3 @@ class BrokerNode:
         await parts.runner.close()
         parts.directory.close()  # the next broker may have it once nothing is done in it any more
         await server.wait_closed()
-
-
-def _measure(parts: Parts, meter: LoadMeter) -> BrokerLoad:
-    channels, disks = parts.partitions.channels, parts.disks
-    return meter.measure(
-        disk_free=disks.free_bytes,
-        disk_total=disks.total_bytes,
-        disk_excess=disks.pressure_bytes,
-        stored_bytes=sum(each.log.size_bytes for each in channels.values() if each.log is not None),
-        partitions=len(channels),
-    )

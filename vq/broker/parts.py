@@ -12,22 +12,25 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from prometheus_client.metrics_core import Metric
 
+from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.jobs import Jobs
 from vq.broker.base.runner import Runner
-from vq.broker.base.session import Handler
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
-from vq.broker.history.daily_runs import Alarm
+from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.watched import Watched
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
@@ -46,12 +49,15 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.soundness import Soundness
+from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
-from vq.broker.serving.dispatcher import Dispatcher
+from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.fetching import Fetches
 from vq.broker.serving.finding import Finder
+from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
+from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
 from vq.broker.upkeep import Upkeep
 from vq.clock import Clock
@@ -60,7 +66,7 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import NotMaster
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
-from vq.remoting.membership import Member
+from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
@@ -87,6 +93,7 @@ class Outside:
     log_config: LogConfig
     process_metrics: Callable[[], Iterable[Metric]]
     alarm: Alarm
+    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -94,10 +101,10 @@ class Front:
 
     Attributes:
         turn: Of the loop.
+        jobs: What is done again and again.
         role: What the node is in its group.
         gate: Why the node refuses requests.
         membership: The cluster's secret.
-        handlers: What carries out each command.
         server: The connections.
         flush_times: How long flushes take, on all disks.
         flushes: Measure them, one for each data directory.
@@ -107,6 +114,7 @@ class Front:
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
         coordinator, clock = outside.coordinator, outside.clock
         self.turn = Turn(asyncio.get_running_loop().call_soon)
+        self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
         self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
         self.gate = Gate(
@@ -118,12 +126,10 @@ class Front:
             ),
             self.role,
         )
-        asker = Member(config.group, config.node)
+        asker = Principal(config.group, config.node)
         self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
-        self.handlers: dict[int, Handler] = {}
         self.server = Server(
             config.connections,
-            handlers=self.handlers,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
@@ -137,6 +143,7 @@ class Front:
             config,
             outside.disk,
             outside.runner,
+            self.jobs,
             clock,
             flushes=self.flushes,
             turn=self.turn,
@@ -152,7 +159,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, membership, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -173,7 +180,7 @@ class Parts:
         fetches: The fetch sessions.
         mover: Seals and adopts partitions.
         finder: Searches for messages.
-        dispatcher: Routes requests.
+        dispatcher: Takes every request; it has the table of what carries out each command.
         watched: What STATUS, metrics and health tell of.
         status: The answer to STATUS.
         monitor: Metrics and health over HTTP.
@@ -197,6 +204,7 @@ class Parts:
         self.runner = runner = outside.runner
         self.disk = disk = outside.disk
         self.directory = directory
+        self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
         self.membership = membership = front.membership
         self.server = front.server
@@ -260,6 +268,7 @@ class Parts:
             disks=disks,
             channels=self.partitions.channels,
             hand_over=self.hand_over,
+            jobs=jobs,
         )
         dead_masters = DeadMasters(
             coordinator,
@@ -282,7 +291,7 @@ class Parts:
         self.insync = InSyncSet(
             role, coordinator, self.partitions, network, clock, node=config.node
         )
-        self.lags = Lags(self.partitions.channels, clock, runner)
+        self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self.mastership = Mastership(
@@ -294,7 +303,7 @@ class Parts:
             reserve=disks.main.reserve,
             gate=gate,
             follower=self.follower,
-            duties=(self.partitions, self.insync, self.lags, self.hand_over),
+            duties=(self.partitions, self.insync, self.lags, self.hand_over, jobs),
         )
         self.presence = Presence(
             config,
@@ -323,12 +332,23 @@ class Parts:
             disk=disk,
             runner=runner,
             tasks=tasks,
+            jobs=jobs,
             cluster=config.cluster,
             node=config.node,
             rng=rng,
         )
+        NodeLoad(
+            jobs,
+            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
+            LoadPublisher(self.presence, clock),
+            partitions=self.partitions,
+            disks=disks,
+            mastership=self.mastership,
+            interval_s=config.load_interval_s,
+        )
         self.upkeep = Upkeep(
             config,
+            jobs,
             self.context,
             self.partitions,
             self.verifier,
@@ -339,7 +359,7 @@ class Parts:
             clock=clock,
             rng=rng,
             data=directory.path,
-            alarm=outside.alarm,
+            tasks=tasks,
             gate=gate,
         )
 
@@ -352,25 +372,12 @@ class Parts:
             seal_timeout_s=config.seal_timeout_s,
         )
         self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
-        self.finder = Finder(
-            self.context, self.upkeep.indexer, disk=disk, runner=runner, tasks=tasks
-        )
-        self.dispatcher = Dispatcher(
-            front.handlers,
-            self.partitions,
-            self.context,
-            gate=gate,
-            mastership=self.mastership,
-            fetches=self.fetches,
-            moves=self.mover,
-            verifies=self.verifier,
-            repairs=self.repairer,
-            finds=self.finder,
-        )
+        self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         self.watched = Watched(
             config=config,
             context=self.context,
             partitions=self.partitions,
+            jobs=jobs,
             disks=disks,
             flush_times=front.flush_times,
             server=front.server,
@@ -387,7 +394,7 @@ class Parts:
             indexer=self.upkeep.indexer,
         )
         self.status = StatusReport(self.watched)
-        archives = Archives(self.partitions.channels, self.partitions.logs, tasks)
+        archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
             self.partitions.channels,
             self.context,
@@ -395,14 +402,42 @@ class Parts:
             disks.all,
             disk=disk,
             runner=runner,
+        )
+        why = Reasons(gate, self.context, self.partitions, self.mastership)
+        self.dispatcher = Dispatcher(
+            {
+                Command.PING: Route(self.status.ping),
+                Command.STATUS: Route(self.status.answer),
+                Command.PUT: Route(
+                    Channel.put,
+                    why.appends,
+                    of_partition=True,
+                    opens=attrgetter("takes_puts"),
+                    appends=True,
+                ),
+                Command.GET: Route(partial(get, self.fetches), why.reads),
+                Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
+                Command.FETCH: Route(self.fetches.fetch, why.reads),
+                Command.VERIFY: Route(self.verifier.verify, of_partition=True),
+                Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
+                Command.BLOCKS: Route(held.answer),
+                Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
+                Command.ADOPT: Route(self.mover.adopt, why.adopts),
+                Command.REPLICATE: Route(self.fetches.replicate, why.copied),
+                Command.EPOCH_END: Route(
+                    reading.epoch_end,
+                    why.copied,
+                    of_partition=True,
+                    opens=attrgetter("rules.read"),
+                ),
+                Command.HAND_OVER: Route(self.hand_over.handle),
+                Command.DIVERGED: Route(self.diverged.answer),
+                Command.REPAIR: Route(self.repairer.give, of_partition=True),
+                Command.ARCHIVE: Route(archives.answer),
+            },
+            self.partitions,
+            self.context,
+            gate=gate,
             tasks=tasks,
         )
-        for command, handler in (
-            (Command.STATUS, self.status.answer),
-            (Command.DIVERGED, self.diverged.answer),
-            (Command.HAND_OVER, self.hand_over.handle),
-            (Command.ARCHIVE, archives.answer),
-            (Command.BLOCKS, held.answer),
-        ):
-            self.dispatcher.add(command, handler)
         self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)

@@ -54,7 +54,7 @@ from vq.model import (
     check_name,
 )
 from vq.remoting.broker_connection import BrokerConnection
-from vq.remoting.format import ACCESS, Access, Command
+from vq.remoting.format import COMMANDS, Access
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
@@ -97,8 +97,8 @@ class ClusterClient:
         self.departures = Departures(coordinator, rng)
         self.loads = BrokerLoads(coordinator, clock)
         self._zips: Zips | None = None
-        self._watcher = RouteWatcher(coordinator)
-        self._slot = SlotLease(
+        self.watcher = RouteWatcher(coordinator)
+        self.slot = SlotLease(
             coordinator,
             clock,
             holder=config.client_id,
@@ -117,10 +117,10 @@ class ClusterClient:
         self.context = contextvars.copy_context()
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
-        self._connections = BrokerConnections(
+        self.connections = BrokerConnections(
             config, network, rng, on_change=self._changed, context=self.context
         )
-        self.unreachable: Mapping[Address, ConnectFailures] = self._connections.unreachable
+        self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
         self._calls = SharedCalls(self.context)
@@ -136,7 +136,7 @@ class ClusterClient:
         """
         self.loop = asyncio.get_running_loop()
         await self.coordinator.start(self.config.start_timeout_s)
-        self._watcher.on_change(self._routes_changed)
+        self.watcher.on_change(self._routes_changed)
         outages = Outages(self.config.zookeeper, self.clock)
         self.coordinator.add_listener(outages.session_changed)
         self.coordinator.add_listener(self._session_changed)
@@ -177,7 +177,7 @@ class ClusterClient:
 
     async def _close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [
-            *self._connections.attempts(),
+            *self.connections.attempts(),
             *self._calls.tasks(),
             *self._refreshing.values(),
         ]
@@ -187,12 +187,12 @@ class ClusterClient:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.departures.close()
-        self._connections.close()
+        self.connections.close()
         if self._zips is not None:
             self._zips.close()
-        await self._watcher.close()
+        await self.watcher.close()
         if self._slot_task is not None:
-            await self._slot.stop()
+            await self.slot.stop()
         await self.coordinator.close()
 
     @property
@@ -209,7 +209,7 @@ class ClusterClient:
     @property
     def routes(self) -> Routes:
         """The latest snapshot; immutable, so any thread may read it."""
-        return self._watcher.snapshot
+        return self.watcher.snapshot
 
     async def track(self, topic: str) -> Routes:
         """Read a topic's routes, watch them from now on, and return all routes.
@@ -221,11 +221,11 @@ class ClusterClient:
         check_name("topic", topic)
         # Concurrent callers share one read: a thousand first sends cost one.
         await self._calls.share(self._track, topic)
-        return self._watcher.snapshot
+        return self.watcher.snapshot
 
     async def _track(self, topic: str) -> None:
         try:
-            await self._watcher.track(topic)
+            await self.watcher.track(topic)
         except UnknownTopic as error:
             await self.check_cluster(error, topic)
             raise
@@ -306,7 +306,7 @@ class ClusterClient:
 
     def read_copies(self) -> None:
         """Have the routes name the copies of each master, too, from now on."""
-        self._watcher.read_copies()
+        self.watcher.read_copies()
 
     def refresh(self, topic: str, error: VqError | None = None) -> None:
         """Read a topic's routes again soon; at most one read of a topic runs at a time.
@@ -316,7 +316,7 @@ class ClusterClient:
         """
         hint = _named_master(error) if isinstance(error, NotMaster) else None
         if hint is not None:
-            self._watcher.hint(*hint)
+            self.watcher.hint(*hint)
         if topic not in self._refreshing and not self._closed:
             self._refreshing[topic] = begin_task(self._refresh(topic), self.context)
 
@@ -329,7 +329,7 @@ class ClusterClient:
 
     async def _refresh(self, topic: str) -> None:
         try:
-            await self._watcher.refresh(topic)
+            await self.watcher.refresh(topic)
         except VqError as error:
             logger.debug("cannot refresh routes", topic=topic, error=error)
         finally:
@@ -376,7 +376,7 @@ class ClusterClient:
         for group, master in routes.masters.items():
             if master != self._masters.get(group):
                 copies = (copy.address for copy in master.copies)
-                self._connections.try_now((master.address, *copies))
+                self.connections.try_now((master.address, *copies))
         self._masters = routes.masters
         self._changed()
 
@@ -391,7 +391,7 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
-            self._slot_task = begin_task(self._slot.start(), self.context)
+            self._slot_task = begin_task(self.slot.start(), self.context)
         await shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:
@@ -404,7 +404,7 @@ class ClusterClient:
     def _slot_changed(self, slot: int | None) -> None:
         self.ids_ready = slot is not None or bool(self._given_up)
         if slot is not None:
-            after_ms, until_ms = self._slot.from_ms, self._slot.until_ms
+            after_ms, until_ms = self.slot.from_ms, self.slot.until_ms
             with self._ids_lock:
                 self._mark_asked = False
                 if self._ids is None:
@@ -449,7 +449,7 @@ class ClusterClient:
                         self._mark_asked = loop is not None
         finally:  # without the lock: the application's log handler may send, too
             if loop is not None:
-                loop.call_soon_threadsafe(self._slot.move_mark_soon)
+                loop.call_soon_threadsafe(self.slot.move_mark_soon)
                 logger.warning("message ids lag behind the clock until the slot's mark moves")
 
     # Connections ------------------------------------------------------------------------------
@@ -458,9 +458,9 @@ class ClusterClient:
 
         The listeners are called when the attempt has ended.
         """
-        connection = self._connections.live(address)
+        connection = self.connections.live(address)
         if connection is None and not self._closed:
-            self._connections.begin(address)
+            self.connections.begin(address)
         return connection
 
     async def connection(self, address: Address) -> BrokerConnection:
@@ -472,10 +472,10 @@ class ClusterClient:
         """
         if self._closed:
             raise InvalidState(SHUT_DOWN)
-        connection = self._connections.live(address)
+        connection = self.connections.live(address)
         if connection is not None:
             return connection
-        return await shared(self._connections.begin(address))
+        return await shared(self.connections.begin(address))
 
     async def new_connection(self, address: Address) -> BrokerConnection:
         """Return a connection for the caller alone; the caller closes it.
@@ -486,7 +486,7 @@ class ClusterClient:
         """
         if self._closed:
             raise InvalidState(SHUT_DOWN)
-        return await self._connections.open(address)
+        return await self.connections.open(address)
 
     async def request(
         self,
@@ -514,7 +514,7 @@ class ClusterClient:
                 async with asyncio.timeout(bound):
                     get_connection = self.new_connection if anew else self.connection
                     connection = await get_connection(address)
-                    if ACCESS[Command(command)] is not Access.ANYONE and not connection.proved:
+                    if COMMANDS[command].access is not Access.ANYONE and not connection.proved:
                         await self._calls.share(self._prove, connection)
             except TimeoutError:
                 raise Unreachable(f"no connection to {address} within {bound:g} s") from None

@@ -11,6 +11,7 @@ from vq.operations.brokers import (
     brokers,
     diverged,
     draining,
+    jobs,
     removing,
     switching,
     unclean,
@@ -69,6 +70,8 @@ class Operations:
     # Offsets and stored messages
     bounds = row(topics.bounds, ASK, DESCRIBE, TOPIC)
     offsets_at_time = row(offsets.offsets_at_time, ASK, DESCRIBE, TOPIC)
+    numbers_at = row(offsets.numbers_at, ASK, DESCRIBE, TOPIC, "message number")
+    offsets_at_numbers = row(offsets.offsets_at_numbers, ASK, DESCRIBE, TOPIC, "message number")
     boundaries = row(stored.boundaries_of, ASK, DESCRIBE, TOPIC)
     read_range = row(stored.read_range, ASK, READ, TOPIC)
     read_columns = yielding_row(columns.read_columns, ASK, READ, TOPIC)
@@ -114,6 +117,7 @@ class Operations:
     broker_status = row(brokers.broker_status, ASK, DESCRIBE, CLUSTER, "cluster status")
     blocks_of = row(blocks.blocks_of, ASK, DESCRIBE, TOPIC, "report capacity")
     list_blocks = row(blocks.list_blocks, ASK, DESCRIBE, TOPIC, "report capacity")
+    broker_jobs = row(jobs.broker_jobs, ASK, DESCRIBE, CLUSTER, "broker jobs")
     drain_node = row(draining.drain_node, ACT, MANAGE, CLUSTER, "broker drain")
     undrain_node = row(draining.undrain_node, ACT, MANAGE, CLUSTER, "broker undrain")
     drain_group = row(draining.drain_group, ACT, MANAGE, CLUSTER, "broker drain")

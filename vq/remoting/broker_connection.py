@@ -17,10 +17,9 @@ from vq.model import Address
 from vq.remoting import messages
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
-from vq.remoting.format import Command
+from vq.remoting.format import COMMANDS, Command, Header
 from vq.remoting.frames import Buffer, Frame
-from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
-from vq.remoting.messages import Header
+from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.transport import Network, tune
 from vq.version import __version__
 
@@ -178,13 +177,13 @@ class BrokerConnection(asyncio.Protocol):
         except TimeoutError:
             self._state.forget(correlation_id)
             raise TimedOut(
-                f"{self.address} did not answer {Command(command).name} within {timeout:g} s"
+                f"{self.address} did not answer {COMMANDS[command].name} within {timeout:g} s"
             ) from None
         if frame is None:
             raise ConnectionCut(f"the connection to {self.address} ended before the answer")
         return messages.decode_reply(frame), frame.body
 
-    async def prove(self, secret: bytes, asker: Member, nonce: bytes, *, timeout: float) -> None:
+    async def prove(self, secret: bytes, asker: Principal, nonce: bytes, *, timeout: float) -> None:
         """Show the broker that this end knows the cluster's secret, and see that it knows it.
 
         Once a connection; see ``vq.remoting.membership``.
@@ -200,7 +199,7 @@ class BrokerConnection(asyncio.Protocol):
         exchange = Exchange(
             self._cluster or hello.cluster,
             asker,
-            Member(hello.group, hello.node),
+            Principal(hello.group, hello.node),
             nonce,
             challenge.nonce,
         )

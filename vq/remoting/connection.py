@@ -34,11 +34,18 @@ from vq.errors import (
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import CORRELATION_ID_MAX, READS, VERSION_MAX, VERSION_MIN, Command
-from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
-from vq.remoting.membership import Member, ProofCheck, Proving
-from vq.remoting.messages import (
+from vq.remoting.format import (
+    COMMANDS,
+    CORRELATION_ID_MAX,
+    READS,
+    VERSION_MAX,
+    VERSION_MIN,
+    Command,
     Header,
+)
+from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.membership import ANYONE, Principal, ProofCheck, Proving
+from vq.remoting.messages import (
     decode_error,
     decode_reply,
     decode_request,
@@ -82,6 +89,12 @@ class RequestId(NamedTuple):
     command: int
     correlation_id: int
     flags: int
+    size: int = 0  # of the body
+
+    def __str__(self) -> str:
+        """Return what it is called in logs."""
+        command = COMMANDS.get(self.command)
+        return f"{self.command if command is None else command.name} {self.correlation_id}"
 
 
 class Request(NamedTuple):
@@ -203,9 +216,9 @@ class ServerConnection(_Connection):
         self._reads = 0  # how many of them are reads
 
     @property
-    def member(self) -> Member | None:
-        """Who the peer has proved to be: a member of the cluster. None: anyone."""
-        return None if self._proof is None else self._proof.member
+    def principal(self) -> Principal:
+        """Who the peer has proved to be."""
+        return ANYONE if self._proof is None else self._proof.principal
 
     @property
     def requests_in_flight(self) -> int:
@@ -237,7 +250,7 @@ class ServerConnection(_Connection):
             InvalidState: The request was answered before.
             InvalidArgument: The reply is larger than a frame may be.
         """
-        command, correlation_id, flags = request_id
+        command, correlation_id, flags, _ = request_id
         header = encode_header(command, message, flags)
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, len(body))
         if not self._note_answered(request_id):
@@ -252,7 +265,7 @@ class ServerConnection(_Connection):
         self, request_id: RequestId, message: Header, parts: Sequence[Buffer]
     ) -> list[Buffer]:
         """Return the buffers of a good reply with a body in parts; otherwise like ``reply``."""
-        command, correlation_id, flags = request_id
+        command, correlation_id, flags, _ = request_id
         header = encode_header(command, message, flags)
         size = sum(map(len, parts))
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
@@ -304,7 +317,7 @@ class ServerConnection(_Connection):
     def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
         command, status, correlation_id, flags, header, body = frame
         new = tuple.__new__  # the same as RequestId(...), without its Python-level wrapper
-        request_id = new(RequestId, (command, correlation_id, flags))
+        request_id = new(RequestId, (command, correlation_id, flags, len(body)))
         waiting = self._waiting
         try:
             if self._state is State.AWAITING_HELLO:
@@ -336,7 +349,7 @@ class ServerConnection(_Connection):
             InvalidRequest: It is something else, which no peer may send now.
             AuthenticationFailed: It is no proof.
         """
-        command, correlation_id, flags = request_id
+        command, correlation_id, flags, _ = request_id
         if status != STATUS_OK or command != Command.PROVE:
             raise InvalidRequest(
                 f"command {command} with status {status}: a request has status 0, "
@@ -350,7 +363,7 @@ class ServerConnection(_Connection):
             self._proof = ProofCheck(
                 self._proving,
                 cluster=identity.cluster,
-                broker=Member(identity.group, identity.node),
+                broker=Principal(identity.group, identity.node),
             )
         header = encode_header(command, self._proof.take(message), flags)
         self._outgoing.append(encode_frame(command, STATUS_OK, correlation_id, flags, header))

@@ -1,4 +1,4 @@
-"""The bytes of a frame: layout, numbers of commands, flag bits.
+"""The bytes of a frame: layout, the table of commands, flag bits.
 
 All constants of the wire are here; header fields are in ``wire.proto``; bounds that several
 packages share are in ``vq.limits``. docs/protocol.md describes the same for authors of clients in
@@ -23,9 +23,14 @@ a peer can always name the version and the request that it refuses.
 import enum
 import struct
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
+
+from google.protobuf.message import Message
 
 from vq import limits
+from vq.remoting import wire_pb2 as wire
+
+Header: TypeAlias = Message
 
 MAGIC: Final = b"vq"
 VERSION_MIN: Final = 1
@@ -70,33 +75,6 @@ class KeyKind(enum.IntEnum):
     INTEGER = 7  # 8 bytes with sign
 
 
-class Command(enum.IntEnum):
-    """Numbers of commands. They never change, like the field numbers in wire.proto.
-
-    Reserved: 30 to 39 for transactions.
-    """
-
-    HELLO = 1
-    PING = 2
-    STATUS = 3
-    PROVE = 4
-    PUT = 10
-    GET = 11
-    OFFSETS = 12
-    FETCH = 13
-    VERIFY = 14
-    FIND = 15
-    BLOCKS = 16
-    SEAL = 20
-    ADOPT = 21
-    REPLICATE = 40
-    EPOCH_END = 41
-    HAND_OVER = 42
-    DIVERGED = 43
-    REPAIR = 44
-    ARCHIVE = 45
-
-
 class Access(enum.Enum):
     """Whose requests a broker carries out; see ``vq.remoting.membership`` for the proof."""
 
@@ -107,45 +85,80 @@ class Access(enum.Enum):
     GROUP = "the group"
 
 
-#: Who may send which command. A command without a row cannot be handled.
-ACCESS: Final[Mapping[Command, Access]] = {
+_ANYONE, _CLUSTER, _GROUP = Access
+
+
+class Command(enum.IntEnum):
+    """Each command: its number, who may send it, the headers of its request and of its answer.
+
+    Numbers never change, like the field numbers in wire.proto. Reserved: 30 to 39 for transactions.
+
+    Attributes:
+        access: Who may send it.
+        request, response: The headers.
+        may_wait: It may wait for data. Such reads have a bound of their own, so that they do not
+            reduce the PUTs that a connection may have in flight.
+    """
+
+    access: Access
+    request: type[Header]
+    response: type[Header]
+    may_wait: bool
+
+    def __new__(
+        cls,
+        number: int,
+        access: Access,
+        request: type[Header],
+        response: type[Header],
+        may_wait: bool = False,
+    ) -> "Command":
+        """Make a row of the table."""
+        row = int.__new__(cls, number)
+        row._value_ = number
+        row.access = access
+        row.request = request
+        row.response = response
+        row.may_wait = may_wait
+        return row
+
     # Answered by the connection itself, before anybody is known.
-    Command.HELLO: Access.ANYONE,
-    Command.PROVE: Access.ANYONE,
-    # What clients do. Permissions of topics hold; users and their rights come with "Security".
-    Command.PUT: Access.ANYONE,
-    Command.GET: Access.ANYONE,
-    Command.OFFSETS: Access.ANYONE,
-    Command.FETCH: Access.ANYONE,
-    # It shows what GET shows, and a node works at few of them at a time, in small steps.
-    Command.FIND: Access.ANYONE,
+    HELLO = 1, _ANYONE, wire.HelloRequest, wire.HelloResponse
+    PROVE = 4, _ANYONE, wire.ProveRequest, wire.ProveResponse
     # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
     # have no bytes of messages, and VERIFY reads at a bounded rate.
-    Command.PING: Access.ANYONE,
-    Command.STATUS: Access.ANYONE,
-    Command.VERIFY: Access.ANYONE,
+    PING = 2, _ANYONE, wire.PingRequest, wire.PingResponse
+    STATUS = 3, _ANYONE, wire.StatusRequest, wire.StatusResponse
+    VERIFY = 14, _ANYONE, wire.VerifyRequest, wire.VerifyResponse
     # It tells sizes and times, as STATUS does, and reads a bounded number of small indexes.
-    Command.BLOCKS: Access.ANYONE,
+    BLOCKS = 16, _ANYONE, wire.BlocksRequest, wire.BlocksResponse
+    # What clients do. Permissions of topics hold; users and their rights come with "Security".
+    PUT = 10, _ANYONE, wire.PutRequest, wire.PutResponse
+    GET = 11, _ANYONE, wire.GetRequest, wire.GetResponse, True
+    OFFSETS = 12, _ANYONE, wire.OffsetsRequest, wire.OffsetsResponse
+    FETCH = 13, _ANYONE, wire.FetchRequest, wire.FetchResponse, True
+    # It shows what GET shows, and a node works at few of them at a time, in small steps.
+    FIND = 15, _ANYONE, wire.FindRequest, wire.FindResponse
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
-    Command.SEAL: Access.CLUSTER,
-    Command.ADOPT: Access.CLUSTER,
-    Command.HAND_OVER: Access.CLUSTER,
+    SEAL = 20, _CLUSTER, wire.SealRequest, wire.SealResponse
+    ADOPT = 21, _CLUSTER, wire.AdoptRequest, wire.AdoptResponse
+    HAND_OVER = 42, _CLUSTER, wire.HandOverRequest, wire.HandOverResponse
     # It reads and deletes messages for `vq cluster diverged`.
-    Command.DIVERGED: Access.CLUSTER,
+    DIVERGED = 43, _CLUSTER, wire.DivergedRequest, wire.DivergedResponse
     # It reads archives, and makes blocks of them, for `vq archive`.
-    Command.ARCHIVE: Access.CLUSTER,
+    ARCHIVE = 45, _CLUSTER, wire.ArchiveRequest, wire.ArchiveResponse
     # What a node asks for counts for acknowledgements, and shows what is not committed yet.
-    Command.REPLICATE: Access.GROUP,
-    Command.EPOCH_END: Access.GROUP,
-    Command.REPAIR: Access.GROUP,
-}
+    REPLICATE = 40, _GROUP, wire.ReplicateRequest, wire.FetchResponse
+    EPOCH_END = 41, _GROUP, wire.EpochEndRequest, wire.EpochEndResponse
+    REPAIR = 44, _GROUP, wire.RepairRequest, wire.RepairResponse
 
-#: Commands that may wait for data. They have a bound of their own, so that waiting reads do not
-#: reduce the PUTs that a connection may have in flight.
-READS: Final = frozenset({int(Command.GET), int(Command.FETCH)})
 
-assert set(ACCESS) == set(Command)
+#: The rows by number. A number is looked up for each frame, and an enum's own way is slow.
+COMMANDS: Final[Mapping[int, Command]] = {command.value: command for command in Command}
+#: Commands that may wait for data.
+READS: Final = frozenset(number for number, command in COMMANDS.items() if command.may_wait)
+
 assert PREFIX_BYTES == 20
 assert limits.FRAME_HEADER_BYTES_MAX + PREFIX_BYTES < limits.FRAME_BYTES_MAX
 assert limits.FRAME_BYTES_MAX_BEFORE_HELLO > PREFIX_BYTES

@@ -88,6 +88,7 @@ class FrameParser:
     Attributes:
         max_bytes: Largest accepted frame, prefix included; may be changed between two calls.
         frames: Number of whole frames so far.
+        pending_bytes: Number of kept bytes of an incomplete frame.
         failure: The error of invalid bytes; nothing behind them is parsed. Only the parser sets it.
         suspect: Command and correlation id of the refused frame; (0, 0) if they are not known.
     """
@@ -101,12 +102,14 @@ class FrameParser:
         "failure",
         "frames",
         "max_bytes",
+        "pending_bytes",
         "suspect",
     )
 
     def __init__(self, max_bytes: int = limits.FRAME_BYTES_MAX) -> None:
         self.max_bytes = max_bytes
         self.frames = 0
+        self.pending_bytes = 0
         self._head = b""  # an incomplete prefix: fewer than 20 bytes, and nothing gathered
         self._total = 0  # size of the frame being gathered; 0: none
         self._gathered: list[Buffer] = []
@@ -123,11 +126,6 @@ class FrameParser:
         ``limits.FRAME_TIMEOUT_S`` while it reads.
         """
         return self.frames if self._head or self._total else None
-
-    @property
-    def pending_bytes(self) -> int:
-        """Number of kept bytes of an incomplete frame."""
-        return len(self._head) + self._gathered_bytes
 
     @property
     def missing_bytes(self) -> int:
@@ -156,6 +154,7 @@ class FrameParser:
         elif self._head:
             data = self._head + data
             self._head = b""
+            self.pending_bytes = 0
         try:
             position = self._cut(data, position, out)
         except VqError as error:
@@ -166,6 +165,7 @@ class FrameParser:
             if position < len(data):
                 self._keep(data, position, out)
         self.frames += len(out)
+        self.pending_bytes = len(self._head) + self._gathered_bytes
         return out
 
     def _cut(self, data: bytes, position: int, out: list[Frame]) -> int:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from vq.errors import AuthenticationFailed
 from vq.limits import is_valid_name
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Access
 from vq.shown import shown
 
 NONCE_BYTES: Final = 32
@@ -33,14 +34,27 @@ PROOF_TIMEOUT_S: Final = 10.0
 _PURPOSE: Final = b"vq member 1"
 
 
-class Member(NamedTuple):
-    """Who belongs to the cluster: a node of a group; both "" for a command of an operator."""
+class Principal(NamedTuple):
+    """Who sends requests, as far as it has proved that.
+
+    Attributes:
+        group, node: Names of a node; both "" of a command of an operator, and of anyone else.
+        proved: It belongs to the cluster.
+    """
 
     group: str
     node: str
+    proved: bool = True
+
+    def may(self, access: Access, group: str) -> bool:
+        """Whether a broker of ``group`` carries out its requests of that access."""
+        if access is Access.GROUP:
+            return self.proved and self.group == group
+        return self.proved or access is Access.ANYONE
 
 
-OPERATOR: Final = Member("", "")
+ANYONE: Final = Principal("", "", proved=False)
+OPERATOR: Final = Principal("", "")
 
 
 class Side(enum.Enum):
@@ -54,15 +68,16 @@ class Exchange(NamedTuple):
     """What both proofs of one connection are about."""
 
     cluster: str
-    asker: Member
-    broker: Member
+    asker: Principal
+    broker: Principal
     asker_nonce: bytes
     broker_nonce: bytes
 
 
 def proof(secret: bytes, side: Side, exchange: Exchange) -> bytes:
     """Return the proof that ``side`` gives."""
-    names = (exchange.cluster, *exchange.asker, *exchange.broker)
+    asker, broker = exchange.asker, exchange.broker
+    names = (exchange.cluster, asker.group, asker.node, broker.group, broker.node)
     fields = (
         _PURPOSE,
         side.value,
@@ -105,18 +120,18 @@ class ProofCheck:
         broker: Its names, as its answer to HELLO has them.
 
     Attributes:
-        member: Who the peer is, once it has proved it.
+        principal: Who the peer has proved to be.
     """
 
-    __slots__ = ("_began", "_broker", "_cluster", "_exchange", "_proving", "member")
+    __slots__ = ("_began", "_broker", "_cluster", "_exchange", "_proving", "principal")
 
-    def __init__(self, proving: Proving, *, cluster: str, broker: Member) -> None:
+    def __init__(self, proving: Proving, *, cluster: str, broker: Principal) -> None:
         self._proving = proving
         self._cluster = cluster
         self._broker = broker
         self._exchange: Exchange | None = None
         self._began = 0.0
-        self.member: Member | None = None
+        self.principal = ANYONE
 
     def take(self, request: wire.ProveRequest) -> wire.ProveResponse:
         """Take the next request of the exchange, and return the answer.
@@ -124,15 +139,15 @@ class ProofCheck:
         Raises:
             AuthenticationFailed: It is no proof; the connection must end.
         """
-        if self.member is not None:
+        if self.principal.proved:
             raise AuthenticationFailed("this connection was proved before")
         if self._exchange is None:
             return self._begin(request)
         return self._finish(request, self._exchange)
 
     def _begin(self, request: wire.ProveRequest) -> wire.ProveResponse:
-        asker = Member(request.group, request.node)
-        if asker != OPERATOR and not all(map(is_valid_name, asker)):
+        asker = Principal(request.group, request.node)
+        if asker != OPERATOR and not all(map(is_valid_name, (asker.group, asker.node))):
             raise AuthenticationFailed(
                 f"{shown(request.group)}/{shown(request.node)} is not the name of a node"
             )
@@ -157,5 +172,5 @@ class ProofCheck:
         if not is_proof(request.proof, secret, Side.ASKER, exchange):
             proving.failed()
             raise AuthenticationFailed("the peer does not know the cluster's secret")
-        self.member = exchange.asker
+        self.principal = exchange.asker
         return wire.ProveResponse(proof=proof(secret, Side.BROKER, exchange))

@@ -1,15 +1,13 @@
-"""Headers: the message of each command, and its two encodings.
+"""Headers: their two encodings.
 
 Protobuf is the default. With the HESSIAN flag the header is a Hessian 2 map with the field names of
 ``wire.proto`` (``vq.remoting.hessian_messages``). A reply has the encoding of its request. Bodies
 are not handled here.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
-from google.protobuf.message import Message as HeaderMessage
 
 from vq import limits
 from vq.errors import (
@@ -24,43 +22,10 @@ from vq.errors import (
 )
 from vq.remoting import hessian_messages
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import FLAG_HESSIAN, FLAGS_KNOWN, Command
+from vq.remoting.format import COMMANDS, FLAG_HESSIAN, FLAGS_KNOWN, Command, Header
 from vq.remoting.frames import Frame
 
-Header: TypeAlias = HeaderMessage
-_M = TypeVar("_M", bound=HeaderMessage)
-
-
-class Pair(NamedTuple):
-    """The two headers of a command."""
-
-    request: type[HeaderMessage]
-    response: type[HeaderMessage]
-
-
-MESSAGES: Final[Mapping[int, Pair]] = {
-    Command.HELLO: Pair(wire.HelloRequest, wire.HelloResponse),
-    Command.PROVE: Pair(wire.ProveRequest, wire.ProveResponse),
-    Command.PING: Pair(wire.PingRequest, wire.PingResponse),
-    Command.STATUS: Pair(wire.StatusRequest, wire.StatusResponse),
-    Command.PUT: Pair(wire.PutRequest, wire.PutResponse),
-    Command.GET: Pair(wire.GetRequest, wire.GetResponse),
-    Command.OFFSETS: Pair(wire.OffsetsRequest, wire.OffsetsResponse),
-    Command.FETCH: Pair(wire.FetchRequest, wire.FetchResponse),
-    Command.FIND: Pair(wire.FindRequest, wire.FindResponse),
-    Command.VERIFY: Pair(wire.VerifyRequest, wire.VerifyResponse),
-    Command.BLOCKS: Pair(wire.BlocksRequest, wire.BlocksResponse),
-    Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
-    Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),
-    Command.REPLICATE: Pair(wire.ReplicateRequest, wire.FetchResponse),
-    Command.EPOCH_END: Pair(wire.EpochEndRequest, wire.EpochEndResponse),
-    Command.HAND_OVER: Pair(wire.HandOverRequest, wire.HandOverResponse),
-    Command.DIVERGED: Pair(wire.DivergedRequest, wire.DivergedResponse),
-    Command.REPAIR: Pair(wire.RepairRequest, wire.RepairResponse),
-    Command.ARCHIVE: Pair(wire.ArchiveRequest, wire.ArchiveResponse),
-}
-_REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
-_RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}
+_M = TypeVar("_M", bound=Header)
 
 #: Bounds of an ``Error`` header; longer texts are cut, because an error must always fit.
 ERROR_TEXT_CHARS_MAX: Final = 1_000
@@ -76,11 +41,11 @@ def encode_header(command: int, message: Header, flags: int = 0) -> bytes:
     Raises:
         InvalidArgument: ``message`` is neither of this command's two messages.
     """
-    pair = MESSAGES[command]
-    if type(message) not in pair:
+    row = COMMANDS[command]
+    if type(message) is not row.response and type(message) is not row.request:
         raise InvalidArgument(
-            f"{type(message).__name__} is not a header of {Command(command).name}, "
-            f"which has {pair.request.__name__} and {pair.response.__name__}"
+            f"{type(message).__name__} is not a header of {row.name}, "
+            f"which has {row.request.__name__} and {row.response.__name__}"
         )
     if flags & FLAG_HESSIAN:
         return hessian_messages.encode(message)
@@ -94,15 +59,15 @@ def decode_request(command: int, header: bytes, flags: int) -> Header:
         UnknownCommand: There is no such command.
         InvalidRequest: The header is not valid, or a flag is unknown.
     """
-    cls = _REQUEST_CLASS.get(command)
-    if cls is None:
+    row = COMMANDS.get(command)
+    if row is None:
         raise UnknownCommand(f"command {command} is unknown; known are {_known_commands()}")
     if flags & ~FLAGS_KNOWN:
         raise InvalidRequest(f"flags {flags:#04x} have bits that version 1 does not know")
     try:
-        return _decode(cls, header, flags)
+        return _decode(row.request, header, flags)
     except ProtocolError as error:
-        raise InvalidRequest(f"header of {Command(command).name}: {error}") from error
+        raise InvalidRequest(f"header of {row.name}: {error}") from error
 
 
 def decode_response(command: int, header: bytes, flags: int) -> Header:
@@ -111,10 +76,10 @@ def decode_response(command: int, header: bytes, flags: int) -> Header:
     Raises:
         ProtocolError: There is no such command, or the header is not valid.
     """
-    cls = _RESPONSE_CLASS.get(command)
-    if cls is None:
+    row = COMMANDS.get(command)
+    if row is None:
         raise ProtocolError(f"reply of unknown command {command}")
-    return _decode(cls, header, flags)
+    return _decode(row.response, header, flags)
 
 
 def status_of(error: VqError) -> int:
@@ -190,10 +155,9 @@ def _decode(cls: type[_M], header: bytes, flags: int) -> _M:
 
 
 def _known_commands() -> str:
-    return ", ".join(f"{command.name} {command.value}" for command in Command)
+    return ", ".join(f"{command.name} {command.value}" for command in sorted(Command))
 
 
-assert set(MESSAGES) == set(Command)
 # Four bytes a character, and space for lengths: an error fits into any header.
 assert (
     4 * (ERROR_TEXT_CHARS_MAX + ERROR_DETAILS_MAX * (ERROR_KEY_CHARS_MAX + ERROR_VALUE_CHARS_MAX))

@@ -192,8 +192,34 @@ class DiskStatus(_message.Message):
     file_system: str
     def __init__(self, directory: _Optional[str] = ..., bytes_free: _Optional[int] = ..., bytes_total: _Optional[int] = ..., level: _Optional[str] = ..., growth_known: _Optional[bool] = ..., growth_bytes_per_hour: _Optional[int] = ..., fills: _Optional[bool] = ..., full_in_s: _Optional[int] = ..., excess_bytes: _Optional[int] = ..., files_free: _Optional[int] = ..., files_total: _Optional[int] = ..., file_system: _Optional[str] = ...) -> None: ...
 
+class JobStatus(_message.Message):
+    __slots__ = ("name", "trigger", "state", "why_off", "runs", "failures", "begun_ms", "ended_ms", "late_ms", "error", "next_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_OFF_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    LATE_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    trigger: str
+    state: str
+    why_off: str
+    runs: int
+    failures: int
+    begun_ms: int
+    ended_ms: int
+    late_ms: int
+    error: str
+    next_ms: int
+    def __init__(self, name: _Optional[str] = ..., trigger: _Optional[str] = ..., state: _Optional[str] = ..., why_off: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., begun_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., error: _Optional[str] = ..., next_ms: _Optional[int] = ...) -> None: ...
+
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +250,7 @@ class StatusResponse(_message.Message):
     REPAIRS_FIELD_NUMBER: _ClassVar[int]
     SCRUB_NEXT_MS_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -254,7 +281,8 @@ class StatusResponse(_message.Message):
     repairs: int
     scrub_next_ms: int
     disks: _containers.RepeatedCompositeFieldContainer[DiskStatus]
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ...) -> None: ...
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")
@@ -499,7 +527,7 @@ class EpochEndRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., of_epoch: _Optional[int] = ..., end: _Optional[int] = ..., new: _Optional[bool] = ...) -> None: ...
 
 class EpochEndResponse(_message.Message):
-    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start", "damaged", "whole_end")
+    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start", "damaged", "whole_end", "number", "number_known")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     END_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -509,6 +537,8 @@ class EpochEndResponse(_message.Message):
     NEXT_START_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     WHOLE_END_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     found: bool
     end_epoch: int
@@ -518,7 +548,9 @@ class EpochEndResponse(_message.Message):
     next_start: int
     damaged: bool
     whole_end: int
-    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ...) -> None: ...
+    number: int
+    number_known: bool
+    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class DivergedRequest(_message.Message):
     __slots__ = ("file", "position", "max_bytes", "delete", "after")
@@ -597,7 +629,7 @@ class RepairResponse(_message.Message):
     def __init__(self, end_offset: _Optional[int] = ..., following: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags", "place_epoch")
+    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags", "place_epoch", "number", "number_offset", "by_number", "at_number")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +644,10 @@ class OffsetsRequest(_message.Message):
     PLACE_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_TAGS_FIELD_NUMBER: _ClassVar[int]
     PLACE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BY_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     time_ms: int
@@ -626,10 +662,14 @@ class OffsetsRequest(_message.Message):
     place_message_id: int
     place_tags: _containers.RepeatedScalarFieldContainer[str]
     place_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ...) -> None: ...
+    number: bool
+    number_offset: int
+    by_number: bool
+    at_number: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ..., place_epoch: _Optional[int] = ..., number: _Optional[bool] = ..., number_offset: _Optional[int] = ..., by_number: _Optional[bool] = ..., at_number: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
-    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason", "end_unknown")
+    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason", "end_unknown", "number", "number_known", "offset_known", "latest_number", "latest_number_known")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +680,11 @@ class OffsetsResponse(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     PLACE_REASON_FIELD_NUMBER: _ClassVar[int]
     END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    LATEST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LATEST_NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     earliest: int
     latest: int
     log_end_offset: int
@@ -650,7 +695,12 @@ class OffsetsResponse(_message.Message):
     place: int
     place_reason: str
     end_unknown: bool
-    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ...) -> None: ...
+    number: int
+    number_known: bool
+    offset_known: bool
+    latest_number: int
+    latest_number_known: bool
+    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ..., offset_known: _Optional[bool] = ..., latest_number: _Optional[int] = ..., latest_number_known: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch")
@@ -779,28 +829,36 @@ class SealRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., placement_version: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class SealResponse(_message.Message):
-    __slots__ = ("end_offset", "producers")
+    __slots__ = ("end_offset", "producers", "next_number", "number_known")
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     end_offset: int
     producers: bytes
-    def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
+    next_number: int
+    number_known: bool
+    def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class AdoptRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers", "placement_version")
+    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers", "placement_version", "number", "number_known")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     start_offset: int
     producers: bytes
     placement_version: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., placement_version: _Optional[int] = ...) -> None: ...
+    number: int
+    number_known: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., placement_version: _Optional[int] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class AdoptResponse(_message.Message):
     __slots__ = ()

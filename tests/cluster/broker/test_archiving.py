@@ -220,7 +220,7 @@ async def test_a_damaged_block_is_not_archived_and_is_looked_into(served):
 async def test_a_full_disk_leaves_the_block_as_it_is(served):
     await fill(served, 1)
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
-    served.disk.capacity_bytes = served.disk._used() + 700
+    served.disk.capacity_bytes = served.disk.used_bytes() + 700
     with pytest.raises(DiskFull):
         await logs_of(served.node).archive(channel, block)
     assert (block.is_archived, names(served, ".tmp")) == (False, [])

@@ -45,7 +45,7 @@ def copy_of(ensemble: MemoryEnsemble) -> MemoryEnsemble:
     """A ZooKeeper that was restored from a backup, when the sessions of then are over."""
     found = MemoryEnsemble(clock=clock_of_loop())
     found.tree = ensemble.tree.copy()
-    for session in ensemble._sessions:
+    for session in ensemble.sessions:
         for path in found.tree.ephemerals(session):
             found.apply([Delete(path)], 0)
     return found

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC
 from types import SimpleNamespace
@@ -12,11 +11,13 @@ from typing import Any
 import pytest
 from support.coordination import client_of, expire
 from support.simulation.loop import clock_of_loop
-from support.waiting import until, until_true
+from support.waiting import until
 
+from vq.broker.base.alarm import LoopAlarm
 from vq.broker.base.daily import DAY_MS, DailyTime, last_due, next_due
-from vq.broker.history import daily_runs
-from vq.broker.history.daily_runs import DailyRuns, no_alarm
+from vq.broker.base.jobs import AUDIT_S, Jobs, JobState
+from vq.broker.base.tasks import Tasks
+from vq.broker.history.daily_runs import DailyRuns
 from vq.clock import Clock
 from vq.coordination.leases import leases
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs, write_result
@@ -52,7 +53,8 @@ class Makers:
         self.ensemble = ensemble
         self.clock = StepClock()
         self._stack = stack
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks = Tasks()
+        self.jobs: dict[str, Jobs] = {}
         self.made: dict[str, DailyRuns] = {}
         self.coordinators: dict[str, MemoryCoordinator] = {}
         self.settings = [TopicSettings(), ARCHIVES]
@@ -62,30 +64,29 @@ class Makers:
         """As ``TopicsView`` has them."""
         return {n: SimpleNamespace(settings=each) for n, each in enumerate(self.settings)}
 
-    async def start(self, name: str, alarm: daily_runs.Alarm = no_alarm) -> DailyRuns:
+    async def start(self, name: str) -> DailyRuns:
         client = await self._stack.enter_async_context(
             client_of(self.ensemble, session_timeout_s=900)
         )
+        jobs = Jobs(LoopAlarm(), self.clock, self._tasks, random.Random(name))
         made = DailyRuns(
+            jobs,
             client,
             self.clock,
             at=AT,
             by=name,
             view=self,
-            alarm=alarm,
             rng=random.Random(name),
             zone=UTC,
         )
         self.coordinators[name], self.made[name] = client, made
-        self._tasks[name] = asyncio.ensure_future(made.run())
-        self._stack.callback(self._tasks[name].cancel)
+        self.jobs[name] = jobs
+        made.start()
+        self._stack.push_async_callback(made.stop)
         return made
 
     async def stop(self, name: str) -> None:
-        task = self._tasks.pop(name)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        del self.made[name]
+        await self.made.pop(name).stop()
 
     def holder(self) -> str | None:
         return next((name for name, each in self.made.items() if each.lease.fence), None)
@@ -119,45 +120,36 @@ async def test_a_week_has_a_run_each_day_of_one_of_three_nodes(makers: Makers) -
     found = await makers.runs()
     assert [each.due_ms for each in found] == due
     assert {each.by for each in found} == {makers.holder()}
-    assert all(0 <= each.as_of_ms - each.due_ms <= daily_runs.AUDIT_S * 1_000 for each in found)
+    assert all(0 <= each.as_of_ms - each.due_ms <= AUDIT_S * 1_000 for each in found)
     assert {each.fence for each in found} == {1}
 
 
-async def test_without_an_alarm_the_run_comes_a_little_later(
-    makers: Makers, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The library does not know each local time that the system knows: TZ=CET-1CEST, say."""
-
-    def alarm(at: DailyTime, ring: Callable[[], None]) -> Callable[[], None]:
-        raise ValueError("no such time zone")
-
-    await makers.start("b1/n1", alarm)
-    await until(makers.holder)
-    due_ms = await makers.sleep_until_due()
-    assert [each.due_ms for each in await makers.runs()] == [due_ms]
-    assert "no such time zone" in caplog.text
-
-
-async def test_an_alarm_makes_the_run_at_its_time(makers: Makers) -> None:
-    rings: list[Callable[[], None]] = []
-
-    def alarm(at: DailyTime, ring: Callable[[], None]) -> Callable[[], None]:
-        assert at == AT
-        rings.append(ring)
-        return rings.clear
-
-    await makers.start("b1/n1", alarm)
+async def test_the_run_is_made_at_its_time(makers: Makers) -> None:
+    await makers.start("b1/n1")
     await until(makers.holder)
     await makers.sleep_until_due()
     due_ms = await makers.sleep_until_due(minutes=0)
-    rings[0]()
-    await until_true(makers.runs)
     await asyncio.sleep(1)
     found = await makers.runs()
     assert found[-1].due_ms == due_ms
     assert found[-1].as_of_ms - due_ms < 1_000
+
+
+async def test_only_the_holder_of_the_lease_has_the_job(makers: Makers) -> None:
+    """The others tell why not; one that takes the lease has it then."""
+    await makers.start("b1/n1")
+    await until(makers.holder)
+    await makers.start("b1/n2")
+    await asyncio.sleep(1)
+    [mine], [other] = (makers.jobs[name].told() for name in ("b1/n1", "b1/n2"))
+    assert (mine.state, mine.trigger, mine.why_off) == (JobState.WAITS, "daily at 02:00", "")
+    assert mine.next_ms == next_due(makers.clock.wall_ms(), AT, UTC)
+    assert (other.state, other.next_ms) == (JobState.OFF, 0)
+    assert other.why_off == "another node holds the lease"
     await makers.stop("b1/n1")
-    assert rings == []
+    await until(makers.holder)
+    [mine], [other] = (makers.jobs[name].told() for name in ("b1/n1", "b1/n2"))
+    assert (mine.state, other.state) == (JobState.OFF, JobState.WAITS)
 
 
 async def test_the_next_holder_makes_the_run_that_was_missed_once(makers: Makers) -> None:
@@ -243,7 +235,7 @@ async def test_without_a_topic_that_archives_no_run_is_made(makers: Makers) -> N
     await makers.sleep_until_due()
     assert await makers.runs() == []
     makers.settings = [ARCHIVES]
-    await asyncio.sleep(daily_runs.AUDIT_S + 1)
+    await asyncio.sleep(AUDIT_S + 1)
     assert len(await makers.runs()) == 1
 
 
@@ -265,7 +257,7 @@ async def test_a_daily_run_that_was_forgotten_is_not_due_again(makers: Makers) -
     await makers.start("b1/n1")
     await until(makers.holder)
     await makers.sleep_until_due()
-    await asyncio.sleep(daily_runs.AUDIT_S + 1)
+    await asyncio.sleep(AUDIT_S + 1)
     [daily] = [each for each in await makers.runs() if each.due_ms is not None]
     async with client_of(makers.ensemble) as client:
         for n in range(RUNS_KEPT + 1):
@@ -276,7 +268,7 @@ async def test_a_daily_run_that_was_forgotten_is_not_due_again(makers: Makers) -
         await write_result(client, oldest, "b1", "n1", RunResult(state=RunState.DONE))
         await forget_runs(client)
     assert daily not in await makers.runs()
-    await asyncio.sleep(2 * daily_runs.AUDIT_S)
+    await asyncio.sleep(2 * AUDIT_S)
     assert not [each for each in await makers.runs() if each.due_ms is not None]
 
 

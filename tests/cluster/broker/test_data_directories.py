@@ -457,7 +457,7 @@ async def test_a_directory_that_cannot_be_read_stops_neither_the_others_nor_rete
     with pytest.raises(Busy, match=r"it cannot be read: Input/output error"):
         await client.put("t", homes[D2][0], [message(b"x")])
     await client.put("t", homes[D1][0], [message(b"x")])
-    await node.parts.upkeep.retainer._relief.pressed()
+    await node.parts.upkeep.retainer.relief.pressed()
     failing = False
     await until(lambda: not node.parts.disks.all[1].gone)
     await client.put("t", homes[D2][0], [message(b"x")])

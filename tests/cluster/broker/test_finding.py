@@ -363,7 +363,7 @@ async def test_a_search_that_fails_is_answered(served, monkeypatch, caplog):
     monkeypatch.setattr(finding.Search, "step", broken)
     with pytest.raises(VqError, match="a bug"):
         await find(served.client)
-    assert "search failed" in caplog.text
+    assert "request failed" in caplog.text
 
 
 async def test_a_node_that_does_not_lead_sends_a_search_on(node_pair):

@@ -18,6 +18,7 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import keep_all
+from vq.store.log.log import LogBegin
 
 
 def channel(node: BrokerNode, topic: str = "t") -> Channel:
@@ -134,7 +135,7 @@ async def test_what_was_cut_stays_when_the_next_range_begins(cluster):
     _, copy, _ = await start_pair(cluster)
     await copy.parts.partitions.logs.cut_log(channel(copy), 0)
     assert len(diverged(DATA / "t" / "0", cluster.disks["b1-n2"])) == 1
-    await copy.parts.partitions.logs.renew_log(channel(copy), 10_000, b"")
+    await copy.parts.partitions.logs.renew_log(channel(copy), LogBegin(10_000))
     disk = cluster.disks["b1-n2"]
     names = [name for name in disk.listdir(DATA / "t") if name.startswith("0")]
     assert any(diverged(DATA / "t" / name, disk) for name in names)

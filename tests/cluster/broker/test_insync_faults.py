@@ -27,6 +27,7 @@ from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import LogBegin
 
 pytestmark = pytest.mark.virtual_time
 
@@ -361,7 +362,7 @@ async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed, mo
     flusher.held = True
     partitions = copy.parts.partitions
     work = (
-        partitions.logs.renew_log(channel(copy), end, b"")
+        partitions.logs.renew_log(channel(copy), LogBegin(end))
         if renewed
         else partitions.logs.cut_log(channel(copy), 0)
     )
@@ -421,9 +422,9 @@ async def test_a_node_joins_that_has_all_with_which_its_master_began(pair):
     caught_up, shown = here.copies.positions["n2"], here.high_watermark
     here.high_watermark = 0
     here.copies.positions["n2"] = caught_up._replace(offset=caught_up.offset - 1)
-    assert insync._ready("n2", [here]) is None
+    assert insync.ready("n2", [here]) is None
     here.copies.positions["n2"] = caught_up
-    assert insync._ready("n2", [here]) == caught_up.incarnation
+    assert insync.ready("n2", [here]) == caught_up.incarnation
     here.high_watermark = shown
 
 
@@ -448,9 +449,9 @@ async def test_a_node_joins_that_has_all_of_a_log_that_was_opened_again(pair):
     assert here.high_watermark == 0  # until n2 has told what it has
     for offset in (0, had.offset - 1):  # of what may have been acknowledged
         here.copies.note("n3", had._replace(offset=offset))
-        assert insync._ready("n3", [here]) is None
+        assert insync.ready("n3", [here]) is None
     here.copies.note("n3", had)
-    assert insync._ready("n3", [here]) == had.incarnation
+    assert insync.ready("n3", [here]) == had.incarnation
 
 
 async def test_the_end_is_known_of_a_log_that_was_given_up(pair, monkeypatch):

@@ -13,7 +13,7 @@ from vq.clock import ManualClock
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.values.brokers import GroupState
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log, LogBegin, LogConfig
 
 
 def aside(disk: MemoryDisk) -> list[str]:
@@ -84,7 +84,7 @@ async def test_the_old_master_follows_one_that_begins_earlier(node_pair):
 async def test_an_empty_copy_behind_the_end_of_its_master_begins_anew(node_pair):
     """It was begun by a master of which an operator gave up the end."""
     await node_pair.nodes["n2"].parts.partitions.logs.renew_log(
-        node_pair.channel("n2"), 10_000, b""
+        node_pair.channel("n2"), LogBegin(10_000)
     )
     await node_pair.stop("n2")
     await node_pair.start("n2")

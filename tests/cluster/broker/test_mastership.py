@@ -90,7 +90,7 @@ async def test_an_epoch_that_was_nearly_stored_is_stored_once_more(served, kind)
     served.disk.fail(kind, name=name)
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
     await until(lambda: served.node.epoch == 2)
-    assert not served.disk._faults, "the first attempt did not fail"
+    assert not served.disk.faults, "the first attempt did not fail"
     assert read_epoch(DATA, served.disk) == 2
 
 

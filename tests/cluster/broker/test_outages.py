@@ -123,7 +123,7 @@ async def test_without_a_node_in_sync_nothing_is_taken_and_nothing_waits(pair):
 async def test_a_copy_connects_to_its_master_again(pair):
     """Neither of both needs ZooKeeper for it."""
     await pair.lose_zookeeper()
-    (session,) = [each for each in pair.master.parts.server.sessions if each.member is not None]
+    (session,) = [each for each in pair.master.parts.server.sessions if each.principal.proved]
     session.end(ConnectionCut("a network has a moment's trouble"))
     assert not pair.channel(pair.master).copies.positions
     await asyncio.sleep(LAG_MAX_S)
@@ -134,7 +134,7 @@ async def test_a_copy_connects_to_its_master_again(pair):
 
 async def test_nobody_waits_for_a_node_that_cannot_join_now(pair, monkeypatch):
     """It is nearly there when ZooKeeper goes; nobody can name it, so it does not count."""
-    monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
+    monkeypatch.setattr(InSyncSet, "ready", lambda *_: None)
     await pair.cluster.start(node="n3")
     role = pair.master.parts.context.role
     await until(lambda: "n3" in role.insync)

@@ -182,13 +182,13 @@ async def test_an_option_that_is_taken_back_while_disks_are_looked_at_counts_at_
     await alter(served, "t", retention_early_hours=1)
     disk.fill(0.95)
     retainer = later(served.node, 10)
-    pressed = retainer._relief.pressed
+    pressed = retainer.relief.pressed
 
     async def slow():
         await alter(served, "t")
         return await pressed()
 
-    monkeypatch.setattr(retainer._relief, "pressed", slow)
+    monkeypatch.setattr(retainer.relief, "pressed", slow)
     await retainer.look()
     assert starts(served, "t") == [0]
 
@@ -394,7 +394,7 @@ async def test_a_master_deletes_early_for_the_full_disk_of_a_copy_once(node_pair
         await retainer.look()
         assert pair.log("n1").start_offset == ends[1]
         monkeypatch.setattr(relief, "FOLLOW_S", 0.0)
-        retainer._relief._copies_wait_until = 0.0
+        retainer.relief._copies_wait_until = 0.0
         await coordinator.set(path, load)
         await retainer.look()
         assert pair.log("n1").start_offset == ends[3]

@@ -13,6 +13,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.partition.channel import Channel
 from vq.broker.serving import server as server_module
+from vq.broker.serving.dispatcher import Route
 from vq.errors import Busy, InternalError, UnknownTopic, VqError
 from vq.limits import MIB
 from vq.remoting import wire_pb2 as wire
@@ -689,7 +690,7 @@ async def test_a_bug_in_a_handler_is_answered_and_does_not_end_the_connection(se
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setitem(served.node.parts.server.handlers, int(Command.PING), broken)
+    monkeypatch.setitem(served.node.parts.dispatcher.routes, Command.PING, Route(broken))
     frame = await served.client.send(Command.PING, wire.PingRequest())
     error = decode_error(frame.status, frame.header, frame.flags)
     assert type(error).__name__ == "InternalError"

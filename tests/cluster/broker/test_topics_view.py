@@ -250,7 +250,7 @@ async def test_the_lookups_of_one_connection_leave_room_for_the_others(served):
         await until(lambda: answers)
         assert [type(answer) for answer in answers] == [Busy]
     await until(lambda: other)
-    assert (answers[1:], other, view._lookups._counts) == ([None, None], [None], {})
+    assert (answers[1:], other, view._lookups.counts) == ([None, None], [None], {})
 
 
 async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(
@@ -310,7 +310,7 @@ async def test_an_invented_topic_never_ends_the_following_of_topics(served):
     ids = [f"id-{number}" for number in range(sys.getrecursionlimit() // 2)]
     async with view._lock:
         puts = [served.client.send_put("invented", 0, [message(b"x")], topic_id=i) for i in ids]
-        await until(lambda: view._lookups._counts and not view._lookups)
+        await until(lambda: view._lookups.counts and not view._lookups)
         view._lookups._per_asker_max = 0
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(puts[0], WAIT_S))

@@ -63,13 +63,13 @@ async def test_many_that_ask_for_a_topic_at_once_are_one_look(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    track = client._watcher.track
+    track = client.watcher.track
 
     async def note(topic: str) -> object:
         looks.append(topic)
         return await track(topic)
 
-    monkeypatch.setattr(client._watcher, "track", note)
+    monkeypatch.setattr(client.watcher, "track", note)
     await asyncio.gather(*(client.track("t") for _ in range(100)))
     assert looks == ["t"]
     missing = [client.track("missing") for _ in range(100)]
@@ -155,7 +155,7 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     assert client.unreachable[nowhere].attempts == 3
     for _ in range(5):
         assert client.live_connection(nowhere) is None
-    assert len(client._connections.attempts()) == 1
+    assert len(client.connections.attempts()) == 1
 
 
 async def test_a_broker_that_does_not_lead_names_the_master(client: ClusterClient) -> None:
@@ -188,7 +188,7 @@ async def test_a_broker_that_leads_again_is_tried_at_once(
         "vq.client.broker_connections._RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0)
     )
     assert client.live_connection(address) is None
-    await until(lambda: address in client._connections._pauses)
+    await until(lambda: address in client.connections._pauses)
     cluster.network._listeners[address] = listener
     ensemble = cluster.ensemble
     ensemble.expire(cluster.coordinators["b1"])  # it leads in a new epoch then
@@ -260,10 +260,10 @@ async def test_the_end_of_another_connection_to_a_broker_leaves_the_one_in_use(
     ended = asyncio.Event()
 
     def closed(connection: connections.BrokerConnection) -> None:
-        client._connections._lost(connection)
+        client.connections._lost(connection)
         ended.set()
 
-    (await client._connections.open(address, closed)).close()
+    (await client.connections.open(address, closed)).close()
     await ended.wait()
     assert await client.connection(address) is in_use
 
@@ -298,14 +298,14 @@ async def test_without_a_session_no_ids_are_made(
 ) -> None:
     await client.lease_slot()
     assert client.ids_ready
-    slot = client._slot.slot
+    slot = client.slot.slot
     coordinator = client.coordinator
     assert isinstance(coordinator, MemoryCoordinator)
     seen = []
     client.on_change(lambda: seen.append(client.ids_ready))
     cluster.ensemble.expire(coordinator)
     await until(lambda: False in seen and client.ids_ready)
-    assert client._slot.slot != slot
+    assert client.slot.slot != slot
 
 
 async def test_ids_follow_a_clock_that_leapt_once_their_mark_has(cluster: MemoryCluster) -> None:
@@ -365,16 +365,16 @@ async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
 async def test_a_slot_that_could_not_be_leased_is_tried_again(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = client._slot._take
+    lease = client.slot._take
 
     async def fail() -> int:
         raise CoordinationError("not now")
 
-    monkeypatch.setattr(client._slot, "_take", fail)
+    monkeypatch.setattr(client.slot, "_take", fail)
     for _ in range(2):
         with pytest.raises(CoordinationError, match="not now"):
             await client.lease_slot()
-    monkeypatch.setattr(client._slot, "_take", lease)
+    monkeypatch.setattr(client.slot, "_take", lease)
     await client.lease_slot()
     assert client.ids_ready
 
@@ -432,7 +432,7 @@ async def test_closing_while_a_slot_is_leased_ends_the_lease(
         leases.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client._slot, "_take", lease)
+    monkeypatch.setattr(client.slot, "_take", lease)
     leasing = asyncio.create_task(client.lease_slot())
     await leases.wait()
     await client.close()
@@ -454,7 +454,7 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
         asyncio.create_task(client.track("t")),
     ]
     cluster.network.cut(HOST, "nowhere")
-    await until(lambda: client._calls.tasks() and client._connections.attempts())
+    await until(lambda: client._calls.tasks() and client.connections.attempts())
     waiting.pop().cancel()
     await client.close()
     for each in waiting:

@@ -62,7 +62,7 @@ async def test_an_operator_makes_looks_moves_resets_and_deletes() -> None:
             ] == [2]
             assert [each.open for each in await operator.list_topics()] == [{target: 1}]
             bounds = (await operator.bounds("t"))[0]
-            assert bounds == admin.PartitionEnds(0, moved.offset, moved.offset)
+            assert bounds == admin.PartitionEnds(0, moved.offset, moved.offset, 3)
 
             await moved_to(operator, target)
             grown = await operator.add_partitions("t", 1)

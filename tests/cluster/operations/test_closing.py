@@ -153,9 +153,9 @@ async def test_a_close_waits_until_the_nodes_in_sync_have_everything() -> None:
 
 
 async def test_a_topic_that_is_opened_during_a_close_is_told(client: ClusterClient) -> None:
-    async def open_it(look: tree.TopicView) -> closing._Found:
+    async def open_it(look: tree.TopicView) -> closing.Found:
         await closing.open_topic(client, "t")
-        return closing._Found(missing=["a broker"])
+        return closing.Found(missing=["a broker"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(closing, "_look", lambda _, view: open_it(view))

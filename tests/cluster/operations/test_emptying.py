@@ -153,4 +153,4 @@ async def test_a_group_is_done_only_if_that_is_known(
     found: dict[str, Any], end: int | None, done: bool
 ) -> None:
     progress = GroupProgress(topic="t", partition=0, **found)
-    assert emptying._is_done(progress, end) is done
+    assert emptying.is_done(progress, end) is done

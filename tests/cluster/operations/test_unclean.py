@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of, started
-from support.waiting import WAIT_S, until
+from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -135,6 +135,12 @@ async def test_the_node_leads_and_the_old_master_keeps_what_it_had(
     await lost.cluster.start()
     disk = lost.cluster.disks["b1"]
     await until(lambda: len(diverged(DATA / "t" / "0", disk)) == 1)
+
+    async def is_listed() -> bool:
+        files, _ = await list_cut(lost.operator)  # of the nodes that answer, on a busy machine
+        return bool(files)
+
+    await until_true(is_listed)
     [file], _ = await list_cut(lost.operator)
     assert (file.start_offset, file.end_offset) == (lost.common, lost.ahead)
     kept = [each.content async for some in read_cut(lost.operator, file) for each in some]

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from support.simulation.world import Size
@@ -20,9 +21,10 @@ from vq.broker.partition.copies import Copies
 from vq.broker.partition.logs import Logs
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
+from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.inbox import InboxDelivery
 from vq.client.consumer.permit import PermitKeeper
+from vq.client.consumer.progress import Progress
 from vq.client.consumer.share import Share
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.reading.chunk import Chunk
@@ -66,7 +68,6 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
             synced, flushing.synced_offset = flushing.synced_offset, log.end_offset
             acks, channel.acks.waiting = channel.acks.waiting, deque()
             for ack in acks:
-                ack.session.count_put_bytes(-ack.size)
                 channel.acks.give(ack.session, ack.request_id, ack.offset, duplicate=ack.duplicate)
             flushing.synced_offset = synced
 
@@ -203,13 +204,17 @@ def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commit_ahead(patch: pytest.MonkeyPatch) -> None:
-    add = InboxDelivery.add
+    add, ends = Delivery.add, WeakKeyDictionary[Delivery, int]()
 
-    def add_and_finish(self: InboxDelivery, chunk: Chunk) -> None:
+    def add_and_finish(self: Delivery, chunk: Chunk) -> None:
         add(self, chunk)
-        self.position = chunk.next_offset
+        ends[self] = chunk.next_offset
 
-    patch.setattr(InboxDelivery, "add", add_and_finish)
+    def progress(self: Delivery) -> Progress:
+        return Progress(ends[self]) if self in ends else self.window.place()
+
+    patch.setattr(Delivery, "add", add_and_finish)
+    patch.setattr(Delivery, "progress", progress)
 
 
 def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:

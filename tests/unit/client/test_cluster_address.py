@@ -31,7 +31,7 @@ async def cluster() -> ClusterClient:
     spans = (Span("b1", 100, 500), Span("b2", 500))
     view = SimpleNamespace(partitions=(PartitionPlacement("t", 0, spans),))
     routes = Routes({"t": view}, {"b2": Master(Address("127.0.0.1", 1), 7)})
-    client._watcher = SimpleNamespace(snapshot=routes)
+    client.watcher = SimpleNamespace(snapshot=routes)
     return client
 
 

@@ -253,7 +253,7 @@ def test_a_request_is_answered_in_its_own_encoding(flags: int) -> None:
     assert isinstance(request, Request)
     assert request.message == wire.PutRequest(topic="t")
     assert request.body == b"records"
-    assert request.request_id == RequestId(Command.PUT, number, flags)
+    assert request.request_id == RequestId(Command.PUT, number, flags, len(b"records"))
     answer = server.reply(request.request_id, wire.PutResponse(offset=88), b"more")
     (reply,) = client.receive_data(joined(answer))
     assert isinstance(reply, Reply)

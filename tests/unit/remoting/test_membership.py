@@ -16,9 +16,10 @@ from vq.remoting.connection import (
 )
 from vq.remoting.format import Command
 from vq.remoting.membership import (
+    ANYONE,
     PROOF_TIMEOUT_S,
     Exchange,
-    Member,
+    Principal,
     ProofCheck,
     Proving,
     Side,
@@ -28,8 +29,8 @@ from vq.remoting.membership import (
 from vq.remoting.messages import encode_header
 
 SECRET = b"s" * 32
-BROKER = Member("b1", "n1")
-ASKER = Member("b1", "n2")
+BROKER = Principal("b1", "n1")
+ASKER = Principal("b1", "n2")
 EXCHANGE = Exchange("c", ASKER, BROKER, b"a" * 32, b"b" * 32)
 
 
@@ -54,7 +55,7 @@ class Broker:
         return ProofCheck(self.proving, cluster="c", broker=BROKER)
 
 
-def first(asker: Member = ASKER, nonce: bytes = b"a" * 32, **more: Any) -> wire.ProveRequest:
+def first(asker: Principal = ASKER, nonce: bytes = b"a" * 32, **more: Any) -> wire.ProveRequest:
     return wire.ProveRequest(group=asker.group, node=asker.node, nonce=nonce, **more)
 
 
@@ -65,9 +66,9 @@ def second(given: bytes, **more: Any) -> wire.ProveRequest:
 def test_both_ends_prove():
     check = Broker().check()
     exchange = EXCHANGE._replace(broker_nonce=check.take(first()).nonce)
-    assert check.member is None
+    assert check.principal is ANYONE
     answer = check.take(second(proof(SECRET, Side.ASKER, exchange)))
-    assert check.member == ASKER
+    assert check.principal == ASKER
     assert is_proof(answer.proof, SECRET, Side.BROKER, exchange)
     assert not is_proof(answer.proof, b"t" * 32, Side.BROKER, exchange)
 
@@ -76,13 +77,13 @@ def test_both_ends_prove():
     "other",
     [
         EXCHANGE._replace(cluster="d"),
-        EXCHANGE._replace(asker=Member("b1", "n3")),
-        EXCHANGE._replace(asker=Member("b2", "n2")),
-        EXCHANGE._replace(asker=Member("", "")),
-        EXCHANGE._replace(asker=Member("b", "1n2")),  # the same letters, cut elsewhere
-        EXCHANGE._replace(asker=Member("b1n", "2")),
-        EXCHANGE._replace(cluster="cb1", asker=Member("", "n2")),
-        EXCHANGE._replace(broker=Member("b1", "n3")),
+        EXCHANGE._replace(asker=Principal("b1", "n3")),
+        EXCHANGE._replace(asker=Principal("b2", "n2")),
+        EXCHANGE._replace(asker=Principal("", "")),
+        EXCHANGE._replace(asker=Principal("b", "1n2")),  # the same letters, cut elsewhere
+        EXCHANGE._replace(asker=Principal("b1n", "2")),
+        EXCHANGE._replace(cluster="cb1", asker=Principal("", "n2")),
+        EXCHANGE._replace(broker=Principal("b1", "n3")),
         EXCHANGE._replace(asker=BROKER, broker=ASKER),
         EXCHANGE._replace(asker_nonce=b"b" * 32, broker_nonce=b"a" * 32),
         EXCHANGE._replace(broker_nonce=b"c" * 32),
@@ -100,7 +101,7 @@ def test_a_proof_of_the_other_side_is_none():
     check.take(first())
     with pytest.raises(AuthenticationFailed, match="does not know"):
         check.take(second(proof(SECRET, Side.BROKER, EXCHANGE)))
-    assert check.member is None
+    assert check.principal is ANYONE
 
 
 @pytest.mark.parametrize("given", [b"", b"x", bytes(32), proof(b"t" * 32, Side.ASKER, EXCHANGE)])
@@ -111,7 +112,7 @@ def test_a_wrong_proof_is_refused_and_told(given):
     check.take(first())
     with pytest.raises(AuthenticationFailed, match="does not know the cluster's secret"):
         check.take(second(given))
-    assert (check.member, broker.failures) == (None, 1)
+    assert (check.principal, broker.failures) == (ANYONE, 1)
 
 
 def test_a_proof_that_was_heard_on_another_connection_is_none():
@@ -136,7 +137,7 @@ def test_a_late_proof_is_refused(late_s, taken):
     else:
         with pytest.raises(AuthenticationFailed, match="later than 10 s"):
             check.take(given)
-    assert (check.member is not None) is taken
+    assert check.principal.proved is taken
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,10 @@ def test_a_late_proof_is_refused(late_s, taken):
         first(nonce=b"a" * 31),
         first(nonce=b"a" * 33),
         first(proof=b"x"),
-        first(Member("b1", "")),
-        first(Member("", "n2")),
-        first(Member("b1", "a/b")),
-        first(Member("\x1b[2J", "n2")),
+        first(Principal("b1", "")),
+        first(Principal("", "n2")),
+        first(Principal("b1", "a/b")),
+        first(Principal("\x1b[2J", "n2")),
         wire.ProveRequest(),
     ],
 )
@@ -168,8 +169,8 @@ def test_a_connection_has_one_exchange():
         check.take(first())
     check.take(second(proof(SECRET, Side.ASKER, EXCHANGE)))
     with pytest.raises(AuthenticationFailed, match="proved before"):
-        check.take(first(Member("b1", "n3")))
-    assert check.member == ASKER
+        check.take(first(Principal("b1", "n3")))
+    assert check.principal == ASKER
 
 
 # On a connection ------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_a_connection_answers_proofs_itself(flags):
     given = wired.frame(Command.PROVE, second(proof(SECRET, Side.ASKER, EXCHANGE)), flags=flags)
     (event,) = wired.server.receive_data(given + wired.frame(Command.PING, wire.PingRequest()))
     assert isinstance(event, Request)
-    assert wired.server.member == ASKER
+    assert wired.server.principal == ASKER
     assert len(wired.answers()) == 1
     assert wired.server.requests_in_flight == 1
 
@@ -213,7 +214,7 @@ def test_nothing_behind_a_wrong_proof_is_taken():
     (event,) = wired.server.receive_data(sent)
     assert isinstance(event, Closing)
     assert isinstance(event.error, AuthenticationFailed)
-    assert wired.server.member is None
+    assert wired.server.principal is ANYONE
 
 
 def test_without_a_secret_no_proof_is_taken():

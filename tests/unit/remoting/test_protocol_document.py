@@ -17,9 +17,9 @@ from vq.hessian import plain as hessian
 from vq.model import Message, PartitionState, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Closing, ServerConnection, ServerIdentity
-from vq.remoting.format import ACCESS, PREFIX, Access, Command
+from vq.remoting.format import PREFIX, Access, Command
 from vq.remoting.frames import encode_frame
-from vq.remoting.membership import Exchange, Member, Side, proof
+from vq.remoting.membership import Exchange, Principal, Side, proof
 from vq.store.properties_pb2 import RecordProperties
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text("utf-8")
@@ -242,12 +242,12 @@ def test_the_table_of_access_is_that_of_the_code() -> None:
     for names, whose, why in rows(between("<!-- access:", "<!-- end of access -->")):
         assert why
         told.update({Command[name]: Access(whose) for name in names.split(", ")})
-    assert told == ACCESS
+    assert told == {command: command.access for command in Command}
 
 
 def test_the_examples_of_proofs_are_those_of_the_code() -> None:
     """Whoever writes a broker's side in another language compares with these."""
-    exchange = Exchange("c", Member("b1", "n2"), Member("b1", "n1"), b"\1" * 32, b"\2" * 32)
+    exchange = Exchange("c", Principal("b1", "n2"), Principal("b1", "n1"), b"\1" * 32, b"\2" * 32)
     table = rows(between("<!-- proofs:", "<!-- end of proofs -->"))
     assert table == [
         [each.value.decode(), f"`{proof(bytes(32), each, exchange).hex()}`"] for each in Side

@@ -78,7 +78,7 @@ class Lookups:
         self._few = few
         self._by_name: dict[str, list[Lookup]] = {}
         self._lines: OrderedDict[Hashable, deque[str]] = OrderedDict()  # the next asker comes first
-        self._counts: Counter[Hashable] = Counter()  # also those that are read just now
+        self.counts: Counter[Hashable] = Counter()  # also those that are read just now
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Lookups:
 
     def why_not(self, asker: Hashable) -> str:
         """Return why another look-up of ``asker`` may not wait, "" if it may."""
-        count = self._counts[asker]
+        count = self.counts[asker]
         if count >= self._per_asker_max:
             return (
                 f"{count} look-ups of this connection wait for a read of ZooKeeper; at most "
@@ -103,7 +103,7 @@ class Lookups:
         waiting = self._by_name.setdefault(name, [])
         waiting.append(Lookup(asker, then))
         self._lines.setdefault(asker, deque()).append(name)
-        self._counts[asker] += 1
+        self.counts[asker] += 1
         self._waiting += 1
 
     def take(
@@ -146,9 +146,9 @@ class Lookups:
 
     def done(self, lookup: Lookup) -> None:
         """Count a look-up that was taken no more."""
-        self._counts[lookup.asker] -= 1
-        if not self._counts[lookup.asker]:
-            del self._counts[lookup.asker]
+        self.counts[lookup.asker] -= 1
+        if not self.counts[lookup.asker]:
+            del self.counts[lookup.asker]
 
     def _first_waiting(self, line: deque[str]) -> str | None:
         """Take the names off the line up to the first one that still waits; return that one."""

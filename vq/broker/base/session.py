@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from vq.errors import VqError
 from vq.remoting.connection import RequestId
+from vq.remoting.format import Header
 from vq.remoting.frames import Buffer
-from vq.remoting.membership import Member
-from vq.remoting.messages import Header
+from vq.remoting.membership import Principal
 
 
 class Cancellable(Protocol):
@@ -24,29 +24,19 @@ class Session(Protocol):
     Attributes:
         address: Of the peer.
         waiting: Requests parked for this session, cancelled when it ends.
-        put_bytes: Bytes of its PUTs that wait: for a look-up, for the log, or for their
-            acknowledgement. Changed by ``count_put_bytes`` only.
     """
 
     address: str
     waiting: dict[Cancellable, None]
-    put_bytes: int
 
     @property
-    def member(self) -> Member | None:
-        """The node, or command of an operator, that the peer has proved to be; None: anyone."""
+    def principal(self) -> Principal:
+        """Who the peer has proved to be."""
         ...
 
     @property
     def congested(self) -> bool:
         """Whether the peer does not read its answers; large ones should wait."""
-        ...
-
-    def count_put_bytes(self, change: int) -> None:
-        """Add to the bytes of its waiting PUTs (below 0: subtract), here and on the node.
-
-        Subtract before answering: the answer is when reading may go on.
-        """
         ...
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
@@ -66,5 +56,5 @@ class Session(Protocol):
         ...
 
 
-#: Handles a request: session, request id, header, body. It answers exactly once, now or later.
-Handler = Callable[[Session, RequestId, Any, bytes], None]
+#: Takes a request: session, request id, header, body. It is answered exactly once, now or later.
+Door = Callable[[Session, RequestId, Any, bytes], None]

@@ -22,14 +22,18 @@ class Tasks:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # a set that keeps its order
         self._closed = False
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine beside everything else; an error in it is logged."""
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
+        """Run a coroutine beside everything else; an error in it is logged.
+
+        Returns its task; None: nothing can be started any more.
+        """
         if self._closed:
             coroutine.close()
-            return
+            return None
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._done)
+        return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
         """Do what goes on for ever; after an error that nobody expected, begin it again.

@@ -6,7 +6,6 @@ too full (``disk_watch``), when it will be full (``forecast``), what is deleted 
 and what a lost directory means for the role of the node (``soundness``).
 """
 
-import asyncio
 import contextlib
 import logging
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
@@ -44,6 +44,7 @@ class DataDisk:
         config: Has the watermarks, and names the node.
         disk: To look at it.
         runner: For what blocks.
+        jobs: Has it looked at.
         clock: For durations.
         flushes: Those there: one that does not get on is a sign of a silent disk.
         place: Is told what follows for the partitions there.
@@ -69,6 +70,7 @@ class DataDisk:
         config: BrokerConfig,
         disk: Disk,
         runner: Runner,
+        jobs: Jobs,
         clock: Clock,
         *,
         flushes: FlushMeter,
@@ -77,7 +79,6 @@ class DataDisk:
     ) -> None:
         self.path = path
         self._node = f"{config.group}/{config.node}"
-        self._interval_s = config.disk_interval_s
         self._disk = disk
         self.reserve = Reserve(path, disk)
         self._runner = runner
@@ -102,12 +103,7 @@ class DataDisk:
         self.refusal: VqError | None = None
         self.place = place
         self._told_soon = False
-
-    async def run(self) -> None:
-        """Look at the disk, for ever."""
-        while True:
-            await asyncio.sleep(self._interval_s)
-            await self._look()
+        jobs.add(f"disk {path}", self._look, Every(config.disk_interval_s), While.REGISTERED)
 
     async def look(self) -> None:
         """Look whether the directory is there, and how full its disk is, on another thread.

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.jobs import Jobs
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
-from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
@@ -40,7 +40,7 @@ class DataDisks:
 
     Args:
         config: Names the directories.
-        disk, runner, clock: See ``DataDisk``.
+        disk, runner, jobs, clock: See ``DataDisk``.
         flushes: Of each directory, the main one first.
         turn: Of the loop, for the storers.
         gate: Is told why no disk takes messages.
@@ -56,6 +56,7 @@ class DataDisks:
         config: BrokerConfig,
         disk: Disk,
         runner: Runner,
+        jobs: Jobs,
         clock: Clock,
         *,
         flushes: Sequence[FlushMeter],
@@ -77,6 +78,7 @@ class DataDisks:
                 config,
                 disk,
                 runner,
+                jobs,
                 clock,
                 flushes=each,
                 place=self.places[path],
@@ -141,11 +143,6 @@ class DataDisks:
         """Look at all of them on this thread, before anything is served."""
         for each in self.all:
             each.look_now()
-
-    def keep_looking(self, tasks: Tasks) -> None:
-        """Look at each of them again and again, beside everything else."""
-        for each in self.all:
-            tasks.keep(each.run, "watch the disk")
 
     # What follows -------------------------------------------------------------------------------
     @property

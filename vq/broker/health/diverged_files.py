@@ -14,7 +14,7 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.partitions import Partitions
-from vq.errors import InternalError, InvalidRequest, StorageFailed, VqError
+from vq.errors import InvalidRequest
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
@@ -37,7 +37,7 @@ class DivergedFiles:
         data: Its data directories.
         disk: The disk.
         runner: For work on files.
-        tasks: For requests under way.
+        tasks: For looks at the directories.
         partitions: Cut from their logs, and tell what is lost while the files are there.
     """
 
@@ -101,39 +101,23 @@ class DivergedFiles:
             return []  # it was just removed, or is a file
 
     # Requests -----------------------------------------------------------------------------------
-    def answer(
-        self, session: Session, request_id: RequestId, header: wire.DivergedRequest, _body: bytes
-    ) -> None:
+    async def answer(
+        self, _session: Session, _request_id: RequestId, header: wire.DivergedRequest
+    ) -> wire.DivergedResponse | tuple[wire.DivergedResponse, bytes]:
         """Answer a DIVERGED."""
-        self._tasks.start(self._answer(session, request_id, header))
-
-    async def _answer(
-        self, session: Session, request_id: RequestId, header: wire.DivergedRequest
-    ) -> None:
-        try:
-            await self._look()
-            if not header.file:
-                session.reply(request_id, self._list(header.after))
-                return
-            file = self._found.get(header.file)
-            if file is None:
-                raise InvalidRequest(
-                    f"there is no file {shown(header.file)} of cut batches on this node"
-                )
-            if header.delete:
-                await self._delete(file)
-                session.reply(request_id, wire.DivergedResponse())
-            else:
-                body = await self._read(file, header.position, header.max_bytes)
-                told = wire.DivergedResponse(files=[_told(header.file, file)])
-                session.reply(request_id, told, body)
-        except OSError as error:
-            session.refuse(request_id, StorageFailed(f"files of cut batches: {error}"))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("request for files of cut batches failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+        await self._look()
+        if not header.file:
+            return self._list(header.after)
+        file = self._found.get(header.file)
+        if file is None:
+            raise InvalidRequest(
+                f"there is no file {shown(header.file)} of cut batches on this node"
+            )
+        if header.delete:
+            await self._delete(file)
+            return wire.DivergedResponse()
+        body = await self._read(file, header.position, header.max_bytes)
+        return wire.DivergedResponse(files=[_told(header.file, file)]), body
 
     def _list(self, after: str) -> wire.DivergedResponse:
         names = [name for name in self._found if name > after]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
@@ -38,7 +39,6 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import (
     CoordinationError,
     CorruptData,
-    InternalError,
     PartitionQuarantined,
     StorageFailed,
     VqError,
@@ -142,6 +142,7 @@ class Repairer:
         presence: Has this node registered anew.
         soundness: Is told whether there is damage.
         network, disk, runner, tasks: To act with.
+        jobs: Has damage looked at.
         cluster, node: Names of this node.
         rng: For the back-off.
 
@@ -165,6 +166,7 @@ class Repairer:
         disk: Disk,
         runner: Runner,
         tasks: Tasks,
+        jobs: Jobs,
         cluster: str,
         node: str,
         rng: Draws,
@@ -190,6 +192,7 @@ class Repairer:
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
         self._lacked = False  # a channel, at the last look
+        jobs.add("repair", self.look, Every(LOOK_S))
 
     # What this node has -------------------------------------------------------------------------
     async def is_behind(self) -> bool:
@@ -248,15 +251,14 @@ class Repairer:
             more = answer.more and bool(answer.partitions)
         return found
 
-    def give(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
-    ) -> None:
+    async def give(
+        self,
+        channel: Channel,
+        _session: Session,
+        _request_id: RequestId,
+        header: wire.RepairRequest,
+    ) -> tuple[wire.RepairResponse, bytes]:
         """Answer a REPAIR."""
-        self._tasks.start(self._give(session, request_id, channel, header))
-
-    async def _give(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
-    ) -> None:
         log = channel.holding(header.start).log
         try:
             if log is None or not log.status.readable:
@@ -273,48 +275,40 @@ class Repairer:
         except CorruptData as error:
             if any(each.start <= header.start < each.end for each in pieces):
                 self._context.suspect(channel, header.start)  # perhaps nobody has read it before
-            session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
+            raise PartitionQuarantined(f"{channel}: {error}") from error
         except OSError as error:
-            session.refuse(request_id, StorageFailed(f"{channel}: {error}"))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("request for a repair failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
-        else:
-            response = wire.RepairResponse(
-                end_offset=header.start + len(data),
-                following=following,
-                epoch=channel.role.epoch,
-            )
-            session.reply(request_id, response, data)
+            raise StorageFailed(f"{channel}: {error}") from error
+        response = wire.RepairResponse(
+            end_offset=header.start + len(data),
+            following=following,
+            epoch=channel.role.epoch,
+        )
+        return response, data
 
     # What this node lacks -----------------------------------------------------------------------
-    async def run(self) -> None:
-        """Repair what is damaged, for ever."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            now = asyncio.get_running_loop().time()
-            damaged = self._to_repair()
-            sound = self._soundness
-            sound.found = bool(damaged)
-            lacks = await self._look_at_channels()
-            sound.failed = lacks or any(each.failed for each in self._channels())
-            for channel in damaged:
-                retry = self._retries.get(channel)
-                if retry is None or now >= retry.at:
-                    await self._try(channel)
-            sound.found = sound.found and bool(self._to_repair())
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
-            for channel in [each for each in self._retries if each.state is State.CLOSED]:
-                del self._retries[channel]
-            if self._held:
-                broken = set(self._to_repair())
-                for channel in [each for each in self._held if each not in broken]:
-                    del self._held[channel]
-                    self._follower.release(channel)
+    async def look(self) -> None:
+        """Repair what is damaged."""
+        now = asyncio.get_running_loop().time()
+        damaged = self._to_repair()
+        sound = self._soundness
+        sound.found = bool(damaged)
+        lacks = await self._look_at_channels()
+        sound.failed = lacks or any(each.failed for each in self._channels())
+        for channel in damaged:
+            retry = self._retries.get(channel)
+            if retry is None or now >= retry.at:
+                await self._try(channel)
+        sound.found = sound.found and bool(self._to_repair())
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        for channel in [each for each in self._retries if each.state is State.CLOSED]:
+            del self._retries[channel]
+        if self._held:
+            broken = set(self._to_repair())
+            for channel in [each for each in self._held if each not in broken]:
+                del self._held[channel]
+                self._follower.release(channel)
 
     async def _look_at_channels(self) -> bool:
         """Return whether a channel is lacking; have the group know where the logs end if not.

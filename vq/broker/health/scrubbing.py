@@ -1,6 +1,6 @@
 """A slow pass over all stored bytes, again and again: damage is found before somebody needs them.
 
-In here: when a pass is due, how far it is, and where it goes on after a restart. Not in here:
+In here: whether a pass is due, how far it is, and where it goes on after a restart. Not in here:
 verifying bytes and what follows from damage (``verifying``, ``repairing``).
 
 The position is a text file of one line, ``<data>/@scrub``, written about once a minute and when the
@@ -12,11 +12,11 @@ node stops:
 A file that cannot be read costs a pass from the beginning.
 """
 
-import asyncio
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
@@ -87,6 +87,7 @@ class Scrubber(Visitor):
     """Verifies all that a node stores, slowly and for ever; the visitor of its pass. Loop-bound.
 
     Args:
+        jobs: Has this done.
         channels: Of the node.
         verifier: Verifies pieces, and notes damage.
         disk, runner: For the position.
@@ -103,6 +104,7 @@ class Scrubber(Visitor):
 
     def __init__(
         self,
+        jobs: Jobs,
         channels: Channels,
         verifier: Verifier,
         *,
@@ -124,7 +126,10 @@ class Scrubber(Visitor):
         self.problems = Problems(logger, "partition is not scrubbed")
         self._saved_s = 0.0  # when the position was saved, or the pass began
         self._interval_s = interval_s
+        self._loaded = self._waits = False
         self.position = Position()
+        why_off = "" if bytes_per_s else "scrub_bytes_per_s is 0"
+        jobs.add("scrub", self._run, Every(LOOK_S), at_once=True, why_off=why_off)
 
     def next_ms(self) -> int:
         """Return when the next pass begins; 0: not known, or a pass goes on, or there are none."""
@@ -136,21 +141,22 @@ class Scrubber(Visitor):
     def _is_running(self) -> bool:
         return bool(self.position.begun_ms) and not self.position.ended_ms
 
-    async def run(self) -> None:
-        """Verify everything, again and again."""
-        if not self._bytes_per_s:
+    async def _run(self) -> None:
+        """Learn how far the last process was; then, if a pass is due, make it to its end."""
+        if not self._loaded:
+            await self._load()
+            self._loaded = True
+            self._waits = not self.position.begun_ms and not self.position.since_ms
+            if self._waits:
+                self.position.since_ms = self._clock.wall_ms()
             return
-        await self._load()
-        is_new = not self.position.begun_ms and not self.position.since_ms
-        if is_new:
-            self.position.since_ms = self._clock.wall_ms()
+        if self._waits:  # or a node that is restarted within each interval would never begin
+            await self._save()
+            self._waits = False
         try:
-            await asyncio.sleep(LOOK_S)
-            if is_new:  # or a node that is restarted within each interval would never begin
-                await self._save()
-            while True:
+            await self.look()
+            while self._is_running():
                 await self.look()
-                await asyncio.sleep(0 if self._is_running() else LOOK_S)
         finally:
             if self._is_running():  # the node stops: the next start goes on here
                 await self._save()

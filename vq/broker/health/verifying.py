@@ -183,24 +183,21 @@ class Verifier(Visitor):
 
     # What others ask ----------------------------------------------------------------------------
     def verify(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.VerifyRequest
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.VerifyRequest
     ) -> None:
         """Answer a VERIFY: a report when it was looked into, everything else at once."""
-        try:
-            if header.whole:
-                if header.begin:
-                    self._begin(channel, header)
-                session.reply(request_id, self._response(channel))
-            elif self.known_damage(channel, header.offset):
-                session.reply(request_id, self._response(channel))
-            else:
-                self._report(
-                    channel,
-                    header.offset,
-                    lambda: session.reply(request_id, self._response(channel)),
-                )
-        except VqError as error:
-            session.refuse(request_id, error)
+        if header.whole:
+            if header.begin:
+                self._begin(channel, header)
+            session.reply(request_id, self._response(channel))
+        elif self.known_damage(channel, header.offset):
+            session.reply(request_id, self._response(channel))
+        else:
+            self._report(
+                channel,
+                header.offset,
+                lambda: session.reply(request_id, self._response(channel)),
+            )
 
     def suspect(self, channel: Channel, offset: int) -> None:
         """Look into damage that this broker met itself, if there is time for it."""

@@ -157,14 +157,14 @@ class Archiver:
         self.problems = Problems(logger, "block cannot be archived, trying again")
         self.last: LastRun | None = None
 
-    async def run(self) -> None:
-        """Follow the runs, for ever."""
+    def start(self) -> None:
+        """Follow the runs."""
         self._keeper.start()
         self._keeper.wake()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await self._keeper.stop()
+
+    async def stop(self) -> None:
+        """End that, also during a run."""
+        await self._keeper.stop()
 
     async def _look(self, everything: bool) -> None:
         """Do every run that this node has not done yet; see ``Keeper``."""

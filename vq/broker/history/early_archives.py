@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, wait_at_most
 from vq.broker.disks.data_disk import DataDisk
@@ -111,6 +112,7 @@ class EarlyArchiver(Visitor):
     """Makes archives early on one node; visits partitions for their oldest blocks. Loop-bound.
 
     Args:
+        jobs: Has the disks looked at.
         channels: Those of the node.
         logs: Changes their blocks.
         disks: Of the node.
@@ -124,6 +126,7 @@ class EarlyArchiver(Visitor):
 
     def __init__(
         self,
+        jobs: Jobs,
         channels: Channels,
         logs: ArchivesBlocks,
         disks: Sequence[DataDisk],
@@ -148,19 +151,19 @@ class EarlyArchiver(Visitor):
         self._heads: list[_Head] = []
         self._works: dict[str, TopicWork] = {}
         self._in_vain_s = 0.0  # so long it waited for blocks that were not ready
+        self._looks: Counter[Path] = Counter()  # since something became an archive
+        jobs.add("early archives", self._look_often, Every(LOOK_S), While.REGISTERED)
 
-    async def run(self) -> None:
-        """Look at the disks, for ever; those where nothing is left less often."""
-        in_vain: Counter[Path] = Counter()  # looks since something became an archive
-        while True:
-            await asyncio.sleep(LOOK_S)
-            for each in self._disks:
-                if in_vain[each.path] % LOOKS_IN_VAIN and _is_pressed(each):
-                    in_vain[each.path] += 1
-                elif await self._look_at(each):
-                    in_vain[each.path] = 0
-                else:
-                    in_vain[each.path] += 1
+    async def _look_often(self) -> None:
+        """Look at the disks; at those where nothing is left less often."""
+        looks = self._looks
+        for each in self._disks:
+            if looks[each.path] % LOOKS_IN_VAIN and _is_pressed(each):
+                looks[each.path] += 1
+            elif await self._look_at(each):
+                looks[each.path] = 0
+            else:
+                looks[each.path] += 1
 
     async def look(self) -> None:
         """Archive blocks on each disk that is too full, until it is not, or nothing is left."""

@@ -8,12 +8,12 @@ of space.
 An index lies beside its block, goes with it, and is not made durable. Copies make their own.
 """
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace, take_steps
@@ -50,6 +50,7 @@ class KeyIndexer(Visitor):
     """Makes the key indexes of a node; the visitor of its passes. Loop-bound.
 
     Args:
+        jobs: Has the passes made.
         channels: Those of the node.
         disk, runner: To read blocks and write indexes.
         clock: To measure steps.
@@ -64,6 +65,7 @@ class KeyIndexer(Visitor):
 
     def __init__(
         self,
+        jobs: Jobs,
         channels: Channels,
         *,
         disk: Disk,
@@ -82,18 +84,12 @@ class KeyIndexer(Visitor):
         self._settled: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
         # Those of blocks whose index a search had no use of, perhaps before the first pass.
         self._missed: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
+        why_off = "" if bytes_per_s else "key_index_bytes_per_s is 0"
+        jobs.add("key indexes", self.look, Every(LOOK_S), why_off=why_off)
 
     def rebuild(self, log: Log, start: int) -> None:
         """Have the index of a block made again if there was one: it is gone, or of no use."""
         self._missed.setdefault(log, set()).add(start)
-
-    async def run(self) -> None:
-        """Make indexes, for ever."""
-        if not self._bytes_per_s:
-            return
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
 
     async def look(self) -> None:
         """Make one pass over all logs."""

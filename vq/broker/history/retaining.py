@@ -1,21 +1,21 @@
 """Retention: what the master of a group deletes of its partitions, pass after pass.
 
-In here: when a pass is due, what it looks at, and who needs what. Not in here: the decision
+In here: when a pass comes early, what it looks at, and who needs what. Not in here: the decision
 (``store.log.retention``), how blocks go (``channel_logs``), and how copies follow (``copying``).
 
 While a disk of the group is too full (``relief``), another pass follows that deletes messages early
 where topics allow it, and passes come sooner (decision 0061).
 
-Passes use no scheduler: decision 0057. A visit deletes a few blocks of one partition, whatever is
-due.
+A pass has no state: a missed one needs no policy (decision 0057). A visit deletes a few blocks of
+one partition, whatever is due.
 """
 
-import asyncio
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from vq.broker.base.flusher_share import give_way
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.history.relief import Relief
@@ -86,6 +86,7 @@ class Retainer(Visitor):
     """Deletes what the topics of a node do not keep; the visitor of its passes. Loop-bound.
 
     Args:
+        jobs: Has passes made.
         channels: Those of the node.
         logs: Changes their logs.
         coordinator: Tells what consumer groups have read.
@@ -102,6 +103,7 @@ class Retainer(Visitor):
 
     def __init__(
         self,
+        jobs: Jobs,
         channels: Channels,
         logs: ChannelLogs,
         coordinator: Coordinator,
@@ -118,8 +120,7 @@ class Retainer(Visitor):
         self._disk = disk
         self._runner = runner
         self._clock = clock
-        self._interval_s = interval_s
-        self._relief = relief
+        self.relief = relief
         self._freed = True  # the last pass under pressure freed something, or there was none
         self.problems = Problems(logger, "retention cannot delete, trying again")
         self._stays_full = ""  # why a disk does, as of the last pass
@@ -128,26 +129,17 @@ class Retainer(Visitor):
         self._deleted_early = 0
         self._early_held: dict[str, str] = {}  # by topic: who needs what would go early otherwise
         self.held: dict[Channel, Held] = {}
+        self._job = jobs.add("retention", self.look, Every(interval_s))
+        jobs.add("relief", self._look_for_pressure, Every(PRESSED_S))
 
-    async def run(self) -> None:
-        """Make passes, for ever."""
-        while True:
-            await self._until_due()
-            await self.look()
-
-    async def _until_due(self) -> None:
-        """Return when the next pass is due: sooner while a disk is too full."""
-        left_s = self._interval_s
-        while left_s > 0:
-            pause_s = min(left_s, PRESSED_S)
-            await asyncio.sleep(pause_s)
-            left_s -= pause_s
-            if self._freed and any(map(_may_go_early, self._channels.values())):
-                try:
-                    if await self._relief.pressed():
-                        return
-                except CoordinationError:
-                    pass  # the pass tells it
+    async def _look_for_pressure(self) -> None:
+        """Have a pass come sooner while a disk is too full."""
+        if self._freed and any(map(_may_go_early, self._channels.values())):
+            try:
+                if await self.relief.pressed():
+                    self._job.soon()
+            except CoordinationError:
+                pass  # the pass tells it
 
     async def look(self) -> None:
         """Make one pass over all partitions whose group this node leads, or two under pressure.
@@ -171,7 +163,7 @@ class Retainer(Visitor):
             early = [each for each in led if each in self._early]
             await BlockPass(self, early, self._clock).go_on()
             self._freed = self._deleted_early > before
-            self._relief.note_deleted()
+            self.relief.note_deleted()
 
     def wants(self, channel: Channel) -> bool:
         """See ``Visitor.wants``."""
@@ -195,7 +187,7 @@ class Retainer(Visitor):
     async def _plan(self, channels: list[Channel]) -> dict[Channel, Early]:
         """Return what goes early, of those partitions that allow it."""
         try:
-            pressed = await self._relief.pressed() if channels else []
+            pressed = await self.relief.pressed() if channels else []
         except CoordinationError as error:
             self._tell_plan(str(error))
             return {}

@@ -9,10 +9,9 @@ meanwhile, another one goes on at its own next step. So a removal that was begun
 operator, is finished.
 """
 
-import asyncio
-import random
 from typing import Final
 
+from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.partition.topics_view import TopicsView
 from vq.clock import Clock
@@ -39,35 +38,28 @@ class TopicRemover:
     """Counts the time of deleted topics, and removes those whose time is up. Loop-bound.
 
     Args:
+        jobs: Has this done.
         coordinator: Where the topics are.
         view: The topics as this broker knows them.
         clock: Its monotonic time is counted.
-        rng: For the spread of pauses.
         interval_s: The pause between two looks; a step of the count is about as long.
     """
 
     def __init__(
         self,
+        jobs: Jobs,
         coordinator: Coordinator,
         view: TopicsView,
         clock: Clock,
         *,
-        rng: random.Random,
         interval_s: float,
     ) -> None:
         self._coordinator = coordinator
         self._view = view
         self._clock = clock
-        self._rng = rng
-        self._interval_s = interval_s
         self._counter = GraceCounter()
         self._problems = Problems(logger, "deleted topics cannot be removed, trying again")
-
-    async def run(self) -> None:
-        """Look again and again, for ever."""
-        while True:
-            await asyncio.sleep(self._interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
-            await self.look()
+        jobs.add("topic removal", self.look, Every(interval_s, _JITTER))
 
     async def look(self) -> None:
         """Count, and if this broker's step was added, remove the topics whose time is up."""

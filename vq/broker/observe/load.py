@@ -1,7 +1,8 @@
 """The load of a node: what it measures, and when it publishes a measurement.
 
 ``LoadMeter`` makes a ``BrokerLoad`` of measured flushes (``flush_meter``) and of counters, and
-``LoadPublisher`` writes it. All work is done per flush or per measurement, none per message.
+``LoadPublisher`` writes it; ``NodeLoad`` has both done. All work is done per flush or per
+measurement, none per message.
 
     rates, busy, queue_depth, flush_ms   moving averages with a time constant of ``AVERAGE_S``
     busy                    the larger of two shares of the time since the last measurement: the
@@ -15,22 +16,20 @@ Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 %
 ``busy`` is 0.6 and the capacity 6 / 0.6 = 10 MB/s.
 """
 
-import asyncio
 import math
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vq import limits
+from vq.broker.base.jobs import Every, Jobs, While
+from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.context import Counters
 from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
+from vq.broker.partition.partitions import Partitions
+from vq.broker.replication.mastership import Mastership
+from vq.broker.replication.presence import Presence
 from vq.clock import Clock
-from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.tree.values.brokers import BrokerLoad
-from vq.errors import CoordinationError, InvalidState
-from vq.log_lines import get_logger
-
-logger = get_logger(__name__)
 
 #: Time constants of the moving averages.
 AVERAGE_S: Final = 10.0
@@ -177,12 +176,12 @@ class LoadPublisher:
     """Writes the load of a registered node, seldom while it does not change.
 
     Args:
-        registration: Writes the node in ZooKeeper, and knows whether this process may.
+        presence: Knows the registration, if there is one.
         clock: Time.
     """
 
-    def __init__(self, registration: BrokerRegistration, clock: Clock) -> None:
-        self._registration = registration
+    def __init__(self, presence: Presence, clock: Clock) -> None:
+        self._presence = presence
         self._clock = clock
         self._published: tuple[BrokerLoad, float, int] | None = None  # when, incarnation
 
@@ -192,41 +191,13 @@ class LoadPublisher:
         Raises:
             CoordinationError, InvalidState: It may not be written; the next call writes.
         """
-        incarnation = self._registration.incarnation
-        if incarnation is None or not self._is_due(load, incarnation):
+        registration = self._presence.registration
+        incarnation = None if registration is None else registration.incarnation
+        if registration is None or incarnation is None or not self._is_due(load, incarnation):
             return
         self._published = None
-        await self._registration.publish_load(load)
+        await registration.publish_load(load)
         self._published = load, self._clock.monotonic(), incarnation
-
-    async def run(
-        self,
-        measure: Callable[[], BrokerLoad],
-        then: Callable[[], Awaitable[None]],
-        *,
-        interval_s: float,
-        rng: random.Random,
-    ) -> None:
-        """Publish the load again and again, for ever; log each cause of a failure once.
-
-        Args:
-            measure: Returns the load.
-            then: Called after each publication; it may fail as that.
-            interval_s: Between two measurements, about.
-            rng: Spreads the nodes of a cluster in time.
-        """
-        cause = ""
-        while True:
-            try:
-                await self.publish(measure())
-                await then()
-                cause = ""
-            except (CoordinationError, InvalidState) as error:
-                if cause != str(error):
-                    logger.info("load cannot be published, trying again later", error=error)
-                cause = str(error)
-            spread = 1 - limits.LOAD_JITTER + 2 * limits.LOAD_JITTER * rng.random()
-            await asyncio.sleep(interval_s * spread)
 
     def _is_due(self, load: BrokerLoad, incarnation: int) -> bool:
         if self._published is None:
@@ -237,3 +208,53 @@ class LoadPublisher:
             or self._clock.monotonic() - at >= limits.LOAD_IDLE_INTERVAL_S
             or has_changed(load, published)
         )
+
+
+class NodeLoad:
+    """Has the load of a node published, and its group looked at. Loop-bound.
+
+    Args:
+        jobs: Has it done.
+        meter: Measures.
+        publisher: Writes.
+        partitions, disks: What is stored, and how much more may be.
+        mastership: Looks at the group.
+        interval_s: Between two measurements, about.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        meter: LoadMeter,
+        publisher: LoadPublisher,
+        *,
+        partitions: Partitions,
+        disks: DataDisks,
+        mastership: Mastership,
+        interval_s: float,
+    ) -> None:
+        self._meter = meter
+        self._publisher = publisher
+        self._partitions = partitions
+        self._disks = disks
+        self._mastership = mastership
+        every = Every(interval_s, limits.LOAD_JITTER)
+        jobs.add("load", self.look, every, While.REGISTERED, at_once=True)
+
+    async def look(self) -> None:
+        """Measure and publish the load, then look at the group.
+
+        Raises:
+            CoordinationError, InvalidState: That cannot be done now.
+        """
+        channels, disks = self._partitions.channels, self._disks
+        logs = [each.log for each in channels.values() if each.log is not None]
+        load = self._meter.measure(
+            disk_free=disks.free_bytes,
+            disk_total=disks.total_bytes,
+            disk_excess=disks.pressure_bytes,
+            stored_bytes=sum(each.size_bytes for each in logs),
+            partitions=len(channels),
+        )
+        await self._publisher.publish(load)
+        await self._mastership.look_at_group()

@@ -70,6 +70,7 @@ class BrokerMetrics:
         yield from self._copies(facts)
         yield from self._disk()
         yield from self._care(facts.totals)
+        yield from self._jobs()
 
     def _node(self, facts: Facts) -> Iterator[Metric]:
         config, role = self._watched.config, self._watched.context.role
@@ -379,6 +380,46 @@ class BrokerMetrics:
         )
         yield _gauge(
             "vq_scrub_read_bytes", "Bytes that this pass has verified.", position.read_bytes
+        )
+
+    def _jobs(self) -> Iterator[Metric]:
+        jobs = self._watched.jobs.told()
+        runs = CounterMetricFamily(
+            "vq_job_runs",
+            "Runs of a job, a timed duty of this node, that ended since the start.",
+            labels=("name",),
+        )
+        failed = CounterMetricFamily(
+            "vq_job_failed_runs", "Of these, those that failed.", labels=("name",)
+        )
+        for each in jobs:
+            runs.add_metric((each.name,), each.runs)
+            failed.add_metric((each.name,), each.failures)
+        yield runs
+        yield failed
+        yield _by_label(
+            "vq_job_failing",
+            "1 if the last run of the job that ended failed, else 0.",
+            "name",
+            {each.name: bool(each.error) for each in jobs},
+        )
+        yield _by_label(
+            "vq_job_begin_timestamp_seconds",
+            "When the last run of the job began; none before the first.",
+            "name",
+            {each.name: each.begun_ms / 1000 for each in jobs if each.begun_ms},
+        )
+        yield _by_label(
+            "vq_job_end_timestamp_seconds",
+            "When it ended; none while it goes on.",
+            "name",
+            {each.name: each.ended_ms / 1000 for each in jobs if each.ended_ms},
+        )
+        yield _by_label(
+            "vq_job_next_timestamp_seconds",
+            "When the next run is due; none while the job runs, or has none on this node.",
+            "name",
+            {each.name: each.next_ms / 1000 for each in jobs if each.next_ms},
         )
 
 

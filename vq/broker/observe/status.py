@@ -3,6 +3,7 @@
 from typing import Final
 
 from vq import limits
+from vq.broker.base.jobs import JobFacts
 from vq.broker.base.session import Session
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.observe.watched import Watched
@@ -36,9 +37,12 @@ class StatusReport:
         self._watched = watched
         self._started = watched.context.clock.monotonic()
 
-    def answer(
-        self, session: Session, request_id: RequestId, header: wire.StatusRequest, _body: bytes
-    ) -> None:
+    def ping(self, session: Session, request_id: RequestId, _header: wire.PingRequest) -> None:
+        """PING: answer with the time of the wall clock."""
+        wall_ms = self._watched.context.clock.wall_ms()
+        session.reply(request_id, wire.PingResponse(wall_ms=wall_ms))
+
+    def answer(self, session: Session, request_id: RequestId, header: wire.StatusRequest) -> None:
         """STATUS: answer with role, partitions and counters of this node."""
         session.reply(request_id, self.report(header))
 
@@ -90,6 +94,8 @@ class StatusReport:
             scrub_next_ms=scrub.next_ms(),
         )
         if request.with_partitions:
+            if not request.after_topic:
+                response.jobs.extend(map(_job, watched.jobs.told()))
             self._tell_partitions(response, (request.after_topic, request.after_partition))
         return response
 
@@ -150,6 +156,22 @@ def _disk(disk: DataDisk) -> wire.DiskStatus:
         files_free=watch.files_free,
         files_total=watch.files_total,
         file_system=disk.file_system,
+    )
+
+
+def _job(job: JobFacts) -> wire.JobStatus:
+    return wire.JobStatus(
+        name=job.name,
+        trigger=job.trigger,
+        state=job.state,
+        why_off=job.why_off,
+        runs=job.runs,
+        failures=job.failures,
+        begun_ms=job.begun_ms,
+        ended_ms=job.ended_ms,
+        late_ms=round(job.late_s * 1_000),
+        error=job.error[:_REASON_CHARS_MAX],
+        next_ms=job.next_ms,
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.jobs import Jobs
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
@@ -31,6 +32,7 @@ class Watched:
         config: Names the node.
         context: Counters, the role, storers.
         partitions: All partitions of the node.
+        jobs: What is done again and again, and how that goes.
         disks: Its data directories.
         flush_times: How long flushes took.
         server: The connections.
@@ -50,6 +52,7 @@ class Watched:
     config: BrokerConfig
     context: Context
     partitions: Partitions
+    jobs: Jobs
     disks: DataDisks
     flush_times: Histogram
     server: Server

@@ -26,7 +26,6 @@ class Acknowledgement(NamedTuple):
     session: Session
     request_id: RequestId
     offset: int  # of the batch's first record
-    size: int  # of the body
     duplicate: bool
     since: float  # when it was appended; 0: that is not measured
 
@@ -71,9 +70,8 @@ class Acknowledgements:
         times = self._context.acknowledged
         now = 0.0 if times is None else self._context.clock.monotonic()
         while waiting and waiting[0].target <= stored:
-            _, session, request_id, offset, size, duplicate, since = waiting.popleft()
+            _, session, request_id, offset, duplicate, since = waiting.popleft()
             try:
-                session.count_put_bytes(-size)
                 self.give(session, request_id, offset, duplicate=duplicate)
                 if since and times is not None:
                     times.observe(now - since)
@@ -90,7 +88,6 @@ class Acknowledgements:
         dropped, self.waiting = self.waiting, deque()
         for ack in dropped:
             try:
-                ack.session.count_put_bytes(-ack.size)
                 self.refuse(ack.session, ack.request_id, error)
             except Exception:
                 logger.exception("refusing failed", partition=self._partition)

@@ -175,8 +175,9 @@ class Archiving:
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
             held.check_restorable()
-            if channel.place.refusal is not None:  # block files are larger than their archives
-                raise channel.place.refusal
+            refusal = channel.place.to_raise()
+            if refusal is not None:  # block files are larger than their archives
+                raise refusal
             path, at = block.path, held.reading(Lane.ARCHIVE)
             writer = await self._begin(lambda: self._logs.restore(path), at)
             try:
@@ -292,22 +293,20 @@ class Archiving:
 
     # Removing what is elsewhere -----------------------------------------------------------------
     async def discard_all(self, channels: Channels) -> None:
-        """Remove zips elsewhere that no log has any more, for ever."""
-        while True:
-            await asyncio.sleep(DISCARD_S)
-            by_place: dict[str, list[tuple[Log, Path]]] = {}
-            for channel in list(channels.values()):
-                for part in (*channel.older, channel):
-                    log = part.log
-                    if log is None or not log.flushing.discards:
-                        continue
-                    marks = list(log.flushing.discards)
-                    read = partial(self._logs.places_of_marks, marks)
-                    for place, mark in zip(
-                        await self._runner.run(read, Lane.PURGE), marks, strict=True
-                    ):
-                        by_place.setdefault(place, []).append((log, mark))
-            await asyncio.gather(*(self._discard(*each) for each in by_place.items()))
+        """Remove zips elsewhere that no log has any more."""
+        by_place: dict[str, list[tuple[Log, Path]]] = {}
+        for channel in list(channels.values()):
+            for part in (*channel.older, channel):
+                log = part.log
+                if log is None or not log.flushing.discards:
+                    continue
+                marks = list(log.flushing.discards)
+                read = partial(self._logs.places_of_marks, marks)
+                for place, mark in zip(
+                    await self._runner.run(read, Lane.PURGE), marks, strict=True
+                ):
+                    by_place.setdefault(place, []).append((log, mark))
+        await asyncio.gather(*(self._discard(*each) for each in by_place.items()))
 
     async def _discard(self, place: str, marks: list[tuple[Log, Path]]) -> None:
         """Remove zips in one place; what cannot be reached stays, and so does what follows it."""

@@ -62,7 +62,7 @@ from vq.model import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.store.care.divergence import Diverged
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log, LogBegin, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
@@ -439,6 +439,13 @@ class Channel:
                 return each, ranges[number + 1].start_offset
         return self, 0
 
+    @property
+    def begin(self) -> LogBegin:
+        """Where the log begins, if there is none yet."""
+        span, start = self.span, self.start_offset
+        begins = span is not None and span.start == start
+        return LogBegin(start, number=span.first_number if span is not None and begins else None)
+
     def take_logs(self) -> list[Log]:
         """Give up all logs, to be closed."""
         logs = [each.log for each in (*self.older, self) if each.log is not None]
@@ -547,8 +554,7 @@ class Channel:
             wake_all(self.partition, self.copies.parked)
         since = 0.0 if context.acknowledged is None else context.clock.monotonic()
         if settings.flush is _SYNC:
-            session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
+            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
             self.acks.waiting.append(_new(Acknowledgement, ack))
             self.place.storer.mark(self)
             return
@@ -560,8 +566,7 @@ class Channel:
             self.place.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
             waits = waits or self.counts_flushed()
         if waits:
-            session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
+            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
             self.acks.waiting.append(_new(Acknowledgement, ack))
             return
         if context.acknowledged is not None:
@@ -669,7 +674,7 @@ class Channel:
             return refusal(self._why())
         if epoch > self.role.epoch:
             return self.stale_epoch(epoch)
-        return self.place.refusal or Busy(f"the log of partition {self} is not open yet")
+        return self.place.to_raise() or Busy(f"the log of partition {self} is not open yet")
 
     def _too_few(self) -> NotEnoughInSync:
         role, wanted = self.role, self.settings.min_insync
@@ -697,7 +702,7 @@ class Channel:
         offset = start + CONTROL_BYTES
         if start >= self._acknowledgeable(log, self._committed(log)):
             # Both end between batches: once one is beyond the start, all of the batch is stored.
-            ack = Acknowledgement(start + 1, session, request_id, offset, 0, True, 0.0)
+            ack = Acknowledgement(start + 1, session, request_id, offset, True, 0.0)
             self.acks.waiting.append(ack)
             self.place.storer.mark(self)
         else:
@@ -782,7 +787,7 @@ class Channel:
     @property
     def has_enough(self) -> bool:
         """Whether what is stored everywhere may be acknowledged; see ``acknowledges``."""
-        return self.acknowledges_alone or acknowledges(
+        return self.settings.replication is _ALONE or acknowledges(
             insync=self.role.named, min_insync=self.settings.min_insync
         )
 

@@ -27,7 +27,7 @@ from vq.model import TopicPartition
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.care.divergence import Diverged
 from vq.store.log.block import Block
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log, LogBegin, LogState
 
 logger = get_logger(__name__)
 
@@ -135,14 +135,12 @@ class ChannelLogs:
     async def _open(
         self,
         channel: Channel,
-        start_offset: int = -1,
-        producers: bytes = b"",
+        begin: LogBegin | None = None,
         *,
         lane: Lane = Lane.LOGS,
     ) -> None:
-        """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
-        start = channel.start_offset if start_offset < 0 else start_offset
-
+        """Open the usual log; a new one begins at ``begin`` (None: where the span does)."""
+        new = channel.begin if begin is None else begin
         now = channel.context.clock.monotonic
 
         def open_log() -> tuple[Log, list[Diverged], float]:
@@ -150,8 +148,7 @@ class ChannelLogs:
             log = self._logs.open(
                 channel.partition,
                 channel.topic_id,
-                start_offset=start,
-                producers=producers,
+                begin=new,
                 holds=channel.holds,
             )
             return log, self._logs.cut_before(log), now() - begun
@@ -194,10 +191,8 @@ class ChannelLogs:
                 await self._runner.run(lambda: self._logs.remove_aside(channel.partition, log))
 
     # Moving -------------------------------------------------------------------------------------
-    async def adopt_log(
-        self, channel: Channel, start_offset: int, producers: bytes, *, version: int
-    ) -> None:
-        """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
+    async def adopt_log(self, channel: Channel, begin: LogBegin, *, version: int) -> None:
+        """Give the channel a log that goes on at ``begin``; one that does not is put aside.
 
         The channel's state says if that did not work.
 
@@ -208,21 +203,21 @@ class ChannelLogs:
         async with self.lock(channel.partition):
             self._check_current(channel, version)
             if channel.log is None and channel.rules.read:
-                await self._open(channel, start_offset, producers, lane=Lane.MOVES)
+                await self._open(channel, begin, lane=Lane.MOVES)
             log = channel.log
             if log is None:
                 return
             is_whole = log.state is not LogState.QUARANTINED and not channel.unprepared
-            if log.end_offset == start_offset and is_whole:
+            if log.end_offset == begin.offset and is_whole:
                 return  # it comes back to where it left, or this is the same ADOPT again
             await self.settle(channel)
             self._check_current(channel, version)
             if channel.failed:
                 return
-            await self._renew(channel, log, start_offset, producers)
+            await self._renew(channel, log, begin)
 
-    async def _renew(self, channel: Channel, log: Log, start_offset: int, producers: bytes) -> None:
-        """Put the log of a channel, which is settled, aside, and begin one at ``start_offset``."""
+    async def _renew(self, channel: Channel, log: Log, begin: LogBegin) -> None:
+        """Put the log of a channel, which is settled, aside, and begin one at ``begin``."""
         channel.put_aside()
         try:
             path = await self._runner.run(
@@ -233,14 +228,13 @@ class ChannelLogs:
             raise
         if path is not None:
             await self.open_older(channel, path)
-        await self._open(channel, start_offset, producers, lane=Lane.MOVES)
+        await self._open(channel, begin, lane=Lane.MOVES)
 
-    async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
+    async def seal_log(self, channel: Channel, version: int) -> LogBegin:
         """Seal the channel's log for a move that was decided under ``version``.
 
         Returns:
-            The end of the log and its producer table: everything in it, and the seal itself, is
-            durable.
+            Where the next log goes on: everything in this one, and the seal itself, is durable.
 
         Raises:
             PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed, or the
@@ -264,7 +258,7 @@ class ChannelLogs:
             finally:
                 channel.look_at_log()
             self._check_current(channel, version)
-            return log.end_offset, log.producers.to_bytes()
+            return log.successor
 
     async def _committed(self, channel: Channel) -> None:
         """Return once all that is in the log is where it has to be.
@@ -304,15 +298,15 @@ class ChannelLogs:
         channel.check_version(version)
 
     # Copying ------------------------------------------------------------------------------------
-    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Give a channel without a log an empty one that begins at ``start_offset``.
+    async def begin_log(self, channel: Channel, begin: LogBegin) -> None:
+        """Give a channel without a log an empty one that begins at ``begin``.
 
         Raises:
             DiskFull: There is no space for it now; it may be tried again.
         """
         async with self.lock(channel.partition):
             if channel.log is None and channel.rules.read:
-                await self._open(channel, start_offset, producers)
+                await self._open(channel, begin)
 
     async def unseal_copy(self, channel: Channel) -> None:
         """Have the log of a copy take appends: it was sealed when this node led.
@@ -323,17 +317,17 @@ class ChannelLogs:
             if channel.log is not None and channel.log.state is LogState.SEALED:
                 channel.log.unseal()
 
-    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Put the log of a copy aside, an earlier range, and begin one at ``start_offset``.
+    async def renew_log(self, channel: Channel, begin: LogBegin) -> None:
+        """Put the log of a copy aside, an earlier range, and begin one at ``begin``.
 
         Raises:
             VqError, OSError: It could not be put aside, or no log begun.
         """
-        await self._whole(self._renew_copy(channel, start_offset, producers))
+        await self._whole(self._renew_copy(channel, begin))
 
-    async def _renew_copy(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+    async def _renew_copy(self, channel: Channel, begin: LogBegin) -> None:
         async with self.lock(channel.partition):
-            await self._renew(channel, await self._settled_copy(channel), start_offset, producers)
+            await self._renew(channel, await self._settled_copy(channel), begin)
 
     async def _settled_copy(self, channel: Channel) -> Log:
         """Return the log of a copy once all of it is durable.
@@ -647,7 +641,7 @@ class ChannelLogs:
         await self._archiving.put_back(channel, block, place, still)
 
     async def discard_archives(self, channels: Channels) -> None:
-        """Remove archives elsewhere that no log has any more, for ever."""
+        """Remove archives elsewhere that no log has any more."""
         await self._archiving.discard_all(channels)
 
     # Closing ------------------------------------------------------------------------------------

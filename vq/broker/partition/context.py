@@ -1,6 +1,7 @@
 """What all channels of a node share: storers, timers, counters, and the role in each group."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +61,10 @@ class Place:
     refusal: VqError | None = None
     gone: bool = False
     silent: bool = False
+
+    def to_raise(self) -> VqError | None:
+        """Return ``refusal`` as a new error: raised, it would keep all that it was raised for."""
+        return copy(self.refusal)
 
 
 @dataclass(slots=True, kw_only=True)

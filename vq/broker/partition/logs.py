@@ -41,6 +41,7 @@ from vq.store.log.begun import Beginning, BegunLog
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.holdings import put_aside
 from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log_config import FROM_THE_FIRST, LogBegin
 from vq.store.records.format import CHECKPOINT_NAME
 
 logger = get_logger(__name__)
@@ -164,8 +165,7 @@ class Logs:
         topic_id: str,
         *,
         path: Path | None = None,
-        start_offset: int = 0,
-        producers: bytes = b"",
+        begin: LogBegin = FROM_THE_FIRST,
         holds: Holds = _everything,
     ) -> Log:
         """Open a log in the usual place, or in ``path``. Raises as ``Log.open``.
@@ -194,8 +194,7 @@ class Logs:
             config=self._config,
             disk=self._disk,
             clock=self._clock,
-            start_offset=start_offset,
-            producers=producers,
+            begin=begin,
             begun_at=begun_at,
             cache=self._cache,
             before_cut=self._doubt,

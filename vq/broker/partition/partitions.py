@@ -48,6 +48,7 @@ from vq.log_lines import get_logger
 from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicPartition
 from vq.shown import shown
 from vq.store.directory.directory import NamesakeFound, Trashed
+from vq.store.log.log_config import LogBegin
 
 logger = get_logger(__name__)
 
@@ -425,18 +426,16 @@ class Partitions:
         if span is None or log is None or channel.failed or not self._context.role.epoch:
             return
         if channel.unprepared:
-            producers = b""
+            begin = LogBegin(span.start, number=span.first_number)
             if log.end_offset == span.start:
-                producers = log.producers.to_bytes()
+                begin = log.successor
             else:
                 logger.warning(
                     "partition has no producer table from before the move, resends may repeat",
                     partition=channel,
                     start_offset=span.start,
                 )
-            await self.logs.adopt_log(
-                channel, span.start, producers, version=channel.placement_version
-            )
+            await self.logs.adopt_log(channel, begin, version=channel.placement_version)
         if span.end is not None and log.end_offset < span.end:
             logger.error(
                 "messages are missing, ZooKeeper says that the log is longer",
@@ -677,8 +676,9 @@ class Partitions:
             check_placement_version(partition, channel.placement_version, version)
             if not channel.rules.adopt:
                 raise StorageFailed(f"partition {partition} cannot be prepared: {channel.told[1]}")
-            if channel.place.refusal is not None:
-                raise channel.place.refusal
+            refusal = channel.place.to_raise()
+            if refusal is not None:
+                raise refusal
             channel.prepare()
             return channel
 

@@ -49,7 +49,7 @@ from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
 from vq.remoting.transport import Network, nobody_listens
 from vq.store.archive.archived_file import NotInMemory
-from vq.store.log.log import Log
+from vq.store.log.log import Log, LogBegin
 from vq.store.log.lookup import EpochEnd
 from vq.store.records.format import OFFSET_MAX
 
@@ -428,7 +428,7 @@ class Follower:
                     answer = await ask(end=answer.end_offset)
             else:
                 answer = await ask(new=True)
-            await self._logs.begin_log(channel, answer.log_start_offset, answer.producers)
+            await self._logs.begin_log(channel, _begin_of(answer))
         await self._logs.unseal_copy(channel)
         await self._logs.settle(channel)  # what an earlier session wrote
         log = channel.log
@@ -442,14 +442,15 @@ class Follower:
                 await self._logs.cut_log(channel, common.end)
             elif common.has_all and _goes_on(log, answer.next_start):  # of an earlier range
                 answer = await ask(end=_inside(answer.next_start))
-                begin = answer.log_start_offset
-                await self._logs.renew_log(channel, begin, answer.producers)
+                await self._logs.renew_log(channel, _begin_of(answer))
         elif log.end_offset <= begin:  # the master keeps nothing of what is here
-            await self._logs.renew_log(channel, begin, answer.producers)
+            await self._logs.renew_log(channel, _begin_of(answer))
         elif begin == log.start_offset:  # no batch here is one of the master's
             await self._logs.cut_log(channel, begin)
         else:
             await self._begin_anew(channel, log, begin)
+        if common.shared and channel.log is not None:
+            channel.log.learn_number(_begin_of(answer))
 
     async def _compare(self, log: Log, ask: Callable[..., Awaitable[Any]]) -> "_Common":
         """Ask the master until it is known how far both logs are equal."""
@@ -525,6 +526,12 @@ class _Common(NamedTuple):
     end: int
     shared: bool
     has_all: bool
+
+
+def _begin_of(answer: Any) -> LogBegin:
+    """Return where the log of the master begins."""
+    number = answer.number if answer.number_known else None
+    return LogBegin(answer.log_start_offset, answer.producers, number)
 
 
 def _inside(next_start: int) -> int:

@@ -27,7 +27,7 @@ from vq.coordination.tree.reading import read_together
 from vq.coordination.tree.round_trip import bound_s
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, Registration
-from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
+from vq.errors import CoordinationError, HandOverFailed, NotMaster, VqError
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
@@ -77,7 +77,7 @@ class HandOver:
         coordinator: A started coordinator.
         channels: Those of the node.
         clock: For durations in the log.
-        tasks: For requests of operators, and offers that could not be withdrawn.
+        tasks: For offers that could not be withdrawn.
         node: This node.
         timeout_s: Within this time, and what the calls to ZooKeeper take here, the successor leads,
             or this node goes on.
@@ -113,23 +113,14 @@ class HandOver:
         """See ``mastership.Duty``."""
         self._drained.set()
 
-    def handle(
-        self, session: Session, request_id: RequestId, header: wire.HandOverRequest, _body: bytes
-    ) -> None:
+    async def handle(
+        self, _session: Session, _request_id: RequestId, header: wire.HandOverRequest
+    ) -> wire.HandOverResponse:
         """HAND_OVER: hand over, and answer with the new master."""
-        self._tasks.start(self._answer(session, request_id, header.node))
-
-    async def _answer(self, session: Session, request_id: RequestId, wanted: str) -> None:
-        try:
-            if wanted and not is_valid_name(wanted):
-                raise HandOverFailed(f"{shown(wanted)} is not a valid name for a node")
-            heir = await self.run(wanted)
-            session.reply(request_id, wire.HandOverResponse(node=heir))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("hand-over failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+        wanted = header.node
+        if wanted and not is_valid_name(wanted):
+            raise HandOverFailed(f"{shown(wanted)} is not a valid name for a node")
+        return wire.HandOverResponse(node=await self.run(wanted))
 
     async def keep_drained(self) -> None:
         """Hand over whenever this node leads and is drained, for ever."""

@@ -187,7 +187,7 @@ class InSyncSet:
         # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
         # acknowledged that it lacks.
         for node in sorted(copying & self._role.insync):
-            incarnation = self._ready(node, list(self._channels.values()))  # some may be new
+            incarnation = self.ready(node, list(self._channels.values()))  # some may be new
             if incarnation is not None and self._named.get(node) != incarnation:
                 await self._join(epoch, node, incarnation)
                 return
@@ -281,7 +281,7 @@ class InSyncSet:
             return False
         return await is_dead(self._network, registered.address, timeout_s=TICK_S)
 
-    def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
+    def ready(self, node: str, channels: Collection[Channel]) -> int | None:
         """Return the registration with which a node may join; None: it may not."""
         if not self._partitions.knows_all():
             return None

@@ -1,15 +1,15 @@
 """How far the nodes that copy the logs of this one are behind, in bytes and in time.
 
-The time is the age of the oldest batch that a node has not stored. A task reads it from the header
+The time is the age of the oldest batch that a node has not stored. A job reads it from the header
 of that batch, once a second and for the partitions in which the node lacks most; a header that is
 not in memory is fetched on a lane first.
 """
 
-import asyncio
 import heapq
 from dataclasses import dataclass
 from typing import Final
 
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
@@ -69,6 +69,7 @@ class Lags:
         channels: Those of the node.
         clock: For ages.
         runner: For what is not in memory.
+        jobs: Has the nodes looked at while this one leads.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Lags:
         channels: Channels,
         clock: Clock,
         runner: Runner,
+        jobs: Jobs,
     ) -> None:
         self._channels = channels
         self._epoch = 0
@@ -83,6 +85,7 @@ class Lags:
         self._runner = runner
         # By node: since when it lacks something at the latest, in ms of the wall clock.
         self._since: dict[str, int] = {}
+        jobs.add("lags", self.look, Every(TICK_S), While.LEADING)
 
     def start(self, epoch: int) -> None:
         """See ``mastership.Duty``."""
@@ -92,13 +95,6 @@ class Lags:
         """See ``mastership.Duty``."""
         self._epoch = 0
         self._since = {}
-
-    async def run(self) -> None:
-        """Look at the nodes, for ever."""
-        while True:
-            await asyncio.sleep(TICK_S)
-            if self._epoch:
-                await self.look()
 
     async def look(self) -> None:
         """Look since when each node lacks something."""

@@ -14,7 +14,7 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import AuthenticationFailed, CoordinationError
 from vq.log_lines import get_logger
 from vq.remoting.broker_connection import BrokerConnection
-from vq.remoting.membership import NONCE_BYTES, Member, Proving
+from vq.remoting.membership import NONCE_BYTES, Principal, Proving
 
 logger = get_logger(__name__)
 
@@ -40,7 +40,7 @@ class Membership:
         clock: Clock,
         tasks: Tasks,
         rng: Random,
-        asker: Member,
+        asker: Principal,
     ) -> None:
         self._coordinator = coordinator
         self._now = clock.monotonic

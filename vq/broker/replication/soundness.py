@@ -16,9 +16,9 @@ Not in here: finding damage (``verifying``), repairing it (``repairing``), and w
 (``coordination.brokers.insync``). A node that is in sync alone goes on as it is.
 """
 
-import asyncio
 from typing import Final, Protocol
 
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.notice import Notice
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channels
@@ -70,6 +70,7 @@ class Soundness:
         disks: Whether a directory is gone, and whether a disk refuses messages.
         channels: Those of the node.
         hand_over: Hands the group over to a node in sync without damage.
+        jobs: Has this looked at.
 
     Attributes:
         damaged: What was told last.
@@ -88,6 +89,7 @@ class Soundness:
         disks: DataDisks,
         channels: Channels,
         hand_over: HandOver,
+        jobs: Jobs,
     ) -> None:
         self._role = role
         self._clock = clock
@@ -101,6 +103,7 @@ class Soundness:
         self.damaged = self.found = self.failed = False
         self.changed = Notice[[]]()
         self._told_full = False
+        jobs.add("soundness", self.look, Every(LOOK_S), While.REGISTERED, at_once=True)
 
     @property
     def disk_full(self) -> bool:
@@ -119,13 +122,11 @@ class Soundness:
         """
         return self._disks.any_gone or self._damage.any_damage()
 
-    async def run(self) -> None:
-        """Look at the damage and the disks, for ever."""
-        while True:
-            self._look()
-            if self._since is not None:
-                await self._maybe_hand_over(self._since)
-            await asyncio.sleep(LOOK_S)
+    async def look(self) -> None:
+        """Look at the damage and the disks, and hand over if that is due."""
+        self._look()
+        if self._since is not None:
+            await self._maybe_hand_over(self._since)
 
     def _look(self) -> None:
         damaged = self.found or self.failed or self._disks.any_gone

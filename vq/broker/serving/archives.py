@@ -9,11 +9,10 @@ from typing import Final
 
 from vq import limits
 from vq.broker.base.session import Session
-from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.serving.under_way import UnderWay
-from vq.errors import Busy, InternalError, InvalidRequest, InvalidState, StorageFailed, VqError
+from vq.errors import InvalidRequest, InvalidState
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -54,53 +53,30 @@ class Archives:
     Args:
         channels: Of the node.
         logs: Changes their blocks.
-        tasks: For what takes long.
     """
 
-    def __init__(self, channels: Channels, logs: ChannelLogs, tasks: Tasks) -> None:
+    def __init__(self, channels: Channels, logs: ChannelLogs) -> None:
         self._channels = channels
         self._logs = logs
-        self._tasks = tasks
         self._under_way = UnderWay("archives that are verified or restored")
 
-    def answer(
-        self, session: Session, request_id: RequestId, header: wire.ArchiveRequest, _body: bytes
-    ) -> None:
+    async def answer(
+        self, session: Session, _request_id: RequestId, header: wire.ArchiveRequest
+    ) -> wire.ArchiveResponse:
         """Answer an ARCHIVE: a list at once, else when the archive was verified or restored."""
         if header.action == Action.LIST:
-            session.reply(request_id, self._list(header))
-            return
-        try:
-            self._under_way.begin(
-                session,
-                per_connection_max=limits.ARCHIVES_PER_CONNECTION_MAX,
-                total_max=limits.ARCHIVES_MAX,
-            )
-        except Busy as error:
-            session.refuse(request_id, error)
-            return
+            return self._list(header)
+        self._under_way.begin(
+            session,
+            per_connection_max=limits.ARCHIVES_PER_CONNECTION_MAX,
+            total_max=limits.ARCHIVES_MAX,
+        )
         asked = _Asked()
         session.waiting[asked] = None
-        self._tasks.start(self._answer(session, request_id, header, asked))
-
-    async def _answer(
-        self,
-        session: Session,
-        request_id: RequestId,
-        header: wire.ArchiveRequest,
-        asked: _Asked,
-    ) -> None:
         try:
-            session.reply(request_id, await self._do(header, asked))
+            return await self._do(header, asked)
         except InvalidState as error:  # it has no number on the wire
-            session.refuse(request_id, InvalidRequest(str(error)))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except OSError as error:
-            session.refuse(request_id, StorageFailed(f"archive: {error}"))
-        except Exception as error:  # the request must be answered
-            logger.exception("request for archives failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+            raise InvalidRequest(str(error)) from error
         finally:
             session.waiting.pop(asked, None)
             self._under_way.end(session)

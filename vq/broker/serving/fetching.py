@@ -65,15 +65,13 @@ class Fetches:
         self._bytes_of: Counter[str] = Counter()  # by address
         self._bytes_total = 0
 
-    def fetch(
-        self, session: Session, request_id: RequestId, header: wire.FetchRequest, body: bytes
-    ) -> None:
+    def fetch(self, session: Session, request_id: RequestId, header: wire.FetchRequest) -> None:
         """FETCH: change what a session waits for, and answer when some of it is there."""
         reach = COPY_READERS if header.from_copy else READERS
         self._request(session, request_id, header, reach)
 
     def replicate(
-        self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
+        self, session: Session, request_id: RequestId, header: wire.ReplicateRequest
     ) -> None:
         """REPLICATE: the same for a node of this group, up to the end of the logs."""
         reach = CopyReach(header.node, header.incarnation, header.epoch)
@@ -110,15 +108,14 @@ class Fetches:
                     f"fetch session {header.session} is at sequence {found.sequence}, the request "
                     f"has sequence {header.sequence}"
                 )
-        except VqError as error:
+        except VqError:
             if found is not None:
                 found.end()
-            session.refuse(request_id, error)
-            return
+            raise
         try:
             found.take(request_id, header)
         except Exception:
-            found.cancel()  # whoever called this answers
+            found.cancel()
             raise
 
     @property

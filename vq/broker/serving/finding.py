@@ -7,18 +7,17 @@ high watermark.
 """
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 from vq import limits
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.base.session import Session
-from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.serving.reading import check_range, check_readable
 from vq.broker.serving.under_way import UnderWay
-from vq.errors import Busy, InternalError, InvalidRequest, PartitionRangeElsewhere, VqError
-from vq.log_lines import get_logger
+from vq.errors import Busy, InvalidRequest, PartitionRangeElsewhere, VqError
 from vq.message_filter import Filter
 from vq.model import Key
 from vq.remoting import wire_pb2 as wire
@@ -29,8 +28,6 @@ from vq.store.care.walk import Damage
 from vq.store.care.wanted import Wanted
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log
-
-logger = get_logger(__name__)
 
 #: A request is answered after so long with what was found, but not before it got further.
 ANSWER_S: Final = 0.5
@@ -75,48 +72,41 @@ class Finder:
     Args:
         context: Of the channels.
         indexes: Makes key indexes again that are of no use.
-        disk, runner, tasks: To act with.
+        disk, runner: To act with.
     """
 
-    def __init__(
-        self, context: Context, indexes: Indexes, *, disk: Disk, runner: Runner, tasks: Tasks
-    ) -> None:
+    def __init__(self, context: Context, indexes: Indexes, *, disk: Disk, runner: Runner) -> None:
         self._context = context
         self._disk = disk
         self._runner = runner
-        self._tasks = tasks
         self._under_way = UnderWay("searches")
         self._indexes = indexes
 
     def find(
-        self, session: Session, request_id: RequestId, channel: Channel, header: wire.FindRequest
-    ) -> None:
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.FindRequest
+    ) -> Coroutine[Any, Any, None] | None:
         """Answer a FIND: at once when there is nothing to search, else when it was searched."""
-        try:
-            wanted = wanted_of(header)
-            check_readable(channel, header.epoch)
-            part = _part_of(channel, header.offset)
-            begin, end = _range_of(part, header)
-            if begin >= end:
-                response = wire.FindResponse(offset=begin, next_offset=max(begin, header.offset))
-                self._reply(session, request_id, channel, part, header, response)
-                return
-            check_range(part, begin)
-            log = part.log
-            if log is None:
-                raise Busy(f"the log of {channel} is not open yet")
-            search = self._search(part, log, header, wanted, begin, end)
-            self._under_way.begin(
-                session,
-                per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
-                total_max=limits.FINDS_MAX,
-            )
-        except VqError as error:
-            session.refuse(request_id, error)
-            return
+        wanted = wanted_of(header)
+        check_readable(channel, header.epoch)
+        part = _part_of(channel, header.offset)
+        begin, end = _range_of(part, header)
+        if begin >= end:
+            response = wire.FindResponse(offset=begin, next_offset=max(begin, header.offset))
+            self._reply(session, request_id, channel, part, header, response)
+            return None
+        check_range(part, begin)
+        log = part.log
+        if log is None:
+            raise Busy(f"the log of {channel} is not open yet")
+        search = self._search(part, log, header, wanted, begin, end)
+        self._under_way.begin(
+            session,
+            per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
+            total_max=limits.FINDS_MAX,
+        )
         finding = Finding(session, request_id, header)
         session.waiting[finding] = None
-        self._tasks.start(self._carry_out(finding, channel, part, log, search))
+        return self._carry_out(finding, channel, part, log, search)
 
     def _search(
         self,
@@ -142,7 +132,6 @@ class Finder:
     async def _carry_out(
         self, finding: Finding, channel: Channel, part: Channel, log: Log, search: Search
     ) -> None:
-        session, request_id = finding.session, finding.request_id
         try:
             begin = search.position
             search = await self._work(finding, part, log, search)
@@ -151,14 +140,9 @@ class Finder:
             if _gone(channel, part, log):
                 raise Busy(f"the log of {channel} was closed or replaced during the search")
             self._answer(finding, channel, part, search, begin)
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("search failed", partition=channel)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
         finally:
-            session.waiting.pop(finding, None)
-            self._under_way.end(session)
+            finding.session.waiting.pop(finding, None)
+            self._under_way.end(finding.session)
 
     async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> Search:
         """Search until the end, or as long as one request may; return the search as it is then."""

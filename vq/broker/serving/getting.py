@@ -17,7 +17,12 @@ from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 
-__all__ = ["GetSession"]
+__all__ = ["get"]
+
+
+def get(fetches: Fetches, session: Session, request_id: RequestId, header: wire.GetRequest) -> None:
+    """GET: read bytes, now or when there are some."""
+    GetSession(fetches, session, header).begin(request_id, header)
 
 
 class GetAnswer(FetchAnswer):

@@ -13,12 +13,10 @@ from vq import limits
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
-from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Context
-from vq.errors import CorruptData, InternalError, InvalidRequest, VqError
-from vq.log_lines import get_logger
+from vq.errors import CorruptData, InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.store.disk.disk import Disk
@@ -26,8 +24,6 @@ from vq.store.log.block import Block
 from vq.store.log.block_facts import BlockFacts, read_facts, read_first_ms
 from vq.store.log.log import Log
 from vq.store.log.piece import Piece
-
-logger = get_logger(__name__)
 
 __all__ = ["HeldBlocks"]
 
@@ -62,7 +58,6 @@ class HeldBlocks:
         config: Names it.
         disks: Of its data directories.
         disk, runner: To read indexes.
-        tasks: For what takes long.
     """
 
     def __init__(
@@ -74,7 +69,6 @@ class HeldBlocks:
         *,
         disk: Disk,
         runner: Runner,
-        tasks: Tasks,
     ) -> None:
         self._channels = channels
         self._context = context
@@ -82,26 +76,11 @@ class HeldBlocks:
         self._disks = disks
         self._disk = disk
         self._runner = runner
-        self._tasks = tasks
 
-    def answer(
-        self, session: Session, request_id: RequestId, header: wire.BlocksRequest, _body: bytes
-    ) -> None:
+    async def answer(
+        self, _session: Session, _request_id: RequestId, header: wire.BlocksRequest
+    ) -> wire.BlocksResponse:
         """Answer a BLOCKS."""
-        self._tasks.start(self._answer(session, request_id, header))
-
-    async def _answer(
-        self, session: Session, request_id: RequestId, header: wire.BlocksRequest
-    ) -> None:
-        try:
-            session.reply(request_id, await self._tell(header))
-        except VqError as error:
-            session.refuse(request_id, error)
-        except Exception as error:  # the request must be answered
-            logger.exception("request for blocks failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
-
-    async def _tell(self, header: wire.BlocksRequest) -> wire.BlocksResponse:
         if not header.from_topic and (header.from_partition or header.from_offset):
             raise InvalidRequest("BLOCKS has a place to go on from without a topic")
         role = self._context.role

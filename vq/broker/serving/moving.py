@@ -18,9 +18,7 @@ when its turn at the files has come: this group may take appends by then.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
@@ -33,18 +31,16 @@ from vq.coordination.tree.coordinator import BadVersion, Coordinator, NoNode
 from vq.coordination.tree.values.topics import READY
 from vq.errors import (
     CoordinationError,
-    InternalError,
     InvalidRequest,
     PartitionReadOnly,
     StorageFailed,
     UnknownTopic,
-    VqError,
 )
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.remoting.messages import Header
+from vq.store.log.log import LogBegin
 
 logger = get_logger(__name__)
 
@@ -75,11 +71,15 @@ class Mover:
         partitions.unsealing.listen(self.unseal)
 
     # SEAL ---------------------------------------------------------------------------------------
-    def seal(self, session: Session, request_id: RequestId, channel: Channel, version: int) -> None:
+    async def seal(
+        self,
+        channel: Channel,
+        _session: Session,
+        _request_id: RequestId,
+        header: wire.SealRequest,
+    ) -> wire.SealResponse:
         """Carry out a SEAL; asked again, it answers the same."""
-        self._tasks.start(self._answer(session, request_id, self._seal(channel, version)))
-
-    async def _seal(self, channel: Channel, version: int) -> wire.SealResponse:
+        version = header.placement_version
         if version != channel.placement_version:
             await self._refresh(channel.partition.topic)
         channel.check_version(version)
@@ -91,11 +91,16 @@ class Mover:
             channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
         try:
-            end_offset, producers = await self._partitions.logs.seal_log(channel, version)
+            begin = await self._partitions.logs.seal_log(channel, version)
         finally:
             self._unseal_if_over(channel)
-        logger.info("partition is sealed", partition=channel, end_offset=end_offset)
-        return wire.SealResponse(end_offset=end_offset, producers=producers)
+        logger.info("partition is sealed", partition=channel, end_offset=begin.offset)
+        return wire.SealResponse(
+            end_offset=begin.offset,
+            producers=begin.producers,
+            next_number=begin.number or 0,
+            number_known=begin.number is not None,
+        )
 
     def _expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
@@ -138,11 +143,10 @@ class Mover:
             self._partitions.view.hint(topic)
 
     # ADOPT --------------------------------------------------------------------------------------
-    def adopt(self, session: Session, request_id: RequestId, header: wire.AdoptRequest) -> None:
+    async def adopt(
+        self, _session: Session, _request_id: RequestId, header: wire.AdoptRequest
+    ) -> wire.AdoptResponse:
         """Carry out an ADOPT; asked again, it answers the same."""
-        self._tasks.start(self._answer(session, request_id, self._adopt(header)))
-
-    async def _adopt(self, header: wire.AdoptRequest) -> wire.AdoptResponse:
         partition = TopicPartition(header.topic, header.partition)
         # A server that lags behind must not confirm a placement that is over.
         await self._coordinator.sync()
@@ -161,9 +165,9 @@ class Mover:
         version = header.placement_version
         check_placement_version(partition, topic.partition_versions[partition.partition], version)
         channel = await self._partitions.add_for_move(partition, topic.id, version)
-        await self._partitions.logs.adopt_log(
-            channel, header.start_offset, header.producers, version=version
-        )
+        number = header.number if header.number_known else None
+        begin = LogBegin(header.start_offset, header.producers, number)
+        await self._partitions.logs.adopt_log(channel, begin, version=version)
         if channel.state in {State.FAILED, State.UNREADABLE}:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
         logger.info("partition is prepared", partition=partition, start_offset=header.start_offset)
@@ -176,16 +180,3 @@ class Mover:
         problem = self._partitions.view.why_not_followed(topic)
         if problem is not None:
             raise problem
-
-    async def _answer(
-        self, session: Session, request_id: RequestId, work: Coroutine[Any, Any, Header]
-    ) -> None:
-        try:
-            session.reply(request_id, await work)
-        except VqError as error:
-            session.refuse(request_id, error)
-        except OSError as error:
-            session.refuse(request_id, StorageFailed(str(error)))
-        except Exception as error:  # the request must be answered
-            logger.exception("request of a move failed", request=request_id)
-            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))

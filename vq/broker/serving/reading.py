@@ -124,7 +124,7 @@ def check_answers(channel: Channel) -> None:
         Busy: It does not: a read would hang.
     """
     if channel.place.silent:
-        raise channel.place.refusal or Busy(f"the data directory of {channel} does not answer")
+        raise channel.place.to_raise() or Busy(f"the data directory of {channel} does not answer")
 
 
 def not_master(channel: Channel) -> NotMaster:
@@ -238,6 +238,9 @@ def epoch_end(
             response.found = end is not None
             response.end_epoch, response.end_offset = end or (0, 0)
             response.producers = log.producers.before(log.start_offset).to_bytes()
+            if log.status.first_number is not None:
+                response.number = log.status.first_number + log.status.start_messages
+                response.number_known = True
     except CorruptData as error:
         channel.context.suspect(channel, int(error.details.get("offset", channel.start_offset)))
         session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
@@ -371,8 +374,16 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         epoch=channel.role.epoch,
         end_unknown=not channel.knows_end,
     )
+    number = _latest_number(channel)
+    response.latest_number, response.latest_number_known = number or 0, number is not None
     if header.by_time:
         response.offset = min(_offset_at_time(parts, header.time_ms), channel.read_limit)
+    if header.by_number:
+        found = _offset_at_number(parts, header.at_number)
+        response.offset, response.offset_known = found or 0, found is not None
+    if header.number:
+        number = _number_at(parts, header.number_offset)
+        response.number, response.number_known = number or 0, number is not None
     if header.count:
         _count(response, parts, header.from_offset, header.to_offset)
     if header.place:
@@ -394,6 +405,42 @@ def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
             if found < part.read_limit:
                 return found
     return parts[-1].read_limit
+
+
+def _offset_at_number(parts: list[Channel], number: int) -> int | None:
+    """Return the first message of the number or a higher one in any of the ranges kept here.
+
+    None: it is not known.
+
+    Raises:
+        PartitionFailed: An earlier range cannot be read, so it is unknown.
+    """
+    for part in parts:
+        if not part.rules.read:
+            raise part.why_refused()
+        if part.log is not None:
+            found = part.log.reader.offset_at_number(number)
+            if found is None or found < part.read_limit:
+                return found
+    return parts[-1].read_limit
+
+
+def _number_at(parts: list[Channel], offset: int) -> int | None:
+    """Return the number of the first message from ``offset`` on; None: it is not known here."""
+    for part in parts:
+        if part.log is not None and part.start_offset <= offset <= part.read_limit:
+            return part.log.reader.number_at(offset)
+        if part.log is None and offset == part.start_offset:
+            return part.begin.number
+    return None
+
+
+def _latest_number(channel: Channel) -> int | None:
+    """Return the number of the first message behind what readers see; None: it is not known."""
+    try:
+        return _number_at([channel], channel.read_limit)
+    except VqError:
+        return None
 
 
 def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end: int) -> None:

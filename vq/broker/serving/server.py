@@ -1,6 +1,7 @@
 """The shell around connections: an asyncio protocol per connection, deadlines, caps, back-pressure.
 
-Parsing is in ``vq.remoting.connection``, handling of requests in ``dispatcher``. No task, future or
+Parsing is in ``vq.remoting.connection``, handling of requests behind the door (``dispatcher``). No
+task, future or
 timer belongs to a connection or a request: data come in through ``data_received``, answers gather
 until the end of the loop iteration and leave with one ``writelines``, and one sweep checks the
 deadlines of all connections.
@@ -14,8 +15,7 @@ A request for which the node has no room waits, unhandled, until there is some:
 
     request                          takes                    beyond the bound of the node
     GET, FETCH                       a read                   is refused
-    PUT                              a request, its bytes     waits for room
-    others                           a request                waits for room
+    others, above all PUT            a request, its bytes     waits for room
     any of a member of the cluster   the same                 is handled
     HELLO, PROVE                     nothing                  is handled
 
@@ -24,12 +24,12 @@ So what nodes and operators need never waits behind PUTs, which may wait for jus
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, cast
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.base.session import Cancellable, Handler
+from vq.broker.base.session import Cancellable, Door
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.outgoing import Outgoing
@@ -45,7 +45,7 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.serving.silence import Silence
 from vq.clock import Clock
-from vq.errors import Busy, InternalError, InvalidState, TimedOut, VqError
+from vq.errors import Busy, InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import (
@@ -55,10 +55,9 @@ from vq.remoting.connection import (
     RequestId,
     ServerConnection,
 )
-from vq.remoting.format import READS, Command
+from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
-from vq.remoting.membership import Member, Proving
-from vq.remoting.messages import Header
+from vq.remoting.membership import Principal, Proving
 from vq.remoting.transport import Listener, Network, tune
 from vq.turn import Turn
 
@@ -189,40 +188,23 @@ class BrokerSession(asyncio.Protocol):
             How many were handled; there is no room for the next one.
         """
         server = self._server
-        handlers = server.handlers
+        door = server.door
         connection = self.connection
         handled = len(events)
         for event in events:
             if type(event) is Request:
-                request_id = event.request_id
+                request_id, message, body = event
                 if request_id.command in READS:
-                    if (
-                        server.reads_waiting >= server.reads_shared
-                        and connection.member is None
-                        and is_full(
-                            server.reads_waiting, server.limits.reads_waiting_max, self.reads
-                        )
-                    ):
-                        self.reads += 1
-                        server.reads_waiting += 1
-                        self.refuse(request_id, server.too_many_reads())
-                        continue
+                    full = server.reads_waiting >= server.reads_shared and self._has_no_read()
                     self.reads += 1
                     server.reads_waiting += 1
-                else:
-                    if (
-                        server.requests_waiting >= server.requests_shared
-                        or server.put_bytes >= server.put_bytes_shared
-                    ) and not self._has_room(event):
-                        handled = next(at for at, each in enumerate(events) if each is event)
-                        break
-                    self.in_flight += 1
-                    server.requests_waiting += 1
-                try:
-                    handlers[request_id.command](self, request_id, event.message, event.body)
-                except Exception as error:
-                    logger.exception("request failed", peer=self.address, request=request_id)
-                    self.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+                    if full:
+                        self.refuse(request_id, server.too_many_reads())
+                        continue
+                elif not self._charge(request_id.size):
+                    handled = next(at for at, each in enumerate(events) if each is event)
+                    break
+                door(self, request_id, message, body)
             elif type(event) is Closing:
                 self._close(event)
                 return len(events)
@@ -249,21 +231,45 @@ class BrokerSession(asyncio.Protocol):
             self._count_gathered()
         return handled
 
-    def _has_room(self, request: Request) -> bool:
+    def _charge(self, size: int) -> bool:
+        """Charge a request with a body of ``size`` to its connection and the node, until it is
+        answered.
+
+        Returns:
+            False: the node has no room for it, so nothing was charged.
+        """
+        server = self._server
+        if (
+            server.requests_waiting >= server.requests_shared
+            or server.put_bytes >= server.put_bytes_shared
+        ) and not self._has_room(size):
+            return False
+        self.in_flight += 1
+        server.requests_waiting += 1
+        self.put_bytes += size
+        server.put_bytes += size
+        return True
+
+    def _has_room(self, size: int) -> bool:
         """Whether the node has room for what a request takes; see the module's text."""
         server, limits = self._server, self._server.limits
-        if self.connection.member is not None:
+        if self.connection.principal.proved:
             return True
         if is_full(server.requests_waiting, limits.requests_waiting_max, self.in_flight):
             return False
-        return request.request_id.command != Command.PUT or not is_full(
-            server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes + len(request.body)
+        return not size or not is_full(
+            server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes + size
         )
+
+    def _has_no_read(self) -> bool:
+        """Whether the node has no room for one more read of this connection."""
+        waiting, most = self._server.reads_waiting, self._server.limits.reads_waiting_max
+        return not self.connection.principal.proved and is_full(waiting, most, self.reads)
 
     def _uses_much(self) -> bool:
         """Whether this connection uses much of what is used up, and would only bring more."""
         server, limits = self._server, self._server.limits
-        return self.connection.member is None and (
+        return not self.connection.principal.proved and (
             (
                 server.requests_waiting >= server.requests_shared
                 and is_much(self.in_flight, limits.requests_waiting_max)
@@ -362,9 +368,9 @@ class BrokerSession(asyncio.Protocol):
 
     # Called by channels -------------------------------------------------------------------------
     @property
-    def member(self) -> Member | None:
+    def principal(self) -> Principal:
         """See ``session.Session``."""
-        return self.connection.member
+        return self.connection.principal
 
     @property
     def congested(self) -> bool:
@@ -382,12 +388,6 @@ class BrokerSession(asyncio.Protocol):
         if pending is None or pending != self._silence.frame:
             return 0.0  # since the last sweep
         return self._silence.frame_for(pending, now)
-
-    def count_put_bytes(self, change: int) -> None:
-        """See ``session.Session``."""
-        if self.open:  # else they count no more
-            self.put_bytes += change
-            self._server.put_bytes += change
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
         """See ``session.Session``."""
@@ -517,6 +517,8 @@ class BrokerSession(asyncio.Protocol):
         else:
             self.in_flight -= 1
             server.requests_waiting -= 1
+            self.put_bytes -= request_id.size
+            server.put_bytes -= request_id.size
         self._send(buffers)
         if self._paused:
             self.maybe_resume()
@@ -564,13 +566,13 @@ class Server:
 
     Attributes:
         limits: Their bounds.
-        handlers: What handles each command.
+        door: Takes every request, from ``listen`` on; see ``dispatcher``.
         turn: Where sessions announce that they have something to send.
         sessions: Every connection that is not gone yet, in order of arrival.
         requests_waiting: Requests of all sessions without an answer, reads not counted.
         reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
             and so never make a connection pause.
-        put_bytes: Bytes of PUTs of all sessions that wait; see ``session.Session``.
+        put_bytes: Bytes of the bodies of these requests: what PUTs bring.
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.
@@ -583,18 +585,18 @@ class Server:
         refusals: How many requests were answered with which error.
     """
 
+    door: Door
+
     def __init__(
         self,
         limits: ConnectionLimits,
         *,
-        handlers: Mapping[int, Handler],
         turn: Turn,
         clock: Clock,
         gate: Gate,
         proving: Proving | None = None,
     ) -> None:
         self.limits = limits
-        self.handlers = handlers
         self.turn = turn
         self._gate = gate
         self._listener: Listener | None = None
@@ -621,12 +623,13 @@ class Server:
         self._last_bad: VqError | None = None
 
     # Listening ----------------------------------------------------------------------------------
-    async def listen(self, network: Network, address: Address) -> None:
-        """Accept connections from now on.
+    async def listen(self, network: Network, address: Address, door: Door) -> None:
+        """Accept connections from now on, and have ``door`` take their requests.
 
         Raises:
             AddressUnavailable: The address is taken, or is none of this machine.
         """
+        self.door = door
         self._listener = await network.listen(address, self.new_session, on_full=self.end_silent)
 
     @property

@@ -1,6 +1,6 @@
 """``vq broker``: one broker process, in the foreground until SIGTERM or SIGINT.
 
-``drain``, ``undrain`` and ``remove`` are in ``broker_groups``.
+``drain``, ``undrain`` and ``remove`` are in ``broker_groups``, ``jobs`` is in ``jobs``.
 """
 
 from dataclasses import replace
@@ -12,6 +12,7 @@ from vq.cli.base.errors import exit_code_of
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, directory
 from vq.cli.base.settings import Sources, build
 from vq.cli.brokers.broker_groups import drain, remove, undrain
+from vq.cli.brokers.jobs import jobs
 from vq.devtools.processes import die_with
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -23,7 +24,7 @@ logger = get_logger(__name__)
 @click.group(
     cls=Commands,
     invoke_without_command=True,
-    subcommand_metavar="[drain|undrain|remove [OPTIONS] NAME]",
+    subcommand_metavar="[drain|undrain|remove|jobs [OPTIONS] NAME]",
 )
 @click.option(
     "--data",
@@ -146,5 +147,5 @@ def _tie_to_parent(parent: int | None) -> None:
         die_with(parent)
 
 
-for _command in (drain, undrain, remove):
+for _command in (drain, undrain, remove, jobs):
     broker.add_command(_command)

@@ -266,7 +266,7 @@ def standalone(
         _check_free(Address(host, each), "a broker", "--port")
     if zookeeper_port:
         _check_free(Address(host, zookeeper_port), "ZooKeeper", "--zookeeper-port")
-    with _stop_signals() as stop, _exclusive(data):
+    with _stop_signals() as stop, exclusive(data):
         invocation.output.remark(f"starting ZooKeeper and {len(names)} broker(s) in {data} ...")
         zookeeper = EmbeddedZooKeeper(
             data / "zookeeper", port=zookeeper_port, host=host, java=java, jars=jars
@@ -288,7 +288,7 @@ def standalone(
             if stop.is_set():
                 return
             _announce(invocation, cluster, data)
-            _watch(invocation, cluster, stop)
+            watch_over(invocation, cluster, stop)
         finally:
             invocation.output.remark("stopping ...")
             cluster.stop()
@@ -353,7 +353,7 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     output.line("ctrl-C stops everything; the data stay for the next time.")
 
 
-def _watch(invocation: Invocation, cluster: StandaloneCluster, stop: threading.Event) -> None:
+def watch_over(invocation: Invocation, cluster: StandaloneCluster, stop: threading.Event) -> None:
     """Wait for the signal to stop; start children again that end by themselves, and say so.
 
     Raises:
@@ -399,7 +399,7 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def _exclusive(data: Path) -> Iterator[None]:
+def exclusive(data: Path) -> Iterator[None]:
     try:
         RealDisk().mkdir(data)
         lock_file = (data / _LOCK).open("a")
@@ -419,7 +419,7 @@ def _check_not_running(data: Path) -> None:
     try:
         lock_file = (data / _LOCK).open("r")
     except OSError:
-        return  # none ran there yet, or ``_exclusive`` says what is wrong
+        return  # none ran there yet, or ``exclusive`` says what is wrong
     with lock_file as lock:
         _lock(lock, data)
 

@@ -124,11 +124,11 @@ def status(invocation: Invocation) -> None:
 
     found = invocation.call(cluster_status)
     output = invocation.output
-    rows = [_row(each, found) for each in found.brokers]
+    rows = [row_of(each, found) for each in found.brokers]
     if output.as_json:
         output.document(rows)
     else:
-        _show(output, rows, found)
+        show_brokers(output, rows, found)
     for each in found.brokers:
         if each.error and output.to_terminal:
             output.remark(_silence_text(each))
@@ -162,7 +162,7 @@ def status(invocation: Invocation) -> None:
     _fail_unless_well(found)
 
 
-def _show(output: Output, rows: list[dict[str, Any]], found: ClusterStatus) -> None:
+def show_brokers(output: Output, rows: list[dict[str, Any]], found: ClusterStatus) -> None:
     """Print the table for people; its columns fit into 80 characters unless something drains."""
     shown = []
     for row, report in zip(rows, found.brokers, strict=True):
@@ -352,7 +352,7 @@ def _closed_text(names: Sequence[str]) -> str:
     return f"closed for writes: {told}; `vq topic open NAME` opens a topic"
 
 
-def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
+def row_of(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
     node, answer = report.node, report.status
     raw = {} if answer is None else answer.raw
     group = report.group.group

@@ -42,7 +42,7 @@ def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
         *check_machine(config),
-        _port(Address(config.host, config.port)),
+        port_finding(Address(config.host, config.port)),
     ]
     if not local:
         is_broker_here = is_given("broker", "group", invocation.sources)
@@ -86,7 +86,7 @@ def _part(check: str, find: Callable[[], str]) -> Finding:
         return checks.part(check, None, str(error))
 
 
-def _port(address: Address) -> Finding:
+def port_finding(address: Address) -> Finding:
     if address.port == 0:
         return checks.broker_port(str(address), None, None)
     error = port_error(address)

@@ -41,6 +41,8 @@ _PROGRESS: Final = record(
     lag_bytes=maybe(WHOLE),
     lag_messages=maybe(WHOLE),
     lag_s=maybe(NUMBER),
+    number=maybe(WHOLE),
+    end_number=maybe(WHOLE),
     committed_s=maybe(NUMBER),
     committed_by=maybe(TEXT),
     committed_epoch=maybe(WHOLE),
@@ -177,7 +179,7 @@ def _show_list(
     rows = [
         {
             **asdict(each),
-            "topics": _topics_text(each),
+            "topics": topics_text(each),
             "members": "stream" if each.by_stream and not each.members else each.members,
             **_bounded(lags[each.group]),
         }
@@ -198,7 +200,7 @@ def _bounded(lag: Mapping[str, Any]) -> dict[str, Any]:
     return {**lag, **{name: f"<= {value}" for name, value in numbers.items()}}
 
 
-def _topics_text(found: GroupSummary) -> str:
+def topics_text(found: GroupSummary) -> str:
     """Return the topics of a group; those that no member subscribes to are marked."""
     topics = (
         f"{topic} (not subscribed)" if topic in found.unsubscribed else topic
@@ -383,11 +385,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             "known; `Admin.alter_topic` with readable=True opens it"
         )
     for each in found.partitions:
-        for text in _remarks(name, each):
+        for text in remarks_on(name, each):
             output.remark(text)
 
 
-def _remarks(group: str, progress: GroupProgress) -> list[str]:
+def remarks_on(group: str, progress: GroupProgress) -> list[str]:
     """Return what a person is told of a partition in which the group does not go on."""
     partition = f"{progress.topic}-{progress.partition}"
     if progress.needs_reset:

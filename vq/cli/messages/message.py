@@ -13,6 +13,7 @@ from vq.cli.base.json_schema import shows
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.messages.message_find import find
 from vq.cli.messages.message_format import MESSAGE_SCHEMA
+from vq.cli.messages.message_number import number
 from vq.client.config import ConsumerConfig
 from vq.errors import OffsetNotBoundary
 from vq.limits import KIB
@@ -110,3 +111,4 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bo
 
 
 message.add_command(find)
+message.add_command(number)

@@ -1,17 +1,30 @@
-"""How moves of partitions between broker groups are shown: planned, or carried out."""
+"""How the ranges of partitions on broker groups are shown, and moves: planned, or carried out."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, some
 from vq.cli.base.options import Invocation
+from vq.model import Span
 from vq.operations.partitions.placements import Move, Moved
+
+RANGE_SCHEMA: Final = record(group=TEXT, start=WHOLE, end=maybe(WHOLE), first_number=maybe(WHOLE))
 
 MOVES_SCHEMA: Final = some(
     record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
 )
 
 _COLUMNS = ("topic", "partition", "from", "to", "at_offset")
+
+
+def range_json(span: Span) -> dict[str, Any]:
+    """Return a range of offsets, and the number of its first message."""
+    return {
+        "group": span.group,
+        "start": span.start,
+        "end": span.end,
+        "first_number": span.first_number,
+    }
 
 
 def move_rows(planned: Sequence[Move], done: Sequence[Moved] | None) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from vq.cli.base.options import (
 )
 from vq.cli.base.output import Value
 from vq.cli.base.text import in_seconds, utc
-from vq.cli.topics.moves import MOVES_SCHEMA, show_moves
+from vq.cli.topics.moves import MOVES_SCHEMA, RANGE_SCHEMA, range_json, show_moves
 from vq.cli.topics.topic_begin import begin
 from vq.cli.topics.topic_closing import close, drain, open_
 from vq.cli.topics.topic_deleting import delete, show_deleted, undelete
@@ -258,7 +258,7 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
                 latest=maybe(WHOLE),
                 bytes=maybe(WHOLE),
                 damaged=maybe(WHOLE),
-                ranges=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+                ranges=some(RANGE_SCHEMA),
                 damage=some(DAMAGE_SCHEMA),
                 reasons=some(TEXT),
                 held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
@@ -284,14 +284,14 @@ def describe(invocation: Invocation, name: str) -> None:
         partitions = [_partition_json(each) for each in found.partitions]
         output.document({**_settings_json(found.topic), "partitions": partitions})
     else:
-        output.record(_settings(found.topic))
+        output.record(settings_rows(found.topic))
         output.title("")
         output.table(rows, columns=_COLUMNS)
         for each in found.partitions:
             for damage in each.damage:
                 output.remark(str(damage))
             if each.held is not None:
-                output.remark(_held_text(name, each.placement.partition, each.held))
+                output.remark(held_text(name, each.placement.partition, each.held))
             more = (each.damaged or 0) - len(each.damage)
             if more:
                 output.remark(
@@ -304,7 +304,7 @@ def describe(invocation: Invocation, name: str) -> None:
         raise CommandFailed(f"not served by group {', '.join(found.refusing)}, see above")
 
 
-def _held_text(name: str, partition: int, held: HeldBack) -> str:
+def held_text(name: str, partition: int, held: HeldBack) -> str:
     """Say what is kept of a partition only because somebody needs it."""
     since = ""
     if held.since_ms is not None:
@@ -320,7 +320,7 @@ def _held_text(name: str, partition: int, held: HeldBack) -> str:
     )
 
 
-def _settings(described: Topic) -> dict[str, Value]:
+def settings_rows(described: Topic) -> dict[str, Value]:
     return {
         "topic": described.name,
         "id": described.id,
@@ -383,14 +383,14 @@ def _partition_json(described: PartitionDescription) -> dict[str, Any]:
     del row["ranges"], row["reason"]
     return {
         **row,
-        "ranges": [asdict(each) for each in described.placement.spans],
+        "ranges": [range_json(each) for each in described.placement.spans],
         "damage": [damage_json(each) for each in described.damage],
         "reasons": list(described.reasons),
-        "held": None if described.held is None else _held_json(described.held),
+        "held": None if described.held is None else held_json(described.held),
     }
 
 
-def _held_json(held: HeldBack) -> dict[str, Any]:
+def held_json(held: HeldBack) -> dict[str, Any]:
     return {
         "by": held.by,
         "start": held.start,

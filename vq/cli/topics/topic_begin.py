@@ -7,6 +7,7 @@ import click
 from vq.cli.base.completion import topic_names
 from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.topics.moves import RANGE_SCHEMA, range_json
 from vq.operations.topics.begins import NewBegin, begin_anew
 
 
@@ -31,7 +32,7 @@ from vq.operations.topics.begins import NewBegin, begin_anew
         partition=WHOLE,
         group=TEXT,
         offset=WHOLE,
-        given_up=some(record(group=TEXT, start=WHOLE, end=maybe(WHOLE))),
+        given_up=some(RANGE_SCHEMA),
         committed=maybe(WHOLE),
     )
 )
@@ -49,7 +50,7 @@ def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes
 
     found = invocation.call(begin_anew, name, partition, offset, do=yes)
     invocation.output.remark(_text(found))
-    ranges = [asdict(each) for each in found.given_up]
+    ranges = [range_json(each) for each in found.given_up]
     if invocation.output.as_json:
         invocation.output.document({"done": yes, **asdict(found), "given_up": ranges})
     if not yes:

@@ -165,7 +165,7 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
             output.remark(f"no consumer group reads {name}")
     _fail_unless_confirmed(found.closed)
     if found.behind:
-        told = "; ".join(_sentence(each) for each in found.behind)
+        told = "; ".join(group_sentence(each) for each in found.behind)
         raise CommandFailed(f"{name} is closed and not drained: {told}", retriable=True)
     if not output.as_json:
         output.remark(f"{name} is drained: {len(found.groups)} group(s) have handled all of it")
@@ -189,10 +189,10 @@ def _fail_unless_confirmed(found: "ClosedTopic") -> None:
 def _tell(invocation: Invocation, groups: "Sequence[GroupDrain]") -> None:
     for each in groups:
         if not each.done:
-            invocation.output.remark(f"waiting for {_sentence(each)}")
+            invocation.output.remark(f"waiting for {group_sentence(each)}")
 
 
-def _sentence(found: "GroupDrain") -> str:
+def group_sentence(found: "GroupDrain") -> str:
     """Say how far a group is behind, and why it may stay so."""
     if found.error:
         return f"group {found.group}, which cannot be read: {found.error}"

@@ -10,26 +10,27 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer import places
-from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
+from vq.client.consumer.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.handled import Handled, go_on_at
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
-from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.membership import Membership
 from vq.client.consumer.permit import Permit
+from vq.client.consumer.progress import Handled, Progress, go_on_at
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
-from vq.client.kinds import check_function, check_whole
+from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
@@ -48,34 +49,39 @@ _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a consumer: how much to fetch at a time, for whom, and what."""
+    """One topic of a consumer: how much to fetch at a time, what, and for whom."""
 
     topic: str
     length: int
-    listener: Listener
     wanted: Filter
+    executor: Executor
+    listener: Any  # the executor's
 
 
 class ConsumerCore:
-    """One consumer. Create it on the loop it will live on."""
+    """One consumer. Create it on the loop it will live on.
+
+    Attributes:
+        config: How it fetches and commits.
+        member: The name of this member inside its group.
+        closed: ``close`` was called.
+        holds: What it has of its group's partitions.
+        reader: Reads without the group.
+        steering: Seeks, pauses and resumes.
+    """
 
     def __init__(
         self,
         cluster: ClusterClient,
         config: ConsumerConfig,
         *,
-        make_delivery: DeliveryMaker,
         permit: Permit,
-        on_end: Callable[[VqError], None] = lambda _: None,
     ) -> None:
-        """Make a consumer; ``on_end`` is called if it can go on no more."""
         self.config = config
         self.member = config.member or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
-        self._make_delivery = make_delivery
         self._permit = permit
-        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._fetches = Fetches(
             cluster,
@@ -88,26 +94,24 @@ class ConsumerCore:
         self._starting = False
         self._start_is_over = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
-        self._holds = Holds(config.group, self.member)
+        self.holds = Holds(config.group, self.member)
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._commit_task: asyncio.Task[None] | None = None
         self._publish_task: asyncio.Task[None] | None = None
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
-        self.steering = Steering(
-            self._holds,
-            self.reader,
-            group=config.group,
-            why_stopped=self._why_stopped,
-            pause=self._pause,
-            go_on=self._go_on_if_owned,
-        )
+        self.steering = Steering(self)
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
-        self, topic: str, length: int, listener: Listener, message_filter: str | None
+        self,
+        topic: str,
+        length: int,
+        message_filter: str | None,
+        executor: Executor,
+        listener: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         check_name("topic", topic)
@@ -116,13 +120,8 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        check_function(
-            "listener",
-            listener,
-            "give a plain function of the message, or iterate over a consumer of vq.aio",
-        )
         wanted = Filter.parse(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, listener, wanted)
+        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""
@@ -142,15 +141,8 @@ class ConsumerCore:
                 self.config,
                 member=self.member,
                 filters={each.topic: each.wanted for each in self._subscriptions.values()},
-                holds=self._holds,
-                hooks=MembershipHooks(
-                    claimed=self._claimed,
-                    drain=self._drain,
-                    commit=self._commit_last,
-                    suspend=self._suspend,
-                    resume=self._resume,
-                    ended=self._ended,
-                ),
+                holds=self.holds,
+                consumer=self,
                 permit=self._permit,
             )
             await membership.start()
@@ -175,10 +167,10 @@ class ConsumerCore:
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
-        return [reading.hold.partition for reading in self._holds.readings()]
+        return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
-    async def _claimed(self, hold: Hold) -> None:
+    async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
         self._expect_target()
@@ -211,7 +203,15 @@ class ConsumerCore:
             went_on=lambda: call_soon(self._loop, self._went_on, reading),
             fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
         )
-        delivery = self._make_delivery(partition, position, subscription.listener, hooks)
+        delivery = Delivery(
+            partition,
+            position,
+            subscription.listener,
+            self.config,
+            executor=subscription.executor,
+            permit=self._permit,
+            hooks=hooks,
+        )
         fetcher = PartitionFetcher(
             self._fetches,
             partition,
@@ -263,8 +263,8 @@ class ConsumerCore:
         else:
             self._deliver(reading)
 
-    async def _why_stopped(self, reading: Reading) -> str:
-        """See ``Steering``."""
+    async def why_stopped(self, reading: Reading) -> str:
+        """See ``Steered``."""
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
@@ -349,8 +349,8 @@ class ConsumerCore:
             self._troubles.over(partition)
 
     # Ends and pauses ----------------------------------------------------------------------------
-    async def _drain(self, hold: Hold) -> None:
-        """See ``ShareHooks.drain``."""
+    async def drain(self, hold: Hold) -> None:
+        """See ``GroupConsumer``."""
         self._expect_target()
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
@@ -385,8 +385,8 @@ class ConsumerCore:
                     partition=reading.hold.partition,
                 )
 
-    async def _commit_last(self, hold: Hold) -> None:
-        """See ``ShareHooks.commit``.
+    async def commit_last(self, hold: Hold) -> None:
+        """See ``GroupConsumer``.
 
         Raises:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
@@ -408,12 +408,13 @@ class ConsumerCore:
         hold.reading = None
         self._troubles.forget(hold.partition)
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
-        for reading in self._holds.readings():
-            self._pause(reading)
+        for reading in self.holds.readings():
+            self.pause(reading)
 
-    def _pause(self, reading: Reading) -> None:
+    def pause(self, reading: Reading) -> None:
+        """See ``Steered``."""
         hold = reading.hold
         if hold.may(Event.PAUSE):
             hold.on(Event.PAUSE)
@@ -434,23 +435,23 @@ class ConsumerCore:
         """No listener runs any more; go on if ownership was proved meanwhile."""
         if reading.is_current and reading.hold.state is State.PAUSING:
             reading.hold.on(Event.DRAINED)
-            self._go_on_if_owned(reading)
+            self.go_on_if_owned(reading)
 
-    def _go_on_if_owned(self, reading: Reading) -> None:
-        """Go on with what is paused, unless ownership is in doubt or the application paused it."""
+    def go_on_if_owned(self, reading: Reading) -> None:
+        """See ``Steered``."""
         if self._membership is None or self._membership.is_paused:
             return
         if not reading.hold.is_set_aside:
             self._go_on(reading)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """What is held is still owned: go on where delivery stopped."""
-        for reading in self._holds.readings():
+        for reading in self.holds.readings():
             if reading.hold.may(Event.RESUME):
                 if not reading.hold.is_set_aside:
                     self._go_on(reading)
             elif reading.hold.state is State.PAUSING:
-                self._pause(reading)  # its listener still runs, or its stop failed
+                self.pause(reading)  # its listener still runs, or its stop failed
 
     def _go_on(self, reading: Reading) -> None:
         hold = reading.hold
@@ -459,12 +460,13 @@ class ConsumerCore:
         begin, hold.sought = hold.sought or reading.progress(), None
         self._begin(hold, begin)
 
-    def _ended(self, error: VqError) -> None:
+    def ended(self, error: VqError) -> None:
         """Ownership can never be proved again: deliver nothing from now on."""
-        readings = self._holds.readings()
+        readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        self._on_end(error)
+        for each in self._subscriptions.values():
+            each.executor.fail(error)
 
     def _expect_target(self) -> None:
         """Divide buffer space by the partitions that it is to hold, claimed already or not."""
@@ -492,7 +494,7 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
-        await self._commit(self._holds)
+        await self._commit(self.holds)
 
     async def _commit(self, holds: Iterable[Hold]) -> None:
         membership = self._membership
@@ -542,7 +544,7 @@ class ConsumerCore:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        readings = self._holds.readings()
+        readings = self.holds.readings()
         try:
             if self._membership is not None:
                 await self._membership.close(_CLOSE_S)

@@ -1,150 +1,49 @@
-"""From fetched bytes to a listener called once per message, partition by partition.
+"""One held partition on its way from fetched bytes to the user.
 
-    loop                     worker threads                      loop
-    chunk ──▶ Delivery ──▶ decode, verify, call listener ──▶ room to fetch, position to commit
+    add ──▶ chunks ──▶ decoder ──▶ window ──▶ executor ──▶ listener ──▶ progress, room to fetch
+                                                 │ raises
+                                                 ▼
+                                              failures: a pause, and again
 
-A ``Delivery`` is one partition's line of chunks. It is in at most one worker at a time, so a
-partition's messages are handled in order by one thread; different partitions may be handled side
-by side when there is more than one worker.
+An executor is at a partition's messages: threads that call a listener (``workers``), tasks that
+await one (``listening``), or an ``inbox`` that is asked for them. It is at one message of a
+partition at a time, in order.
 """
 
-import contextlib
-import contextvars
-import enum
-import heapq
-import itertools
 import math
 import threading
-import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter, length_hint
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final
 
-from vq.backoff import Backoff
-from vq.client.config import ConsumerConfig, OnListenerError
-from vq.client.consumer.permit import RECHECK_S, Permit
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.failures import Failures
+from vq.client.consumer.permit import Permit
+from vq.client.consumer.progress import Progress, Window
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk, Rest
 from vq.client.reading.decode import Decoder
-from vq.errors import InternalError, ListenerFailed, VqError
+from vq.errors import InternalError, VqError
 from vq.log_lines import get_logger
-from vq.model import Message, TopicPartition
+from vq.model import TopicPartition
 from vq.shown import shown_raised
 
 logger = get_logger(__name__)
-_BACKOFF_MAX_S = 30.0
-
-Listener = Callable[[Message], Any]
 
 
-def ignore(message: Message) -> None:
-    """Stand in for a listener where messages are iterated over instead."""
+class Executor:
+    """Who is at the messages of partitions."""
 
+    def put(self, delivery: "Delivery") -> None:
+        """A partition has something to deliver. Any thread."""
+        raise NotImplementedError
 
-class Progress(NamedTuple):
-    """How far a partition was handled.
+    def is_waited_for(self, delivery: "Delivery") -> None:
+        """A hand-over waits until the user is done with a message of ``delivery``."""
 
-    ``message_id`` is the id of the last message that the user is done with; None: none since the
-    delivery began. ``epoch`` is that of the batch before ``position``; 0: not known, which it is to
-    a delivery.
-    """
-
-    position: int
-    message_id: int | None = None
-    epoch: int = 0
-
-
-class _Turn(NamedTuple):
-    """How far a listener is in the messages of a chunk.
-
-    ``left`` yields the messages of this turn, of which there are ``size``; it has given out the
-    one that the listener is at.
-    """
-
-    before: int
-    size: int = 0
-    left: Iterator[Message] = iter(())
-
-    @property
-    def handled(self) -> int:
-        """Return how many messages of the chunk the listener is done with; from any thread."""
-        return self.before + max(0, self.size - length_hint(self.left) - 1)
-
-
-_AT_BEGIN = _Turn(0)
-_next_offset = attrgetter("next_offset")
-
-
-def id_at(position: int, messages: Sequence[Message], before: int | None) -> int | None:
-    """Return the id of the last message that ends at or before ``position``.
-
-    It is looked up when somebody asks, so that delivering a message need not note it. ``messages``
-    are those of the chunk at hand, ``before`` is the answer for the chunks before it.
-    """
-    count = bisect_right(messages, position, key=_next_offset)
-    return messages[count - 1].id if count else before
-
-
-class Failures:
-    """What becomes of the messages of one partition whose listener raises."""
-
-    def __init__(self, partition: TopicPartition, config: ConsumerConfig) -> None:
-        self._partition = partition
-        self._config = config
-        self._tries = 0  # how often the message at hand failed
-
-    def over(self) -> None:
-        """Note that a message was handled."""
-        self._tries = 0
-
-    def failed(
-        self, offset: int, error: BaseException, before: VqError | None
-    ) -> tuple[ListenerFailed, float | None]:
-        """Return what to tell, and the pause before the next try; None: skip the message.
-
-        Args:
-            offset: Of the message.
-            error: What the listener raised.
-            before: Why the partition stands still already; None: it does not.
-        """
-        self._tries += 1
-        config = self._config
-        failed = ListenerFailed(
-            f"the listener raised for the message at offset {offset}: {shown_raised(error)}",
-            details={"offset": offset},
-        )
-        failed.__cause__ = error
-        # Once for each cause: a listener may fail in another way at a later try.
-        is_told = (
-            before is not None
-            and type(before.__cause__) is type(error)
-            and before.details.get("offset") == offset
-        )
-        where_raised = None if is_told else error
-        if config.on_listener_error is OnListenerError.SKIP and (
-            self._tries > config.listener_retries
-        ):
-            logger.error(
-                "listener raised, message skipped",
-                partition=self._partition,
-                tries=self._tries,
-                error=failed,
-                exc_info=where_raised,
-            )
-            self._tries = 0
-            return failed, None
-        logger.warning(
-            "listener raised, trying again",
-            partition=self._partition,
-            tries=self._tries,
-            error=failed,
-            exc_info=where_raised,
-        )
-        backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
-        return failed, backoff.pause_s(self._tries)
+    def fail(self, error: VqError) -> None:
+        """No message follows, because of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,301 +64,238 @@ class DeliveryHooks:
     fetch_again: Callable[[int], None]
 
 
-class Delivery(Protocol):
-    """One held partition on its way to the user.
+class Delivery:
+    """One held partition.
+
+    The loop gives it chunks and stops it. Its executor is the only one that takes messages, between
+    ``enter`` and ``leave``, perhaps in another thread. What both change is changed under the lock.
 
     Attributes:
-        delivered: How many messages the user is done with.
-        error: Why delivery stands still now, or None. It is tried again by itself.
-    """
-
-    delivered: int
-    error: VqError | None
-
-    @property
-    def position(self) -> int:
-        """Where this group goes on after a stop: behind the last message the user is done with,
-        control records and filtered messages included. Any thread may read it."""
-        ...
-
-    def add(self, chunk: Chunk) -> None:
-        """Queue a chunk; the fetcher bounds how many bytes wait here."""
-        ...
-
-    def progress(self) -> Progress:
-        """Return ``position`` and the message that it stands behind; on the loop."""
-        ...
-
-    def stop(self, on_stopped: Callable[[], None]) -> None:
-        """Deliver no further message; call ``on_stopped`` once the user is at none any more.
-
-        It may be called from another thread, or at once.
-        """
-        ...
-
-
-DeliveryMaker = Callable[[TopicPartition, int, Listener, DeliveryHooks], Delivery]
-"""``(partition, position, listener, hooks)`` to a delivery."""
-
-
-class _Place(enum.Enum):
-    """Where a delivery stands with its workers."""
-
-    IDLE = "idle"
-    """Nothing is to be handled, or it was stopped."""
-    IN_LINE = "in line"
-    """A worker will be at it."""
-    AT_WORK = "at work"
-    """A worker is at it."""
-    PAUSED = "paused"
-    """It waits for its next try."""
-
-
-# 16 fields change: those of the chunk at hand are read for each message, where one attribute less
-# to go through counts, and nearly all of them are changed under one lock.
-class ThreadDelivery:
-    """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
-
-    A worker handles one chunk and then the next delivery in line, so that a partition with a long
-    backlog does not keep the others waiting. Nor does one whose listener raises: it leaves the
-    worker and comes back for its next try.
+        partition: The partition.
+        listener: What the executor calls; None if it is asked for messages.
+        error: Why it stands still now, or None. It is tried again by itself.
+        window: The messages at hand.
+        permit: To deliver,
+        until: and how long it lasts, as looked up last; once stopped it stays in the past.
+        is_stopped: No further message is to be delivered.
+        pause_s: Before the message at hand is tried again.
     """
 
     def __init__(
         self,
         partition: TopicPartition,
         position: int,
-        listener: Listener,
+        listener: Any,
         config: ConsumerConfig,
         *,
-        hooks: DeliveryHooks,
-        workers: "Workers",
+        executor: Executor,
         permit: Permit,
+        hooks: DeliveryHooks,
     ) -> None:
-        self.partition = partition
-        self.delivered = 0
+        self.partition: Final = partition
+        self.listener: Final = listener
         self.error: VqError | None = None
-        self._begin = position  # where the chunk at hand begins for the user
-        self._stuck_at = position  # where ``error`` came up
-        self._listener = listener
-        self._failures = Failures(partition, config)
+        self.window: Final = Window(position)
+        self.permit: Final = permit
+        self.until = -math.inf
+        self.is_stopped = False
+        self.pause_s = 0.0
+        self._executor = executor
         self._hooks = hooks
-        self._permit = permit
-        self._until = -math.inf  # of the permit, as looked up last; once stopped it stays here
-        self._workers = workers
+        self._failures = Failures(partition, config)
+        self._stuck_at = position  # where ``error`` came up
         self._chunks: deque[Chunk] = deque()
-        self._decoder = Decoder(partition)
-        # The chunk at hand, some of its messages, and how far the listener is in them. Position and
-        # last message follow from that, so that nothing is noted for each message. They are changed
-        # together only under the lock.
-        self._open: Chunk | None = None
-        self._messages: list[Message] = []
-        self._turn = _AT_BEGIN
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
-        self._id_before: int | None = None  # the last one of the chunks before
+        self._decoder = Decoder(partition)
+        self._open: Chunk | None = None  # what the window's messages come from
         self._lock = threading.Lock()
-        self._place = _Place.IDLE
-        self._stopping = False
+        self._in_line = False  # its executor has it
+        self._is_entered = False
         self._on_stopped: Callable[[], None] | None = None
 
     # The loop ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> None:
-        """See ``Delivery.add``."""
+        """Queue a chunk; the fetcher bounds how many bytes wait here."""
         with self._lock:
-            if self._stopping or self._expected not in {None, chunk.offset}:
+            if self.is_stopped or self._expected not in {None, chunk.offset}:
                 return
             self._expected = None
             self._chunks.append(chunk)
-            if self._place is not _Place.IDLE:
+            if self._in_line:
                 return
-            self._place = _Place.IN_LINE
-        self._workers.submit(self)
+            self._in_line = True
+        self._executor.put(self)
 
     def progress(self) -> Progress:
-        """See ``Delivery.progress``."""
+        """Return where this group goes on after a stop, and the message before that.
+
+        It is behind the last message that the user is done with, and behind control records and
+        filtered messages. Any thread may ask.
+        """
         with self._lock:  # no chunk ends meanwhile
-            return self._progress()
+            return self.window.place()
 
     @property
     def position(self) -> int:
-        """See ``Delivery.position``."""
+        """That of ``progress``."""
         return self.progress().position
 
-    def _progress(self) -> Progress:
-        handled = self._turn.handled
-        if not handled:
-            return Progress(self._begin, self._id_before)
-        last = self._messages[handled - 1]
-        return Progress(last.next_offset, last.id)
+    @property
+    def delivered(self) -> int:
+        """How many messages the user is done with."""
+        with self._lock:
+            return self.window.finished_ever
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it.
+        """Deliver no further message; call ``on_stopped`` once the user is at none any more.
 
-        It does not wait in line: the listener of another partition may be at its message for long.
+        It may be called by the executor's thread, or at once. It does not wait in line: the
+        listener of another partition may be at its message for long.
         """
         with self._lock:
-            self._stopping = True
-            self._until = -math.inf
+            self.is_stopped = True
+            self.until = -math.inf
+            self.window.left = iter(())
             self._chunks.clear()
-            if self._place is _Place.AT_WORK:
+            is_entered = self._is_entered
+            if is_entered:
                 self._on_stopped = on_stopped
-                return
-            self._place = _Place.IDLE
-        on_stopped()
+        if is_entered:
+            self._executor.is_waited_for(self)
+        else:
+            on_stopped()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a hand-over waits until the user is done with a message."""
+        return self._on_stopped is not None
 
     def forsake(self) -> None:
         """In the child of a fork: deliver nothing further. The parent goes on with it."""
         self._lock = threading.Lock()  # a thread that stayed behind may have it
-        self._stopping = True
-        self._until = -math.inf
+        self.is_stopped = True
+        self.until = -math.inf
         self._on_stopped = None
 
-    # A worker ---------------------------------------------------------------------------------
-    def run(self) -> None:
-        """Deliver one chunk, or go on with it after a pause; called by one worker."""
+    # The executor -----------------------------------------------------------------------------
+    def enter(self) -> bool:
+        """Note that the user is at a message until ``leave``; False: it was stopped before."""
         with self._lock:
-            if self._stopping:
-                return  # before its turn came
-            self._place = _Place.AT_WORK
-        pause: float | None = None
-        try:
-            pause = self._deliver()
-        except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
-            try:
-                self._begin_anew(
-                    InternalError(f"{self.partition}: delivery failed: {shown_raised(error)}")
-                )
-            finally:  # last: the application's logging may raise
-                logger.exception("delivery failed, starting again", partition=self.partition)
-        finally:
-            self._leave_worker(pause)
+            self._is_entered = not self.is_stopped
+            return self._is_entered
 
-    def _leave_worker(self, pause: float | None) -> None:
-        """Get in line again, at once or after a pause, or tell that nothing runs here any more."""
+    def leave(self) -> None:
+        """Note that the user is at no message any more."""
         with self._lock:
-            if not self._stopping and pause is not None:
-                self._place = _Place.PAUSED
-                self._workers.submit_later(self, pause)
-                return
-            if not self._stopping and self._chunks:
-                self._place = _Place.IN_LINE
-                self._workers.submit(self)
-                return
-            self._place = _Place.IDLE
-            on_stopped = self._on_stopped
+            self._is_entered = False
+            on_stopped, self._on_stopped = self._on_stopped, None
         if on_stopped is not None:
             on_stopped()
 
-    def _deliver(self) -> float | None:
-        """Handle what is left of the chunk at hand; return a pause in seconds before going on."""
-        chunk = self._open
-        if chunk is None:
-            with self._lock:
-                if not self._chunks:
-                    return None
-                chunk = self._open = self._chunks.popleft()
-            self._decoder.begin(chunk)
-        while not self._stopping:
-            if self._turn.handled < len(self._messages):
-                pause = self._hand_out()
-                if pause is not None:
-                    self._put_back()
-                    return pause
-            elif not self._decoder.has_more:
-                break
-            elif not self._may_go_on():
-                return RECHECK_S
-            else:
-                self._forget_messages()
-                self._messages = self._decoder.more()
-        if self._stopping:
-            return None
+    @property
+    def is_entered(self) -> bool:
+        """Whether the user is at a message."""
+        return self._is_entered
+
+    def has_more(self) -> bool:
+        """Whether to keep it in line, after its chunk was handled; else ``put`` follows."""
+        with self._lock:
+            self._in_line = bool(self._chunks)
+            return self._in_line
+
+    def may_go_on(self) -> bool:
+        """Whether the next message may be handed out now."""
+        self.until = self.permit.until
+        return not self.is_stopped and self.permit.now() < self.until
+
+    def more(self) -> bool:
+        """Have unfinished messages in the window; False: the chunk at hand is handled."""
+        window = self.window
+        try:
+            while not self.is_stopped:
+                if window.messages:
+                    if window.finished < len(window.messages):
+                        return True
+                    with self._lock:
+                        window.open(())  # they are not kept beside those that follow
+                if self._open is None:
+                    with self._lock:
+                        if not self._chunks:
+                            return False
+                        self._open = self._chunks.popleft()
+                    self._decoder.begin(self._open)
+                elif not self._decoder.has_more:
+                    self._end_chunk(self._open)
+                    return False
+                messages = self._decoder.more()
+                with self._lock:
+                    window.open(messages)
+        except Exception as error:  # noqa: BLE001 - told and logged there
+            self.broke(error)
+        return False
+
+    def _end_chunk(self, chunk: Chunk) -> None:
         if self._decoder.error is not None:
             self._begin_anew(self._decoder.error)
-            return None
+            return
         with self._lock:
-            self._forget_chunk()
-            self._begin = self._decoder.read_to
+            self.window.pass_to(self._decoder.read_to)
+        self._open = None
         self._decoder.end_chunk()
-        if self.error is not None and self.position > self._stuck_at:
-            self._went_on()
-        self._hooks.consumed(chunk.size, self._decoder.rest)
-        return None
-
-    def _hand_out(self) -> float | None:
-        """Call the listener for the messages at hand; return a pause before going on, or None."""
-        if not self._may_go_on():
-            return RECHECK_S
-        failure = self._call_listener()
-        if failure is not None:
-            return self._pause_after(*failure)
-        if self.error is not None and self.position > self._stuck_at:
-            self._went_on()
-        return None
-
-    def _put_back(self) -> None:
-        """Keep no message during a pause: many partitions may be in one at the same time."""
-        messages, handled = self._messages, self._turn.handled
-        self._forget_messages()
-        self._decoder.take_back(messages, handled)
-
-    def _forget_messages(self) -> None:
-        """Go on behind what was handled of them."""
-        with self._lock:
-            self._begin, self._id_before, _ = self._progress()
-            self._messages, self._turn = [], _AT_BEGIN
-
-    def _may_go_on(self) -> bool:
-        """Whether the next message may be handed out now."""
-        self._until = self._permit.until
-        return not self._stopping and self._permit.now() < self._until
-
-    def _call_listener(self) -> tuple[int, BaseException] | None:
-        """Call the listener for the messages left, until it raises; return for which and what.
-
-        For which: its offset. What is raised refers to the functions that called this one, so that
-        a message in a variable of theirs would be kept with it.
-
-        After an error one message is enough: that it goes on is told soon.
-        """
-        listener = self._listener
-        before = self._turn.handled
-        messages = self._messages[before:] if before else self._messages
         if self.error is not None:
-            messages = messages[:1]
-        now = self._permit.now
-        left = iter(messages)
-        self._turn = _Turn(before, len(messages), left)
-        all_done = False
-        try:
-            for message in left:
-                if now() >= self._until and not self._may_go_on():
-                    return None
-                try:
-                    listener(message)
-                except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                    return message.offset, error
-            all_done = True
-        finally:
-            handled = before + len(messages) if all_done else self._turn.handled
-            self._turn = _Turn(handled)
-            if handled > before:
-                self.delivered += handled - before
-                self._failures.over()
-        return None
+            self.handled()
+        self._hooks.consumed(chunk.size, self._decoder.rest)
 
-    def _pause_after(self, offset: int, error: BaseException) -> float | None:
-        """Return the pause before the next try, or None when the message is to be skipped."""
-        # A message handled before this one has reset the count.
+    def handled(self) -> None:
+        """Messages were handled: tell that it goes on, if it stood still before them."""
+        self.pause_s = 0.0
+        if self.error is not None and self.position > self._stuck_at:
+            self._went_on()
+
+    def failed(self, offset: int, error: BaseException) -> float | None:
+        """The listener raised for the lowest unfinished message, which is at ``offset``.
+
+        Returns the pause before the next try; None: the message is skipped.
+        """
         failed, pause = self._failures.failed(offset, error, self.error)
+        self.pause_s = pause or 0.0
         if pause is None:
-            self.delivered += 1
-            self._turn = _Turn(self._turn.handled + 1)
+            self.window.finish(self.window.finished)
             if self.error is not None:
                 self._went_on()
             return None
         self._stuck(failed)
+        self.put_back()
         return pause
+
+    def put_back(self) -> None:
+        """Keep no message during a pause: many partitions may be in one at the same time."""
+        messages, finished = self.window.messages, self.window.finished
+        if finished < len(messages):
+            with self._lock:
+                self.window.open(())
+            self._decoder.take_back(messages, finished)
+
+    def broke(self, error: BaseException) -> None:
+        """Begin anew after an error of vq, or of the application's logging."""
+        failed = InternalError(f"{self.partition}: delivery failed: {shown_raised(error)}")
+        try:
+            self._begin_anew(failed)
+        finally:  # last: the application's logging may raise
+            logger.error(
+                "delivery failed, starting again", partition=self.partition, exc_info=error
+            )
+
+    def _begin_anew(self, error: VqError) -> None:
+        """Bytes failed a check: forget what was fetched, and have it fetched again."""
+        with self._lock:
+            self.window.open(())
+            self._chunks.clear()
+            self._decoder = Decoder(self.partition)
+            self._open = None
+            begin = self._expected = self.window.place().position
+        self._stuck(error)
+        self._hooks.fetch_again(begin)
 
     def _stuck(self, error: VqError) -> None:
         forget_locals(error)  # it is kept for as long as the partition stands still, or longer
@@ -470,116 +306,3 @@ class ThreadDelivery:
     def _went_on(self) -> None:
         self.error = None
         self._hooks.went_on()
-
-    def _begin_anew(self, error: VqError) -> None:
-        """Bytes failed a check: forget what was fetched, and have it fetched again."""
-        with self._lock:
-            self._chunks.clear()
-            self._decoder = Decoder(self.partition)
-            self._forget_chunk()
-            self._expected = self._begin
-        self._stuck(error)
-        self._hooks.fetch_again(self._begin)
-
-    def _forget_chunk(self) -> None:
-        """Go on behind what was handled of the chunk at hand; under the lock."""
-        self._begin, self._id_before, _ = self._progress()
-        self._open, self._messages, self._turn = None, [], _AT_BEGIN
-
-
-class Workers:
-    """Threads that run deliveries, in the order in which they became ready.
-
-    Args:
-        count: How many.
-        name: Of the threads.
-        context: Each run of a delivery, with its listener, has a copy of it; None: of an empty one.
-    """
-
-    def __init__(
-        self, count: int, *, name: str, context: contextvars.Context | None = None
-    ) -> None:
-        self._context = contextvars.Context() if context is None else context
-        # Not a ``SimpleQueue``: before Python 3.13 its ``get`` waits for ever if its time-out is
-        # over before it has begun to wait, as on a busy machine.
-        self._wake = threading.Condition(threading.Lock())
-        self._ready: deque[ThreadDelivery] = deque()
-        self._later: list[tuple[float, int, ThreadDelivery]] = []  # a heap by due time
-        self._numbers = itertools.count()
-        self._at_work: set[ThreadDelivery] = set()
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this is called by one of the threads."""
-        return threading.current_thread() in self._threads
-
-    def submit(self, delivery: ThreadDelivery) -> None:
-        """Have ``delivery.run`` called once."""
-        with self._wake:
-            self._ready.append(delivery)
-            self._wake.notify()
-
-    def submit_later(self, delivery: ThreadDelivery, pause_s: float) -> None:
-        """Have ``delivery.run`` called once, after a pause."""
-        with self._wake:
-            due = time.monotonic() + pause_s
-            heapq.heappush(self._later, (due, next(self._numbers), delivery))
-            self._wake.notify()  # whoever waits looks again for how long
-
-    def _run(self) -> None:
-        while not self._closed and (delivery := self._next()) is not None:
-            self._at_work.add(delivery)
-            try:
-                self._context.copy().run(delivery.run)
-            except BaseException:  # the others still need the thread
-                with contextlib.suppress(BaseException):  # of the application's logging
-                    logger.exception("delivery failed, others continue")
-            finally:
-                self._at_work.discard(delivery)
-
-    def _next(self) -> ThreadDelivery | None:
-        """Wait for the next delivery in line and return it; None once the threads are to end."""
-        with self._wake:
-            while not self._closed:
-                until_due_s = self._until_due()
-                if self._ready:
-                    delivery = self._ready.popleft()
-                    if self._ready or self._later:
-                        self._wake.notify()  # another thread takes what is ready or due, meanwhile
-                    return delivery
-                self._wake.wait(until_due_s)
-        return None
-
-    def _until_due(self) -> float | None:
-        """Make ready what is due; return the seconds until something will be. Under the lock."""
-        while self._later:
-            left = self._later[0][0] - time.monotonic()
-            if left > 0:
-                return left
-            self._ready.append(heapq.heappop(self._later)[2])
-        return None
-
-    def forsake(self, _: str) -> None:
-        """In the child of a fork, by a listener perhaps: its thread ends when that returns."""
-        # A thread that stayed behind may have the old one.
-        self._wake = threading.Condition(threading.Lock())
-        self._closed = True
-        for delivery in list(self._at_work):
-            delivery.forsake()
-
-    def close(self, timeout_s: float) -> bool:
-        """Stop the threads; False when one of them is still inside a listener after the time."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
-        deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)

@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from vq.client.consumer.delivery import Delivery, Progress
+from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
+from vq.client.consumer.progress import Progress
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition

@@ -1,23 +1,20 @@
 """Coroutines called once per message: the asyncio twin of threads that call listeners.
 
-Loop-bound. A partition with messages has one task, which takes them from its ``InboxDelivery`` and
-awaits the listener for each, in order. A message counts as consumed when the listener returns.
+Loop-bound. A partition with messages has one task, which awaits the listener for each of them, in
+order. A message counts as consumed when the listener returns.
 A library may cancel that task: it ends, and after a pause another one goes on with the partition.
 """
 
 import asyncio
 import contextlib
 import contextvars
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import Failures
-from vq.client.consumer.inbox import InboxDelivery
-from vq.client.consumer.permit import RECHECK_S, Permit
+from vq.client.consumer.delivery import Delivery, Executor
+from vq.client.consumer.permit import RECHECK_S
 from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
@@ -34,7 +31,7 @@ AsyncListener = Callable[[Message], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Listener:
+class TopicListener:
     """The listener of one topic.
 
     Attributes:
@@ -46,89 +43,44 @@ class _Listener:
     slots: asyncio.Semaphore
 
 
-@dataclass(slots=True)
-class _Turn:
-    """A partition that has messages for its listener.
-
-    Attributes:
-        delivery: Of its messages.
-        listener: For them.
-        failures: So far.
-        pause_s: Before the message at hand is tried again.
-    """
-
-    delivery: InboxDelivery
-    listener: _Listener
-    failures: Failures
-    pause_s: float = 0.0
-
-
-class Listening:
-    """The listeners of one consumer; the place of an ``Inbox`` for their deliveries.
+class Listening(Executor):
+    """The listeners of one consumer.
 
     Args:
-        permit: To deliver.
-        config: Of the consumer.
         context: They run in copies of it, as everything that the factory calls by itself.
     """
 
-    def __init__(
-        self, permit: Permit, config: ConsumerConfig, context: contextvars.Context
-    ) -> None:
+    def __init__(self, context: contextvars.Context) -> None:
         self._context = context
-        self._permit = permit
-        self._config = config
-        self._listeners: dict[str, _Listener] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._in_hand: set[InboxDelivery] = set()  # a listener is at a message of it
+        self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self._is_closing = False
 
-    def __contains__(self, topic: object) -> bool:
-        """Whether a topic has a listener."""
-        return topic in self._listeners
-
-    def __bool__(self) -> bool:
-        """Whether any topic has one."""
-        return bool(self._listeners)
-
-    def add(self, topic: str, listener: AsyncListener, concurrency: int) -> None:
-        """Have the messages of a topic given to a listener."""
-        self._listeners[topic] = _Listener(listener, asyncio.Semaphore(concurrency))
-
-    def put(self, delivery: InboxDelivery) -> None:
-        """A partition has something to deliver, and no task."""
-        listener = self._listeners[delivery.partition.topic]
-        self._begin(_Turn(delivery, listener, Failures(delivery.partition, self._config)))
-
-    def _begin(self, turn: _Turn) -> None:
+    def put(self, delivery: Delivery) -> None:
+        """See ``Executor.put``; on the loop."""
         if self._is_closing:
             return
-        task = begin_task(self._serve(turn), self._context)
-        self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._ended, turn))
+        task = begin_task(self._serve(delivery), self._context)
+        self._tasks[task] = delivery
+        task.add_done_callback(self._ended)
 
-    def _ended(self, turn: _Turn, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         """Have another task go on after one that somebody else cancelled.
 
         It begins by a timer: a loop that ends cancels all tasks, and runs no timer any more.
         """
-        self._tasks.discard(task)
+        delivery = self._tasks.pop(task)
         if task.cancelled() and not self._is_closing:
-            pause_s = max(turn.pause_s, RECHECK_S)
-            task.get_loop().call_later(pause_s, self._begin, turn)
-
-    def keeps(self, delivery: InboxDelivery) -> bool:
-        """Whether a listener is at a message of ``delivery``, which is to stop."""
-        return delivery in self._in_hand
+            task.get_loop().call_later(max(delivery.pause_s, RECHECK_S), self.put, delivery)
 
     async def close(self) -> None:
         """Cancel what still runs, after the consumer has waited for it and left the group."""
         self._is_closing = True
-        for delivery in self._in_hand:
-            logger.warning(
-                "listener is cancelled, its message will be delivered again",
-                partition=delivery.partition,
-            )
+        for delivery in self._tasks.values():
+            if delivery.is_entered:
+                logger.warning(
+                    "listener is cancelled, its message will be delivered again",
+                    partition=delivery.partition,
+                )
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -143,67 +95,65 @@ class Listening:
                 "another task"
             )
 
-    async def _serve(self, turn: _Turn) -> None:
+    async def _serve(self, delivery: Delivery) -> None:
         """Deliver what has come for a partition, a chunk at a time; others go on between them."""
         while True:
             pause: float | None = 0.0
-            async with turn.listener.slots:
+            async with delivery.listener.slots:
                 try:
-                    pause = await self._deliver(turn)
+                    pause = await self._deliver(delivery)
                 except Exception:  # of the application's logging, or of vq
                     with contextlib.suppress(Exception):
                         logger.exception("delivery failed, trying again")
                     pause = RECHECK_S
-            if pause is None and not turn.delivery.has_more:
+            if pause is None and not delivery.has_more():
                 return
             await asyncio.sleep(pause or 0.0)
 
-    async def _deliver(self, turn: _Turn) -> float | None:
-        """Handle the chunk at hand; return a pause before going on, None: it is done."""
-        while True:
-            if not self._permit.holds:  # another member may own these messages by now
-                return RECHECK_S
-            message = turn.delivery.take()
-            if message is None:
-                return None
-            pause = await self._handle(turn, message)
-            if pause is not None:
-                return pause
-
-    async def _handle(self, turn: _Turn, message: Message) -> float | None:
-        """Await the listener for a message; return the pause before it is tried again, or None.
+    async def _deliver(self, delivery: Delivery) -> float | None:
+        """Handle the chunk at hand; return a pause before going on, None: it is done.
 
         A cancellation by others than ``close`` is a failed try, and ends the task.
         """
-        delivery, failures = turn.delivery, turn.failures
-        self._in_hand.add(delivery)
-        settled, cancelled = False, None
-        try:
+        while delivery.may_go_on():
+            if not delivery.more() or not delivery.enter():
+                return None
             try:
-                await turn.listener.call(message)
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                    if self._is_closing:
-                        raise
-                    cancelled = error
-                failed, pause = failures.failed(message.offset, error, delivery.error)
-            else:
-                failures.over()
-                pause = None
-            turn.pause_s = pause or 0.0
-            settled = True
-            self._in_hand.discard(delivery)
-            if pause is None:
-                delivery.finished(message)
-            else:
-                delivery.failed(message, failed)
-        finally:
-            if not settled:
-                self._in_hand.discard(delivery)
-                delivery.put_back([message])
-        if cancelled is not None:
-            raise cancelled
-        return pause
+                failure = await _call_listener(delivery)
+                if failure is None:
+                    delivery.handled()
+                    continue
+                error = failure[1]
+                is_cancelled = isinstance(error, asyncio.CancelledError) and _is_cancelled()
+                if is_cancelled and self._is_closing:
+                    raise error
+                pause = delivery.failed(*failure)
+                if is_cancelled:
+                    raise error
+            finally:
+                delivery.leave()
+            if pause is not None:
+                return pause
+        delivery.put_back()
+        return None if delivery.is_stopped else RECHECK_S
+
+
+async def _call_listener(delivery: Delivery) -> tuple[int, BaseException] | None:
+    """Do what its namesake in ``workers`` does, with a coroutine function."""
+    call, window, now = delivery.listener.call, delivery.window, delivery.permit.now
+    all_done = False
+    try:
+        for message in window.turn(None if delivery.error is None else 1):
+            if now() >= delivery.until and not delivery.may_go_on():
+                return None
+            try:
+                await call(message)
+            except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+                return message.offset, error
+        all_done = True
+    finally:
+        window.end_turn(is_finished=all_done)
+    return None
 
 
 _CANCEL_S: Final = 5.0
@@ -215,8 +165,8 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def check_listener(listener: object, concurrency: object) -> None:
-    """Check what an application gives to be called for each message.
+def listener_of(listener: AsyncListener, concurrency: int) -> TopicListener:
+    """Return what an application gives to be called for each message of a topic, checked.
 
     Raises:
         InvalidArgument: It is no coroutine function, or the number is out of range.
@@ -228,6 +178,6 @@ def check_listener(listener: object, concurrency: object) -> None:
             "message: a plain function would hold the event loop"
         )
     check_whole("concurrency", concurrency)
-    assert isinstance(concurrency, int)
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise InvalidArgument(f"concurrency {concurrency} is outside [1, {CONCURRENCY_MAX}]")
+    return TopicListener(listener, asyncio.Semaphore(concurrency))

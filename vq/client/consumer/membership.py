@@ -32,7 +32,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.hold_states import Event
 from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
-from vq.client.consumer.share import Share, ShareHooks
+from vq.client.consumer.share import GroupConsumer, Share
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import Claim
@@ -76,21 +76,6 @@ class _Proof:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipHooks(ShareHooks):
-    """What a consumer does when its share changes, or is in doubt.
-
-    Attributes:
-        suspend: Begin to deliver nothing until ``resume`` (or until everything was given up).
-        resume: Ownership is proved again: go on, also where a listener returns later.
-        ended: There is no ZooKeeper for this client any more: nothing follows.
-    """
-
-    suspend: Callable[[], None]
-    resume: Callable[[], None]
-    ended: Callable[[CoordinationError], None]
-
-
 class Membership:
     """One member of one group. Loop-bound.
 
@@ -109,7 +94,7 @@ class Membership:
         member: str,
         filters: Mapping[str, Filter],
         holds: Holds,
-        hooks: MembershipHooks,
+        consumer: GroupConsumer,
         permit: Permit,
     ) -> None:
         self.target_count = 0
@@ -121,10 +106,12 @@ class Membership:
         self._group = config.group
         self._member = member
         self._filters = dict(filters)
-        self._hooks = hooks
+        self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
-        self.share = Share(cluster, config.group, member, holds=holds, hooks=hooks, wake=self.wake)
+        self.share = Share(
+            cluster, config.group, member, holds=holds, consumer=consumer, wake=self.wake
+        )
         self._mirror = GroupMirror(self._coordinator, self._group, on_members=self.wake)
         self._audit_at = -math.inf
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
@@ -137,7 +124,7 @@ class Membership:
 
     # Life ---------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Join the group; partitions follow through ``hooks.claimed``.
+        """Join the group; partitions follow through ``GroupConsumer.claimed``.
 
         Waits for the end of the session of a killed member of the same name.
 
@@ -252,7 +239,7 @@ class Membership:
             self._permit.revoke()
         if state is SessionState.CLOSED:
             why = self._coordinator.why_closed
-            self._hooks.ended(
+            self._consumer.ended(
                 CoordinationError(
                     f"the session with ZooKeeper has ended for good ({why}), this consumer gets no "
                     "further messages; make a new factory"
@@ -278,7 +265,7 @@ class Membership:
         self._permit.revoke()
         self._pauses += 1
         self.is_paused = True
-        self._hooks.suspend()
+        self._consumer.suspend()
         self._wake.set()
 
     def _suspend_when_due(self) -> None:
@@ -453,7 +440,7 @@ class Membership:
             return False
         self.is_paused = False
         self._permit.grant(proof.since)
-        self._hooks.resume()
+        self._consumer.resume()
         return True
 
     def _maybe_audit(self) -> None:

@@ -7,7 +7,7 @@ there would skip messages.
 """
 
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.delivery import Progress
+from vq.client.consumer.progress import Progress
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics

@@ -11,13 +11,13 @@ come while one is under way go together.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hand_overs import HandOvers
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
+from vq.client.consumer.progress import Progress
 from vq.client.consumer.together import Together
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned
@@ -46,21 +46,38 @@ _ATTEMPTED_MAX: Final = 16
 _STEPS_AT_ONCE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHooks:
-    """What a consumer does with a partition when its member's share changes.
+class GroupConsumer(Protocol):
+    """What a consumer does when its member's share changes, or is in doubt."""
 
-    Attributes:
-        claimed: The member owns it now; ``hold.claim.committed`` says where to go on.
-        drain: Return once no listener runs for it any more; it is forgotten if it is lost. It is
-            called in a task of the partition's own.
-        commit: Write its last progress into the tree and forget it. Called again when it raises;
-            the partition is not released before.
-    """
+    async def claimed(self, hold: Hold) -> None:
+        """The member owns a partition now; ``hold.claim.committed`` says where to go on."""
+        ...
 
-    claimed: Callable[[Hold], Awaitable[None]]
-    drain: Callable[[Hold], Awaitable[None]]
-    commit: Callable[[Hold], Awaitable[None]]
+    async def drain(self, hold: Hold) -> None:
+        """Return once no listener runs for it any more; it is forgotten if it is lost.
+
+        It is called in a task of the partition's own.
+        """
+        ...
+
+    async def commit_last(self, hold: Hold) -> None:
+        """Write its last progress into the tree and forget it.
+
+        Called again when it raises; the partition is not released before.
+        """
+        ...
+
+    def suspend(self) -> None:
+        """Begin to deliver nothing until ``resume`` (or until everything was given up)."""
+        ...
+
+    def resume(self) -> None:
+        """Ownership is proved again: go on, also where a listener returns later."""
+        ...
+
+    def ended(self, error: CoordinationError) -> None:
+        """There is no ZooKeeper for this client any more: nothing follows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +110,7 @@ class Share:
         group: Its name.
         member: The name of this member.
         holds: What it has; states are changed here and by the consumer that delivers.
-        hooks: What the consumer does.
+        consumer: Delivers what it has.
         wake: Called when an owner that is waited for released its partition, or died.
     """
 
@@ -104,7 +121,7 @@ class Share:
         member: str,
         *,
         holds: Holds,
-        hooks: ShareHooks,
+        consumer: GroupConsumer,
         wake: Callable[[], None],
     ) -> None:
         self._cluster = cluster
@@ -112,7 +129,7 @@ class Share:
         self._group = group
         self._member = member
         self._holds = holds
-        self._hooks = hooks
+        self._consumer = consumer
         self._wake = wake
         self._is_doubtful = True  # the next round compares everything held with the tree
         self._owners_doubted = False  # since the last claim began
@@ -220,7 +237,7 @@ class Share:
             generation=hold.claim.generation,
         )
         try:
-            await self._hooks.claimed(hold)
+            await self._consumer.claimed(hold)
         except Exception:
             self.give_up([hold])
             raise
@@ -264,11 +281,11 @@ class Share:
         """
         while hold.state is not State.OWES_RELEASE:
             if hold.may(Event.DRAINED):
-                await self._hooks.drain(hold)
+                await self._consumer.drain(hold)
                 hold.on(Event.DRAINED)
                 continue
             try:
-                await self._hooks.commit(hold)
+                await self._consumer.commit_last(hold)
             except CoordinationError:
                 if hold.may(Event.COMMITTED):  # otherwise there is nothing to commit any more
                     raise

@@ -29,7 +29,7 @@ ANSWER_S: Final = 20.0
 #: each time.
 AWAY_S: Final = 300.0
 #: Parts that are read of one place at a time. A range reads one part, and one ahead.
-_THREADS_MAX: Final = 8
+THREADS_MAX: Final = 8
 #: Places with threads of their own, of those that were read last.
 _PLACES_MAX: Final = 16
 #: Zips whose directories are kept: some kilobytes each, of those that tasks read at this moment.
@@ -121,7 +121,7 @@ class Zips:
             each.close()
 
     def _calls_of(self, place: str) -> BlockingCalls:
-        calls = self._calls.pop(place, None) or BlockingCalls(_THREADS_MAX, "vq-archive")
+        calls = self._calls.pop(place, None) or BlockingCalls(THREADS_MAX, "vq-archive")
         self._calls[place] = calls
         if len(self._calls) > _PLACES_MAX:
             self._calls.popitem(last=False)[1].close()

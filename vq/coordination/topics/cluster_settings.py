@@ -117,7 +117,7 @@ async def create_missing_topic(
                 coordinator,
                 name,
                 wanted,
-                only_if=functools.partial(_unchanged, coordinator, stat),
+                only_if=functools.partial(unchanged_since, coordinator, stat),
                 origin=origin,
             )
         except TopicExists:
@@ -153,7 +153,7 @@ class _Changed(CoordinationError):
     """An operator changed the settings since they were read."""
 
 
-async def _unchanged(coordinator: Coordinator, known: Stat | None) -> Check:
+async def unchanged_since(coordinator: Coordinator, known: Stat | None) -> Check:
     """Return the check that the settings are those of ``known``.
 
     So no topic is created after an operator has forbidden it.

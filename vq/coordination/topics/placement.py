@@ -42,11 +42,13 @@ def close_span(placement: PartitionPlacement, end: int) -> PartitionPlacement:
     return replace(placement, spans=spans, state=PartitionState.RO)
 
 
-def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
+def open_span(
+    placement: PartitionPlacement, group: str, number: int | None = None
+) -> PartitionPlacement:
     """Let ``group`` accept appends from the end of the last span on.
 
     If the last span is empty, it is dropped. If the last span is of the same group, it is opened
-    again.
+    again. ``number`` is that of the next message; None: not known.
 
     Raises:
         InvalidState: A span is open already.
@@ -62,13 +64,18 @@ def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
         start = end
         if spans[-1].start == end:
             spans = spans[:-1]
+    span = Span(group, start, number=number)
     if spans and spans[-1].group == group:
-        spans, start = spans[:-1], spans[-1].start
-    return replace(placement, spans=(*spans, Span(group, start)), state=PartitionState.RW)
+        spans, span = spans[:-1], replace(spans[-1], end=None)
+    return replace(placement, spans=(*spans, span), state=PartitionState.RW)
 
 
-def begin_range(placement: PartitionPlacement, end: int) -> PartitionPlacement:
+def begin_range(
+    placement: PartitionPlacement, end: int, number: int | None = None
+) -> PartitionPlacement:
     """Close the open span at ``end`` and open another one there on the same group.
+
+    ``number`` is that of the next message; None: not known.
 
     Raises:
         InvalidArgument: ``end`` is not behind the span's start.
@@ -80,11 +87,15 @@ def begin_range(placement: PartitionPlacement, end: int) -> PartitionPlacement:
         raise InvalidArgument(
             f"the span of {placement.topic}-{placement.partition} that begins at {end} has nothing"
         )
-    return replace(placement, spans=(*closed.spans, Span(last.group, end)))
+    return replace(placement, spans=(*closed.spans, Span(last.group, end, number=number)))
 
 
-def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacement:
+def move(
+    placement: PartitionPlacement, end: int, group: str, number: int | None = None
+) -> PartitionPlacement:
     """Close the open span at ``end`` and open one on ``group``, which must be another group.
+
+    ``number`` is that of the next message; None: not known.
 
     Raises:
         InvalidArgument: The partition is open on ``group`` already, or ``end`` does not fit.
@@ -92,4 +103,4 @@ def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacem
     """
     if placement.writer_group == group:
         raise InvalidArgument(f"{placement.topic}-{placement.partition} is on {group!r} already")
-    return open_span(close_span(placement, end), group)
+    return open_span(close_span(placement, end), group, number)

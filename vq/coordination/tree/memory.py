@@ -109,7 +109,7 @@ class MemoryEnsemble:
         self.tree = ZnodeTree()
         self.running = True
         self.served = 0  # calls that arrived, for tests that count them
-        self._sessions: dict[int, _Session] = {}
+        self.sessions: dict[int, _Session] = {}
         self._ids = itertools.count(0x1000)
         self._clients: list[MemoryCoordinator] = []
         self.context = contextvars.copy_context()
@@ -127,7 +127,7 @@ class MemoryEnsemble:
     def expire(self, session: "MemoryCoordinator | int") -> None:
         """End a session at the server, as a real expiry does; its client gets LOST later."""
         session_id = session if isinstance(session, int) else session.session_id
-        found = self._sessions.get(session_id)
+        found = self.sessions.get(session_id)
         if found is None:
             raise InvalidState(f"there is no session {session_id:#x}")
         self._end(found)
@@ -235,12 +235,12 @@ class MemoryEnsemble:
 
     def is_live(self, session_id: int) -> bool:
         """Return whether a session is alive: it has neither ended nor timed out."""
-        return session_id in self._sessions
+        return session_id in self.sessions
 
     def stop(self) -> None:
         """Stop the whole ensemble. Sessions do not age meanwhile."""
         self.running = False
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if session.timer is not None:
                 session.timer.cancel()
                 session.timer = None
@@ -250,7 +250,7 @@ class MemoryEnsemble:
     def start(self) -> None:
         """Start the ensemble again; every session has its full time-out to reconnect."""
         self.running = True
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             self.age(session)
         for client in list(self._clients):
             client.reconnect_soon()
@@ -259,12 +259,12 @@ class MemoryEnsemble:
     def open_session(self, client: "MemoryCoordinator", timeout_s: float) -> _Session:
         """Open a session for ``client``."""
         session = _Session(next(self._ids), timeout_s, holder=client)
-        self._sessions[session.id] = session
+        self.sessions[session.id] = session
         return session
 
     def resume_session(self, client: "MemoryCoordinator", session_id: int) -> bool:
         """Connect ``client`` to its session again; return False if the session has ended."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         if session is None:
             return False
         session.holder = client
@@ -275,14 +275,14 @@ class MemoryEnsemble:
 
     def leave(self, session_id: int) -> None:
         """Note that the session's client has disconnected: the session ages from now on."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         if session is not None:
             session.holder = None
             self.age(session)
 
     def end_session(self, session_id: int) -> None:
         """End a session without an event for its client."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         if session is not None:
             session.holder = None
             self._end(session)
@@ -311,7 +311,7 @@ class MemoryEnsemble:
         return results
 
     def _end(self, session: _Session) -> None:
-        if self._sessions.pop(session.id, None) is None:
+        if self.sessions.pop(session.id, None) is None:
             return
         if session.timer is not None:
             session.timer.cancel()
@@ -345,7 +345,7 @@ class MemoryCoordinator(SessionBase):
         self._request_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
         self._reply_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
         self._in_flight: dict[asyncio.Future[Any], None] = {}
-        self._watches = Watches()
+        self.watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
 
@@ -399,7 +399,7 @@ class MemoryCoordinator(SessionBase):
                 timer.cancel()
         self._timer = self._heartbeat = None
         self._lose_connection()
-        self._watches.take_all()
+        self.watches.take_all()
         if age:
             self._ensemble.leave(self._wire_session)
 
@@ -412,7 +412,7 @@ class MemoryCoordinator(SessionBase):
             return
         self._lose_connection()
         self._ensemble.leave(self._wire_session)
-        watches = self._watches.take_all()
+        watches = self.watches.take_all()
         self._enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
 
@@ -434,7 +434,7 @@ class MemoryCoordinator(SessionBase):
         if self._state is not SessionState.CONNECTED:
             return
         self._lose_connection()
-        watches = self._watches.take_all()
+        watches = self.watches.take_all()
         self._enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
         self._enter(SessionState.LOST)
@@ -505,7 +505,7 @@ class MemoryCoordinator(SessionBase):
 
         def read() -> Node:
             node = self._seen.get(full)
-            self._watches.on_data(full, watch)
+            self.watches.on_data(full, watch)
             return node
 
         node: Node = await self._call(read)
@@ -534,7 +534,7 @@ class MemoryCoordinator(SessionBase):
         full = self.full_path(path)
 
         def read() -> Stat | None:
-            self._watches.on_data(full, watch)
+            self.watches.on_data(full, watch)
             return self._seen.exists(full)
 
         stat: Stat | None = await self._call(read)
@@ -546,7 +546,7 @@ class MemoryCoordinator(SessionBase):
 
         def read() -> list[str]:
             names = self._seen.children(full)
-            self._watches.on_children(full, watch)
+            self.watches.on_children(full, watch)
             return names
 
         names: list[str] = await self._call(read)
@@ -682,7 +682,7 @@ class MemoryCoordinator(SessionBase):
             self._behind.append(event)
             return
         relative = WatchEvent(event.kind, self._relative(event.path))
-        for watch in self._watches.take(event):
+        for watch in self.watches.take(event):
             self._fire(watch, relative)
 
     def _fire(self, watch: Watch, event: WatchEvent) -> None:

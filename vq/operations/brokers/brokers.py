@@ -224,6 +224,10 @@ def _result(address: Address, response: StatusResponse) -> StatusResult:
         {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
         for each in response.disks
     ]
+    raw["jobs"] = [
+        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+        for each in response.jobs
+    ]
     raw["partitions"] = [
         {
             **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},

@@ -199,6 +199,7 @@ class BrokerAnswer:
     problems: Sequence[str] = ()
     disks: Sequence[DiskState] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
+    failing_jobs: Sequence[str] = ()
 
 
 #: What to do about each kind that is wrong; docs/howto/look-at-a-cluster.md has the same.
@@ -302,6 +303,15 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
                 check,
                 f"{answer.address}: {'; '.join(answer.problems)}",
                 "if it does not end by itself, the broker's log and docs/operations.md say more",
+            )
+        )
+    if answer.failing_jobs:
+        found.append(
+            warn(
+                check,
+                f"{answer.address}: the last run of a job failed: {'; '.join(answer.failing_jobs)}",
+                "if it does not end by itself, see the broker's log; "
+                f"`vq broker jobs {answer.name}` shows when it is tried again",
             )
         )
     full = [str(each) for each in answer.disks if each.needs_attention]

@@ -28,6 +28,7 @@ from vq.model import Address, NodeInfo, is_host
 from vq.operations.archives.archive_runs import archive_history
 from vq.operations.base.connect import cluster_client, cluster_names, there_are
 from vq.operations.brokers.brokers import ping
+from vq.operations.brokers.jobs import failing_jobs
 from vq.operations.cluster import checks
 from vq.operations.cluster.checks import ArchiveFacts, BrokerAnswer, Finding, Level
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
@@ -206,6 +207,7 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         problems=report.problems,
         disks=report.disks,
         deleted=report.deleted_topics,
+        failing_jobs=failing_jobs([] if report.status is None else report.status.raw["jobs"]),
     )
 
 

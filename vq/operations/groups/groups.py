@@ -136,6 +136,9 @@ class GroupProgress:
         lag_messages: The same in messages; None: unknown, or not counted.
         lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
             None: unknown.
+        number: How many messages the partition ever had before the group's place. None: unknown,
+            or not counted.
+        end_number: How many it ever had; None: unknown.
         committed_ms: When it was committed, in milliseconds since 1970.
         committed_by: The member that committed it.
         committed_epoch: The epoch of the batch before the offset; None: not known.
@@ -160,6 +163,8 @@ class GroupProgress:
     lag_bytes: int | None = None
     lag_messages: int | None = None
     lag_s: float | None = None
+    number: int | None = None
+    end_number: int | None = None
     committed_ms: int | None = None
     committed_by: str | None = None
     committed_epoch: int | None = None
@@ -390,9 +395,9 @@ async def progress(
         elsewhere = "" if view is None else why_of_another(committed, view.id)
         stopped = committed.stopped or elsewhere  # the next member finds that out
     ends = await inspector.ends_if_told(placement) if readable else None
-    begin = start = end = None
+    begin = start = end = end_number = None
     if ends is not None:
-        start, end = ends.earliest, ends.latest
+        start, end, end_number = ends.earliest, ends.latest, ends.latest_number
         begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
         if (
             committed is None
@@ -417,6 +422,8 @@ async def progress(
         lag_bytes=size,
         lag_messages=messages,
         lag_s=age_s,
+        number=None if end_number is None or messages is None else end_number - messages,
+        end_number=end_number,
         committed_ms=None if committed is None else committed.time_ms,
         committed_by=None if committed is None else committed.member,
         committed_epoch=None if committed is None else committed.epoch or None,

@@ -31,6 +31,16 @@ _PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
         lambda each: each.lag_s,
     ),
     (
+        "vq_group_number",
+        "Messages that the partition ever had before the place of the group; none with --no-count.",
+        lambda each: each.number,
+    ),
+    (
+        "vq_group_end_number",
+        "Messages that the partition ever had.",
+        lambda each: each.end_number,
+    ),
+    (
         "vq_group_committed_offset_bytes",
         "The committed offset; none before the first commit.",
         lambda each: each.committed,

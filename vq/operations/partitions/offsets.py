@@ -4,7 +4,7 @@ Loop-bound functions on a ``ClusterClient``. A number that no broker answers is 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument, PermissionRefused, TimedOut, Unreachable, VqError
+from vq.limits import OFFSET_MAX
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
 from vq.operations.brokers.brokers import master_and_epoch
@@ -38,11 +39,16 @@ _CONTROLS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnds:
-    """The offsets a partition holds, ``[earliest, latest)``; ``log_end`` may be ahead of it."""
+    """The offsets a partition holds, ``[earliest, latest)``; ``log_end`` may be ahead of it.
+
+    ``latest_number`` is the number of the first message behind ``latest``: so many messages the
+    partition ever had. None: not known.
+    """
 
     earliest: int
     latest: int
     log_end: int
+    latest_number: int | None = None
 
 
 async def ends_of(
@@ -76,6 +82,67 @@ async def offsets_at_time(
     inspector = Inspector(cluster)
     found = await gather_all(inspector.offset_at_time(each, time_ms) for each in view.partitions)
     return dict(enumerate(found))
+
+
+async def numbers_at(
+    cluster: ClusterClient, topic: str, offsets: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Return, by partition, the number of the first message at an offset or behind it.
+
+    The number of a message is how many messages its partition had before it, from its first one
+    ever, whatever was deleted since. None: it is not known, or a broker is silent.
+
+    Args:
+        cluster: Where.
+        topic: The topic.
+        offsets: By partition an offset that it keeps, or its end.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        PermissionRefused: The topic is not readable.
+    """
+    return await _each(cluster, topic, offsets, Inspector(cluster).number_at)
+
+
+async def offsets_at_numbers(
+    cluster: ClusterClient, topic: str, numbers: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Return, by partition, where the first message of a number or a higher one begins.
+
+    A partition's end where no message has such a number; None: it is not known, or a broker is
+    silent. For numbers see ``numbers_at``.
+
+    Args:
+        cluster: Where.
+        topic: The topic.
+        numbers: By partition a number.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        PermissionRefused: The topic is not readable.
+    """
+    return await _each(cluster, topic, numbers, Inspector(cluster).offset_at_number)
+
+
+async def _each(
+    cluster: ClusterClient,
+    topic: str,
+    values: Mapping[int, int],
+    ask: Callable[[PartitionPlacement, int], Awaitable[int | None]],
+) -> dict[int, int | None]:
+    for partition, value in values.items():
+        check_whole("partition", partition)
+        check_whole("value", value)
+        if not 0 <= value <= OFFSET_MAX:
+            raise InvalidArgument(
+                f"{value} of partition {partition} is no offset or number: it is outside "
+                f"[0, {OFFSET_MAX}]"
+            )
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    for partition in values:
+        topics.check_partition(view, partition)
+    found = await gather_all(ask(view.partitions[each], at) for each, at in values.items())
+    return dict(zip(values, found, strict=True))
 
 
 def check_time(what: str, time_ms: int) -> None:
@@ -119,8 +186,8 @@ class Inspector:
             if answer is None:
                 return None
             if span.end is None or answer.earliest < span.end:  # else all of it was deleted
-                return PartitionEnds(answer.earliest, newest.latest, newest.log_end_offset)
-        return PartitionEnds(newest.earliest, newest.latest, newest.log_end_offset)
+                return _ends(answer.earliest, newest)
+        return _ends(newest.earliest, newest)
 
     async def ends_if_told(self, placement: PartitionPlacement) -> PartitionEnds | None:
         """Return the ends of a partition, None when a broker tells them not, for whatever cause."""
@@ -140,6 +207,41 @@ class Inspector:
         for span in placement.spans:
             answer = await self._ask(placement, span, OffsetsRequest(by_time=True, time_ms=time_ms))
             if answer is None:
+                return None
+            if span.end is None or answer.offset < span.end:
+                return answer.offset
+        return placement.spans[-1].end if placement.spans else None  # it takes no more messages
+
+    async def number_at(self, placement: PartitionPlacement, offset: int) -> int | None:
+        """Return the number of the first message that begins at ``offset`` or behind it.
+
+        None when the broker that holds the offset does not know it, or does not answer.
+
+        Raises:
+            PermissionRefused: The topic is not readable.
+        """
+        span = placement.span_at(offset) or (placement.spans[-1] if placement.spans else None)
+        if span is None:
+            return None
+        request = OffsetsRequest(number=True, number_offset=offset)
+        answer = await self._ask(placement, span, request)
+        return answer.number if answer is not None and answer.number_known else None
+
+    async def offset_at_number(self, placement: PartitionPlacement, number: int) -> int | None:
+        """Return where the first message of this number or a higher one begins; else the end.
+
+        None when a broker that must be asked does not know it, or does not answer.
+
+        Raises:
+            PermissionRefused: The topic is not readable.
+        """
+        ends = [each.first_number for each in placement.spans[1:]]
+        for span, end_number in zip(placement.spans, [*ends, None], strict=True):
+            if end_number is not None and end_number <= number:
+                continue
+            request = OffsetsRequest(by_number=True, at_number=number)
+            answer = await self._ask(placement, span, request)
+            if answer is None or not answer.offset_known:
                 return None
             if span.end is None or answer.offset < span.end:
                 return answer.offset
@@ -251,6 +353,11 @@ class Inspector:
         except Unreadable as error:
             logger.warning("master of a broker group cannot be read", group=group, error=error)
             return None
+
+
+def _ends(earliest: int, newest: OffsetsResponse) -> PartitionEnds:
+    number = newest.latest_number if newest.latest_number_known else None
+    return PartitionEnds(earliest, newest.latest, newest.log_end_offset, number)
 
 
 def _first_time(body: bytes, offset: int) -> tuple[int | None, int]:

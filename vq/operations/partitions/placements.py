@@ -288,8 +288,14 @@ async def seal(cluster: ClusterClient, planned: Move) -> SealResponse:
     return sealed
 
 
+def next_number(sealed: SealResponse) -> int | None:
+    """Return the number of the first message behind a sealed log; None: not known."""
+    return sealed.next_number if sealed.number_known else None
+
+
 async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
     """Second step of a move: the new master prepares the log that goes on there."""
+    number = next_number(sealed)
     request = AdoptRequest(
         topic=planned.placement.topic,
         partition=planned.placement.partition,
@@ -297,6 +303,8 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
         start_offset=sealed.end_offset,
         producers=sealed.producers,
         placement_version=planned.version,
+        number=number or 0,
+        number_known=number is not None,
     )
     await cluster.request(planned.target.address, Command.ADOPT, request)
 
@@ -304,9 +312,10 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
 async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
     """Last step of a move, and the one that counts: the tree names the new group."""
     if planned.is_new_log:
-        moved = begin_range(planned.placement, sealed.end_offset)
+        moved = begin_range(planned.placement, sealed.end_offset, next_number(sealed))
     else:
-        moved = move(planned.placement, sealed.end_offset, planned.target.group)
+        group, number = planned.target.group, next_number(sealed)
+        moved = move(planned.placement, sealed.end_offset, group, number)
     try:
         await topics.change_placement(
             cluster.coordinator, planned.view, moved, epochs=planned.epochs

@@ -123,7 +123,7 @@ async def _write(cluster: ClusterClient, name: str, *, writable: bool) -> tuple[
 
 
 @dataclass(slots=True)
-class _Found:
+class Found:
     """What brokers say of a topic that is closed.
 
     Attributes:
@@ -135,9 +135,9 @@ class _Found:
     missing: list[str] = field(default_factory=list)
 
 
-async def _look(cluster: ClusterClient, view: TopicView) -> _Found:
+async def _look(cluster: ClusterClient, view: TopicView) -> Found:
     """Ask every node of the groups that take the topic's messages."""
-    found = _Found(dict.fromkeys(range(len(view.partitions))))
+    found = Found(dict.fromkeys(range(len(view.partitions))))
     wanted: dict[str, list[int]] = {}
     for placement in view.partitions:
         if placement.writer_group is not None:
@@ -153,7 +153,7 @@ async def _look(cluster: ClusterClient, view: TopicView) -> _Found:
 
 
 async def _look_at_group(
-    cluster: ClusterClient, view: TopicView, group: str, numbers: Sequence[int], found: _Found
+    cluster: ClusterClient, view: TopicView, group: str, numbers: Sequence[int], found: Found
 ) -> None:
     """Ask each node that leads the group, or may lead it at once: it would take messages.
 

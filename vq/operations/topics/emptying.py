@@ -166,11 +166,11 @@ async def _group(
     told = await gather_all(
         progress(inspector, nodes, placement, count=False) for placement in view.partitions
     )
-    behind = tuple(each for each in told if not _is_done(each, closed.ends.get(each.partition)))
+    behind = tuple(each for each in told if not is_done(each, closed.ends.get(each.partition)))
     return GroupDrain(name, members, behind, by_stream=nodes.contract.by_stream)
 
 
-def _is_done(found: GroupProgress, end: int | None) -> bool:
+def is_done(found: GroupProgress, end: int | None) -> bool:
     """Whether a group has committed the end of a partition that gets nothing more."""
     if found.needs_reset or found.beyond_end:
         return False

@@ -80,17 +80,19 @@ class _Verified:
         Raises:
             CorruptData: One is damaged.
         """
-        begin = self.end
+        facts, begin, end = self.facts, self.end, self.end
+        epoch = self.epochs[-1][0] if self.epochs else -1
         for batch in self._batches:
-            self.facts.take(batch)
-            self.facts.messages += batch.record_count
-            self.facts.batches += 1
-            if not self.epochs or batch.master_epoch > self.epochs[-1][0]:
-                self.epochs.append((batch.master_epoch, batch.start_offset))
-            self.end = batch.end_offset
-            if self.end - begin >= STEP_BYTES:
+            facts.take(batch)
+            facts.messages += batch.record_count
+            facts.batches += 1
+            if batch.master_epoch > epoch:
+                epoch = batch.master_epoch
+                self.epochs.append((epoch, batch.start_offset))
+            end = self.end = batch.end_offset
+            if end - begin >= STEP_BYTES:
                 return True
-        return self.end > begin
+        return end > begin
 
 
 class _Deflating:

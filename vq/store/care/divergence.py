@@ -222,6 +222,7 @@ class _Cut:
             offset=offset,
             start_messages=was.start_messages,
             messages=messages,
+            first_number=was.first_number,
             append_time_ms=time,
             epoch=epoch,
             sealed=was.sealed and offset >= was.offset,

@@ -68,9 +68,9 @@ class Storer:
 
     def mark(self, log: Flushable) -> None:
         """Have ``log`` flushed with the next flush."""
-        self._dirty[log] = None
-        if not self._busy:
+        if not self._busy and not self._dirty:
             self._turn.schedule()
+        self._dirty[log] = None
 
     def kick(self) -> None:
         """Start a flush of all that is dirty, unless one is in flight."""
@@ -96,42 +96,36 @@ class Storer:
     def _on_done(
         self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
     ) -> None:
-        """Handle the outcome of a flush in a turn of its own."""
+        """Handle the outcome of a flush in a turn of its own: start the next one, acknowledge."""
+        logs = self._flushing
         self._turn.begin()
         try:
-            self._take_outcome(tickets, outcome)
+            self._busy = False
+            self.flushes += 1
+            self.flushed_logs += len(logs)
+            done: list[Flushable] = []
+            for log, ticket, error in zip(logs, tickets, outcome, strict=True):
+                if error is not None:
+                    _fail(log, error)
+                    continue
+                try:
+                    log.end_flush(ticket)
+                except Exception as found:  # noqa: BLE001  one log must not stop the others
+                    _fail(log, found)
+                else:
+                    done.append(log)
+            if self._dirty:
+                self.kick()
+            for log in done:
+                try:
+                    log.acknowledge_flushed()
+                except Exception:
+                    logger.exception(
+                        "acknowledging after a flush failed, trying again at the next flush",
+                        partition=log,
+                    )
         finally:
             self._turn.run()
-
-    def _take_outcome(
-        self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
-    ) -> None:
-        """First start the next flush, then acknowledge."""
-        logs = self._flushing
-        self._busy = False
-        self.flushes += 1
-        self.flushed_logs += len(logs)
-        done: list[Flushable] = []
-        for log, ticket, error in zip(logs, tickets, outcome, strict=True):
-            if error is not None:
-                _fail(log, error)
-                continue
-            try:
-                log.end_flush(ticket)
-            except Exception as found:  # noqa: BLE001  one log must not stop the others
-                _fail(log, found)
-            else:
-                done.append(log)
-        if self._dirty:
-            self.kick()
-        for log in done:
-            try:
-                log.acknowledge_flushed()
-            except Exception:
-                logger.exception(
-                    "acknowledging after a flush failed, trying again at the next flush",
-                    partition=log,
-                )
 
 
 def _fail(log: Flushable, error: BaseException) -> None:

@@ -385,7 +385,7 @@ class MemoryDisk:
         self._births = 0
         self._root = _Directory()
         self._locks: set[PurePath] = set()
-        self._faults: list[tuple[str, str, int, int]] = []
+        self.faults: list[tuple[str, str, int, int]] = []
         self._syncfs_flushes = syncfs_flushes
         self._file_system = (
             None
@@ -407,7 +407,7 @@ class MemoryDisk:
             after: How many calls of the kind succeed before.
             name: Only calls on paths that end in this count.
         """
-        self._faults.append((kind, name, after, error))
+        self.faults.append((kind, name, after, error))
 
     def lose(self, name: str) -> None:
         """Lose what is not synced of the files whose path ends in ``name``, as a failed write-back.
@@ -427,15 +427,15 @@ class MemoryDisk:
 
     def forget_faults(self) -> None:
         """Let nothing fail any more that has not failed yet."""
-        self._faults.clear()
+        self.faults.clear()
 
     def _may_fail(self, kind: str, path: PurePath) -> OSError | None:
-        for at, (wanted, name, after, error) in enumerate(self._faults):
+        for at, (wanted, name, after, error) in enumerate(self.faults):
             if wanted == kind and str(path).endswith(name):
                 if after:
-                    self._faults[at] = (wanted, name, after - 1, error)
+                    self.faults[at] = (wanted, name, after - 1, error)
                     return None
-                del self._faults[at]
+                del self.faults[at]
                 return OSError(error, f"{kind} was told to fail", str(path))
         return None
 
@@ -448,9 +448,9 @@ class MemoryDisk:
         """Return the length up to which the file may grow, at most ``end``."""
         if self.capacity_bytes is None:
             return end
-        return min(end, len(node.now) + max(0, self.capacity_bytes - self._used()))
+        return min(end, len(node.now) + max(0, self.capacity_bytes - self.used_bytes()))
 
-    def _used(self) -> int:
+    def used_bytes(self) -> int:
         return self._root.size_bytes()
 
     def _record(self, operation: DiskOperation) -> None:
@@ -635,7 +635,7 @@ class MemoryDisk:
         """See ``Disk.free_space``."""
         self._directory(path)
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
-        return max(0, total - self._used()), total
+        return max(0, total - self.used_bytes()), total
 
     def free_files(self, path: Path) -> tuple[int, int]:
         """See ``Disk.free_files``; there is no bound."""

@@ -6,8 +6,8 @@ which blocks there were (``manifest``).
 
     | at | size | field                                                          |
     |  0 |  4   | magic "vqcp"                                                   |
-    |  4 |  1   | version, 2; 3 if the manifest names an archive; version 1 ends |
-    |    |      | its head at 64 and has no manifest                             |
+    |  4 |  1   | version, 2; 3 if the manifest names an archive; 4 if the first |
+    |    |      | number is told; version 1 ends its head at 64, has no manifest |
     |  5 |  1   | flags: 1 sealed                                                |
     |  6 |  2   | zero                                                           |
     |  8 |  8   | log start offset                                               |
@@ -20,8 +20,12 @@ which blocks there were (``manifest``).
     | 56 |  4   | length of the index of the block that holds the offset         |
     | 60 |  4   | length of the producer table                                   |
     | 64 |  4   | length of the manifest                                         |
-    | 68 |      | topic id (UTF-8), index, producer table, manifest              |
+    | 68 |  8   | version 4 only: number of the log's first message ever         |
+    | .. |      | topic id (UTF-8), index, producer table, manifest              |
     | .. |  4   | CRC-32C of everything before                                   |
+
+A log that begins at offset 0 has message 0 first, so its checkpoint need not say it. That of
+another log does, if it is known.
 """
 
 import struct
@@ -39,6 +43,7 @@ _MAGIC: Final = b"vqcp"
 _VERSION: Final = 2
 _WITHOUT_MANIFEST: Final = 1
 _WITH_ARCHIVES: Final = 3
+_WITH_NUMBER: Final = 4
 _SEALED: Final = 1
 _HEAD: Final = struct.Struct(
     ">"
@@ -58,6 +63,7 @@ _HEAD: Final = struct.Struct(
 )
 _MANIFEST_LENGTH: Final = struct.Struct(">I")
 _HEAD_BYTES: Final = _HEAD.size + _MANIFEST_LENGTH.size
+_NUMBER: Final = struct.Struct(">Q")
 assert _HEAD.size == 64
 
 
@@ -65,7 +71,8 @@ assert _HEAD.size == 64
 class Checkpoint:
     """What a checkpoint says. Invariant: ``start_offset <= offset``.
 
-    ``manifest`` is None in checkpoints of the first version, which had none.
+    ``manifest`` is None in checkpoints of the first version, which had none. ``first_number`` is
+    that of the log's first message ever; None: not told.
     """
 
     topic_id: str
@@ -79,16 +86,21 @@ class Checkpoint:
     index: bytes = b""
     producers: bytes = b""
     manifest: tuple[ManifestEntry, ...] | None = ()
+    first_number: int | None = None
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the module's table shows."""
         topic_id = self.topic_id.encode()
         entries = self.manifest or ()
         manifest = pack_manifest(entries)
-        archives = any(entry.kind is not Kind.BLOCK for entry in entries)
+        version, number = _VERSION, b""
+        if self.start_offset and self.first_number is not None:
+            version, number = _WITH_NUMBER, _NUMBER.pack(self.first_number)
+        elif any(entry.kind is not Kind.BLOCK for entry in entries):
+            version = _WITH_ARCHIVES
         head = _HEAD.pack(
             _MAGIC,
-            _WITH_ARCHIVES if archives else _VERSION,
+            version,
             _SEALED if self.sealed else 0,
             self.start_offset,
             self.offset,
@@ -101,7 +113,7 @@ class Checkpoint:
             len(self.producers),
         )
         length = _MANIFEST_LENGTH.pack(len(manifest))
-        body = b"".join((head, length, topic_id, self.index, self.producers, manifest))
+        body = b"".join((head, length, number, topic_id, self.index, self.producers, manifest))
         crc: int = google_crc32c.value(body)
         return body + crc.to_bytes(4, "big")
 
@@ -114,16 +126,22 @@ class Checkpoint:
         """
         if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC:
             raise CorruptData(f"{len(data)} bytes are not a checkpoint")
-        if not _WITHOUT_MANIFEST <= data[4] <= _WITH_ARCHIVES:
-            raise CorruptData(f"a checkpoint has version {data[4]}, not {_VERSION}")
+        version = data[4]
+        if not _WITHOUT_MANIFEST <= version <= _WITH_NUMBER:
+            raise CorruptData(f"a checkpoint has version {version}, not up to {_WITH_NUMBER}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a checkpoint fails its CRC")
         fields = _HEAD.unpack_from(data)
         flags, start, offset, start_messages, messages, time, epoch = fields[2:9]
-        has_manifest = data[4] != _WITHOUT_MANIFEST
+        has_manifest = version != _WITHOUT_MANIFEST
         topic_start = _HEAD_BYTES if has_manifest else _HEAD.size
+        if version == _WITH_NUMBER:
+            topic_start += _NUMBER.size
         if len(data) < topic_start + 4:
             raise CorruptData("a checkpoint ends within its head")
+        number = None
+        if version == _WITH_NUMBER:
+            number = int(_NUMBER.unpack_from(data, _HEAD_BYTES)[0])
         topic_end = topic_start + fields[9]
         index_end = topic_end + fields[10]
         producers_end = index_end + fields[11]
@@ -151,4 +169,5 @@ class Checkpoint:
             index=data[topic_end:index_end],
             producers=data[index_end:producers_end],
             manifest=manifest,
+            first_number=number,
         )

@@ -9,6 +9,7 @@ Threads: every method is called on one thread (the broker's event loop), except 
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,13 +26,14 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp
 from vq.store.archive.archive import Archive, joined, place_of
+from vq.store.archive.archived_file import NotInMemory
 from vq.store.disk.disk import Buffer, Disk
 from vq.store.log.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.flushing import Flushing
 from vq.store.log.framing import check_frames, epoch_is_over, frame
-from vq.store.log.log_config import LogConfig, LogState
+from vq.store.log.log_config import FROM_THE_FIRST, LogBegin, LogConfig, LogState
 from vq.store.log.log_reader import LogReader
 from vq.store.log.log_status import LogStatus
 from vq.store.log.log_tail import LogTail
@@ -41,7 +43,7 @@ from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
 
-__all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
+__all__ = ["Log", "LogBegin", "LogConfig", "LogState", "SyncTicket"]
 
 logger = get_logger(__name__)
 
@@ -86,6 +88,7 @@ class Log:
             directory=directory,
             start_offset=recovered.start_offset,
             start_messages=recovered.start_messages,
+            first_number=recovered.first_number,
             lost_from=recovered.lost_from,
             end_offset=recovered.end_offset,
             messages=facts.messages,
@@ -129,8 +132,7 @@ class Log:
         config: LogConfig,
         disk: Disk,
         clock: Clock,
-        start_offset: int = 0,
-        producers: bytes = b"",
+        begin: LogBegin = FROM_THE_FIRST,
         begun_at: int | None = None,
         cache: BlockCache | None = None,
         before_cut: Callable[[], None] = lambda: None,
@@ -146,15 +148,14 @@ class Log:
             config: Sizes.
             disk: The disk.
             clock: For append times.
-            start_offset: Where a new log begins (a partition that moved here).
-            producers: Producer table of a new log, as ``ProducerTable.to_bytes`` gave it.
+            begin: Where a new log begins (a partition that moved here).
             begun_at: The first offset of the log that is known to have been here, if one is.
             cache: Bounds the files open at once; give one to all logs of a node.
             before_cut: See ``recover``.
 
         Raises:
             DirectoryRefused: It belongs to another topic.
-            CorruptData: ``producers`` is no producer table.
+            CorruptData: ``begin`` has no producer table.
             DiskFull: There is no space for what opening writes; it may be tried again.
         """
         cache = BlockCache(16) if cache is None else cache
@@ -164,8 +165,7 @@ class Log:
                 topic_id=topic_id,
                 disk=disk,
                 cache=cache,
-                start_offset=start_offset,
-                producers=producers,
+                begin=begin,
                 begun_at=begun_at,
                 before_cut=before_cut,
             )
@@ -174,7 +174,7 @@ class Log:
             if error.errno in FULL_ERRNOS:
                 raise DiskFull(f"no space to open the log in {directory}: {error}") from error
             failure = error
-            recovered = Recovered.failed(start_offset)
+            recovered = Recovered.failed(begin.offset)
         log = cls(
             directory,
             recovered,
@@ -187,7 +187,7 @@ class Log:
         if failure is not None:
             log.fail(failure)
             log.status.readable = False
-        elif recovered.report.case is Case.NEW and (start_offset or producers):
+        elif recovered.report.case is Case.NEW and (begin.offset or begin.producers):
             log._found()
         return log
 
@@ -237,6 +237,13 @@ class Log:
     def size_bytes(self) -> int:
         """Bytes of the log from its start to its end."""
         return self.status.end_offset - self.status.start_offset
+
+    @property
+    def successor(self) -> LogBegin:
+        """Where a log begins that goes on from here."""
+        first = self.status.first_number
+        number = None if first is None else first + self.status.messages
+        return LogBegin(self.end_offset, self.producers.to_bytes(), number)
 
     @property
     def messages_appended(self) -> int:
@@ -347,16 +354,30 @@ class Log:
             append_time_ms=status.append_time_ms,
         )
         view = memoryview(data)
-        for batch in batches:
-            size = batch.byte_length
-            self._tail.write(
-                (view[:size],), size, batch.record_count, batch.append_time_ms, batch.master_epoch
-            )
-            if batch.producer_id:
-                held = Records(batch.record_count, batch.records_mark)
-                self.producers.record(batch.stamp, batch.start_offset, held)
-            view = view[size:]
+        written = 0
+        try:
+            for _, size, count, time_ms, epoch, *_ in batches:
+                self._tail.write((view[:size],), size, count, time_ms, epoch)
+                view = view[size:]
+                written += 1
+        finally:
+            self.producers.record_all(batches[:written])
         return status.end_offset
+
+    def learn_number(self, begin: LogBegin) -> None:
+        """Number the messages as another copy of this log does, if this one cannot by itself.
+
+        That one begins at ``begin``, and both are equal from there on.
+        """
+        status, number = self.status, begin.number
+        if status.first_number is not None or number is None:
+            return
+        if not status.start_offset <= begin.offset <= status.end_offset:
+            return
+        with contextlib.suppress(CorruptData, OSError, NotInMemory):
+            first = number - self.reader.messages_before(begin.offset)
+            status.first_number = first if first >= 0 else None
+            self.flushing.checkpoint_wanted |= self._tail.has_directory
 
     # Flushing -------------------------------------------------------------------------------------
     def begin_sync(self) -> SyncTicket | None:
@@ -398,6 +419,7 @@ class Log:
             offset=self.end_offset,
             start_messages=self.status.start_messages,
             messages=self.messages_appended,
+            first_number=self.status.first_number,
             append_time_ms=self.status.append_time_ms,
             epoch=self.epoch,
             sealed=self.state is LogState.SEALED,

@@ -1,18 +1,38 @@
-"""The state a log can be in, and what one process may tune about its logs."""
+"""Where a log begins, its state, and what one process may tune about its logs."""
 
 import enum
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from vq import limits
 from vq.errors import InvalidArgument
 
-__all__ = ["LogConfig", "LogState"]
+__all__ = ["FROM_THE_FIRST", "LogBegin", "LogConfig", "LogState"]
 
 
 def partition_of(directory: Path) -> str:
     """Return the partition whose log lies in ``directory``, as log lines name it."""
     return f"{directory.parent.name}-{directory.name}"
+
+
+class LogBegin(NamedTuple):
+    """Where a log begins: what it has to know of the messages of its partition before it.
+
+    Attributes:
+        offset: Of its first byte.
+        producers: Who wrote before, as ``ProducerTable.to_bytes`` gives it; empty: not known.
+        number: Of its first message: so many the partition had before. None: not known, unless the
+            log begins at offset 0.
+    """
+
+    offset: int = 0
+    producers: bytes = b""
+    number: int | None = None
+
+
+#: A partition that has no messages yet begins so.
+FROM_THE_FIRST: Final = LogBegin()
 
 
 class LogState(enum.StrEnum):

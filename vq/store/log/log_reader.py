@@ -368,3 +368,47 @@ class LogReader:
         if offset == self._status.end_offset:
             return self._status.messages
         return lookup.messages_before(self._blocks, offset, messages_appended=self._status.messages)
+
+    def number_at(self, offset: int) -> int | None:
+        """Return the number of the first message that begins at ``offset`` or behind it.
+
+        It is how many messages of the partition begin before the offset, from its first one ever.
+        None: not known, since the log does not tell, or damage or a failing medium hides it.
+
+        Raises:
+            NotInMemory: An index that tells it is not.
+            OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
+        """
+        self._status.check_range(offset)
+        first = self._status.first_number
+        try:
+            return None if first is None else first + self.messages_before(offset)
+        except NotInMemory:
+            raise
+        except (CorruptData, OSError):
+            return None
+
+    def offset_at_number(self, number: int) -> int | None:
+        """Return where the first message begins whose number is ``number`` or higher.
+
+        The end of the log if there is none. None: not known, as with ``number_at``.
+
+        Raises:
+            NotInMemory, PartitionQuarantined, PartitionFailed: As ``number_at``.
+        """
+        status = self._status
+        status.check_range(status.start_offset)
+        if status.first_number is None:
+            return None
+        messages = number - status.first_number
+        if messages < status.start_messages:
+            status.check_range(status.promised_start)
+        if max(messages, status.start_messages) >= status.messages:
+            status.check_range(status.end_offset)
+            return status.end_offset
+        try:
+            return lookup.offset_of(self._blocks, messages, messages_appended=status.messages)
+        except NotInMemory:
+            raise
+        except (CorruptData, OSError):
+            return None

@@ -35,6 +35,7 @@ class LogStatus:
         lost_from: In quarantine only: what lies from here to ``start_offset`` is lost, and no
             retention took it. None: nothing is.
         start_messages: Messages before it, since the log's first byte; control records not counted.
+        first_number: Number of the log's first message ever, in its partition; None: not known.
         end_offset: Where the next batch goes. Invariant: ``start_offset <= end_offset``.
         messages: Messages before the end, since the log's first byte.
         epoch: Master epoch of the last batch; 0: there never was one.
@@ -46,6 +47,7 @@ class LogStatus:
     directory: Path
     start_offset: int
     start_messages: int = 0
+    first_number: int | None = None
     lost_from: int | None = None
     end_offset: int
     messages: int = 0

@@ -32,6 +32,7 @@ __all__ = [
     "messages_before",
     "next_boundary",
     "offset_at_time",
+    "offset_of",
 ]
 
 #: How many batches back ``message_before`` searches for a message that counts.
@@ -246,3 +247,35 @@ def before_block(blocks: Blocks, at: int, *, messages_appended: int) -> int:
             return index.messages_before - behind
         behind += block.messages
     return messages_appended - behind
+
+
+def offset_of(blocks: Blocks, messages: int, *, messages_appended: int) -> int:
+    """Return where the first message begins that has ``messages`` or more before it in the log.
+
+    The inverse of ``messages_before``: a search looks at the indexes of some blocks, and walks over
+    the headers of 64 KiB at most.
+
+    Args:
+        blocks: One of them holds it, or a later message.
+        messages: Messages before it, since the log's first byte.
+        messages_appended: Messages up to the end of the last block.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    low, high = 0, len(blocks)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if before_block(blocks, middle, messages_appended=messages_appended) <= messages:
+            low = middle
+        else:
+            high = middle
+    block = blocks[low]
+    left = max(0, messages - before_block(blocks, low, messages_appended=messages_appended))
+    entry = block.load_index().before_message(left)
+    left -= entry.messages
+    for header in block.headers(entry.offset):
+        if left < header.record_count:
+            return _records_of(block, header)[1 + left]
+        left -= header.record_count
+    raise CorruptData(f"{block.path.name} has {left + 1} messages less than its index says")

@@ -49,6 +49,7 @@ from vq.store.log.block import Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.holdings import Holdings
+from vq.store.log.log_config import FROM_THE_FIRST, LogBegin
 from vq.store.log.missing import NAMED_MAX, missing_ranges, missing_text
 from vq.store.log.repair_file import finish_repairs
 from vq.store.records.format import (
@@ -116,6 +117,7 @@ class Recovered:
     end_offset: int
     facts: LogFacts
     start_messages: int = 0
+    first_number: int | None = None
     blocks: list[Block] = field(default_factory=list)
     sealed: bool = False
     has_checkpoint: bool = False
@@ -156,8 +158,7 @@ def recover(
     topic_id: str,
     disk: Disk,
     cache: BlockCache,
-    start_offset: int = 0,
-    producers: bytes = b"",
+    begin: LogBegin = FROM_THE_FIRST,
     begun_at: int | None = None,
     before_cut: Callable[[], None] = lambda: None,
 ) -> Recovered:
@@ -168,8 +169,7 @@ def recover(
         topic_id: Must be the one in the checkpoint.
         disk: The disk.
         cache: For the blocks.
-        start_offset: Where a log without any files begins.
-        producers: Producer table of a log without any files.
+        begin: Where a log without any files begins.
         begun_at: The first offset of a log that was begun here, if one is known (``begun``): that
             there are no files is damage then.
         before_cut: Called before something is taken off the end: whoever has another copy of the
@@ -178,18 +178,18 @@ def recover(
 
     Raises:
         DirectoryRefused: The files belong to another topic of this name.
-        CorruptData: ``producers`` is no producer table.
+        CorruptData: ``begin`` has no producer table.
         OSError: The medium failed; nothing was cut because of that.
     """
     if not disk.exists(directory):
-        return _no_log(directory, start_offset, producers, begun_at)
+        return _no_log(directory, begin, begun_at)
     names = _remove_leftovers(disk, directory)
     repaired = finish_repairs(disk, directory, names)
     checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
     notes = [*repaired, *notes]
     holdings = Holdings(disk, directory, names)
     if not holdings.starts and checkpoint is None:
-        return _no_log(directory, start_offset, producers, begun_at)
+        return _no_log(directory, begin, begun_at)
     run = _Recovery(directory, disk, checkpoint, holdings)
     run.marked = _marked(names)
     run.before_cut = before_cut
@@ -205,18 +205,18 @@ def recover(
     return log
 
 
-def _no_log(
-    directory: Path, start_offset: int, producers: bytes, begun_at: int | None
-) -> Recovered:
+def _no_log(directory: Path, begin: LogBegin, begun_at: int | None) -> Recovered:
     """There are no files: a new log, or one that is lost."""
     if begun_at is not None:
         return _lost_log(directory, begun_at)
-    table = ProducerTable.from_bytes(producers)
-    if not producers:
+    start_offset = begin.offset
+    table = ProducerTable.from_bytes(begin.producers)
+    if not begin.producers:
         table.forgot = start_offset > 0  # who wrote before it is not known here
     facts = LogFacts(producers=table)
     report = RecoveryReport(offset=start_offset, checkpoint_offset=start_offset)
-    return Recovered(start_offset, start_offset, facts, report=report)
+    number = begin.number if start_offset else 0
+    return Recovered(start_offset, start_offset, facts, first_number=number, report=report)
 
 
 def _lost_log(directory: Path, begun_at: int) -> Recovered:
@@ -395,6 +395,7 @@ class _Recovery:
             return self._quarantine(log, start, self._what_is_gone())
         log = Recovered(checkpoint.start_offset, checkpoint.offset, _facts_of(checkpoint))
         log.start_messages = checkpoint.start_messages
+        log.first_number = _first_number_of(checkpoint)
         log.sealed, log.has_checkpoint = checkpoint.sealed, True
         if self.gone or checkpoint.start_offset != checkpoint.offset:
             why = self._what_is_gone() or "its blocks are gone"
@@ -406,9 +407,13 @@ class _Recovery:
         facts = LogFacts(producers=ProducerTable(forgot=starts[0] > 0))
         log = Recovered(starts[0], starts[0], facts)
         log.unnamed = checkpoint is None or checkpoint.manifest is None
-        if checkpoint is not None:
+        log.start_messages = self._messages_before(starts)
+        if checkpoint is None:
+            facts.messages = log.start_messages
+            log.first_number = None if starts[0] else 0
+        else:
             log.facts = _facts_of(checkpoint)
-            log.start_messages = checkpoint.start_messages
+            log.first_number = _first_number_of(checkpoint)
             log.sealed, log.has_checkpoint = checkpoint.sealed, True
             log.dropped = [self._path(s) for s in sorted(self.marked) if s not in starts]
             if starts[0] > checkpoint.start_offset and not self.gone:
@@ -417,6 +422,15 @@ class _Recovery:
                     f"{checkpoint.start_offset}: the blocks between were deleted"
                 )
         return log
+
+    def _messages_before(self, starts: list[int]) -> int:
+        """Return the messages before the first block, since the log's first byte; 0: not known."""
+        checkpoint, start = self.checkpoint, starts[0]
+        if checkpoint is not None and start <= checkpoint.start_offset:
+            return checkpoint.start_messages
+        end = starts[1] if len(starts) > 1 else start + self.sizes[start]
+        index = self._block(start, end - start).kept_index() if start else None
+        return 0 if index is None else max(0, index.messages_before)
 
     def _first_to_verify(self, starts: list[int]) -> int:
         """Return the index of the block that holds the checkpoint's offset."""
@@ -559,10 +573,12 @@ class _Recovery:
         if self.report.cut_bytes:
             self._tell_cut(case, x, behind)
         if self.checkpoint is not None and starts[0] > self.checkpoint.start_offset:
-            with contextlib.suppress(CorruptData):
+            try:
                 log.start_messages = lookup.before_block(
                     Blocks(log.blocks), 0, messages_appended=log.facts.messages
                 )
+            except CorruptData:
+                log.first_number = None
         return self._finish(log, case, x)
 
     def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, Behind]:
@@ -646,14 +662,24 @@ class _Recovery:
         )
         self.report.notes.append(log.quarantine)
         log.end_offset = x
-        log.facts.messages = log.start_messages = 0
-        with contextlib.suppress(CorruptData):
+        self._count_anew(log)
+        return self._finish(log, Case.DAMAGED, x)
+
+    def _count_anew(self, log: Recovered) -> None:
+        """Count the messages of a damaged log; what the checkpoint tells lies behind the damage."""
+        checkpoint = self.checkpoint
+        begins = checkpoint is None or log.start_offset <= checkpoint.start_offset
+        if not begins and not log.start_messages:  # how many the lost blocks had is not known
+            log.first_number = None
+        log.facts.messages = log.start_messages
+        try:
             for block in log.blocks:
                 index = block.load_index() if block.archive is None else block.kept_index()
                 if index is not None:
                     index.messages_before = log.facts.messages
                 log.facts.messages += block.messages
-        return self._finish(log, Case.DAMAGED, x)
+        except CorruptData:
+            log.first_number = None
 
     def _finish(self, log: Recovered, case: Case, x: int) -> Recovered:
         report = self.report
@@ -687,6 +713,11 @@ def _take_archive(facts: LogFacts, archive: Archive, *, is_counted: bool) -> Non
         facts.producers.forgot = True  # who wrote there is not known
     facts.epoch = max(facts.epoch, archive.epochs[-1][0])
     facts.append_time_ms = max(facts.append_time_ms, archive.last_ms)
+
+
+def _first_number_of(checkpoint: Checkpoint) -> int | None:
+    """Return the number of the log's first message ever; None: not known."""
+    return checkpoint.first_number if checkpoint.start_offset else 0
 
 
 def _facts_of(checkpoint: Checkpoint) -> LogFacts:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.errors import CorruptData
-from vq.store.records.format import BatchHeader, batch_crc, decode_control
+from vq.store.records.format import CONTROL_BYTES, BatchHeader, batch_crc, decode_control
 
 __all__ = ["Order", "headers", "read_batches", "read_headers", "verified"]
 
@@ -37,14 +37,14 @@ class Order:
         Raises:
             CorruptData: It cannot follow the one before; nothing was noted.
         """
-        if header.master_epoch < self.epoch:
-            why = f"it is of epoch {header.master_epoch} and follows one of epoch {self.epoch}"
+        epoch, time = header.master_epoch, header.append_time_ms
+        if epoch < self.epoch:
+            why = f"it is of epoch {epoch} and follows one of epoch {self.epoch}"
             raise _damaged(header.start_offset, why)
-        if header.append_time_ms < self.append_time_ms:
-            fall_ms = self.append_time_ms - header.append_time_ms
-            why = f"it was appended {fall_ms} ms before the batch before it"
+        if time < self.append_time_ms:
+            why = f"it was appended {self.append_time_ms - time} ms before the batch before it"
             raise _damaged(header.start_offset, why)
-        self.epoch, self.append_time_ms = header.master_epoch, header.append_time_ms
+        self.epoch, self.append_time_ms = epoch, time
 
 
 def headers(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
@@ -59,19 +59,7 @@ def headers(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
     Raises:
         CorruptData: No batch begins at ``details["offset"]``.
     """
-    at = 0
-    while True:
-        try:
-            header = decode_control(data, at)
-        except CorruptData as error:
-            raise _damaged(offset + at, "its control record is damaged") from error
-        if header is None:
-            return
-        if header.start_offset != offset + at:
-            why = f"its control record is that of offset {header.start_offset}"
-            raise _damaged(offset + at, why)
-        yield header
-        at += header.byte_length
+    return _walk(data, offset, is_verified=False)
 
 
 def verified(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
@@ -85,16 +73,33 @@ def verified(data: bytes | memoryview, offset: int) -> Iterator[BatchHeader]:
         CorruptData: No intact batch begins at ``details["offset"]``. If its control record says
             how long it is, it ends at ``details["end"]``.
     """
-    size = len(data)
-    for header in headers(data, offset):
-        at = header.start_offset - offset
-        if at + header.byte_length > size:
+    return _walk(data, offset, is_verified=True)
+
+
+def _walk(data: bytes | memoryview, offset: int, *, is_verified: bool) -> Iterator[BatchHeader]:
+    """Walk in one of the two ways: one generator, since two cost 0.2 µs a batch."""
+    at, size = 0, len(data)
+    whole = bytes(data) if is_verified else None
+    data = whole or data
+    while True:
+        try:
+            header = decode_control(data, at)
+        except CorruptData as error:
+            raise _damaged(offset + at, "its control record is damaged") from error
+        if header is None:
             return
-        if batch_crc(data, at, header.byte_length) != header.crc:
-            error = _damaged(header.start_offset, "its records or its header fail their CRC")
-            error.details["end"] = header.end_offset
-            raise error
+        start, length = header[:2]
+        if start != offset + at:
+            raise _damaged(offset + at, f"its control record is that of offset {start}")
+        if whole is not None:
+            if at + length > size:
+                return
+            if batch_crc(whole, at, length) != header[-1]:
+                damage = _damaged(start, "its records or its header fail their CRC")
+                damage.details["end"] = start + length
+                raise damage
         yield header
+        at += length
 
 
 def read_headers(
@@ -107,6 +112,9 @@ def read_headers(
     size: int = HEADERS_READ_BYTES,
 ) -> Iterator[BatchHeader]:
     """Yield the header of each batch of a block in ``[offset, end)``.
+
+    Behind a batch of more than ``size`` bytes it reads one control record, since the next batch
+    may be as large.
 
     Args:
         read: Reads from a position on so many bytes at most; ``File.pread``.
@@ -121,12 +129,16 @@ def read_headers(
         OSError: The medium cannot deliver it.
     """
     try:
+        length = 0  # of the batch before
         while offset < end:
             begin = offset
-            for header in headers(read(begin - block_start, min(size, end - begin)), begin):
-                _check_end(header, end)
+            wanted = size if length <= size else CONTROL_BYTES
+            for header in headers(read(begin - block_start, min(wanted, end - begin)), begin):
+                stop = header.end_offset
+                if stop > end:
+                    raise _too_long(header, end)
                 yield header
-                offset = header.end_offset
+                offset, length = stop, header.byte_length
             if offset == begin:
                 raise _damaged(offset, "the file ends before it")
     except CorruptData as error:
@@ -166,7 +178,8 @@ def read_batches(
     header = next(headers(data, offset), None)
     if header is None:
         raise _damaged(offset, "the file ends before it")
-    _check_end(header, end)
+    if header.end_offset > end:
+        raise _too_long(header, end)
     data = read(offset - block_start, header.byte_length)
     found = _intact(data, offset, order)
     if not found:
@@ -192,10 +205,9 @@ def _intact(data: bytes, offset: int, order: Order | None) -> list[BatchHeader]:
     return found
 
 
-def _check_end(header: BatchHeader, end: int) -> None:
-    if header.end_offset > end:
-        why = f"it should end at {header.end_offset}, the block ends at {end}"
-        raise _damaged(header.start_offset, why)
+def _too_long(header: BatchHeader, end: int) -> CorruptData:
+    why = f"it should end at {header.end_offset}, the block ends at {end}"
+    return _damaged(header.start_offset, why)
 
 
 def _damaged(offset: int, why: str, of: str = "") -> CorruptData:

@@ -163,12 +163,13 @@ CONTROL_PAYLOAD_BYTES: Final = CONTROL_HEAD.size + 4
 CONTROL_BYTES: Final = RECORD_HEADER_BYTES + CONTROL_PAYLOAD_BYTES
 #: Bytes of the payload before the append time.
 _APPEND_TIME_AT: Final = struct.calcsize(">" + _CONTROL_FIELDS[: _CONTROL_FIELDS.index("Q") + 4])
-#: The record header and the payload of a control record in one go.
-CONTROL_RECORD: Final = struct.Struct(">I4sQI" + _CONTROL_FIELDS + "I")
 #: Bytes [8, 22) of every control record: id 0, flag CONTROL, version, attributes. What a search
 #: for batches behind damage looks for; a hit counts only if its start offset is its own place.
-CONTROL_MARK: Final = struct.pack(">QIBB", 0, FLAG_CONTROL, CONTROL_VERSION, 0)
+_MARK: Final = struct.Struct(">QIBB")
+CONTROL_MARK: Final = _MARK.pack(0, FLAG_CONTROL, CONTROL_VERSION, 0)
 CONTROL_MARK_AT: Final = 8
+#: The record header and the payload of a control record in one go, with its mark as one field.
+_CONTROL_RECORD: Final = struct.Struct(f">I4s{_MARK.size}s{_CONTROL_FIELDS[2:]}I")
 
 #: Largest batch as it lies in a block.
 BATCH_ON_DISK_BYTES_MAX: Final = CONTROL_BYTES + limits.BATCH_BYTES_MAX
@@ -191,7 +192,7 @@ OFFSET_MAX: Final = 10**OFFSET_DIGITS - 1
 assert RECORD_HEADER_BYTES == COVERED_AT + COVERED_HEADER_BYTES == 20
 assert CONTROL_PAYLOAD_BYTES == 68
 assert _APPEND_TIME_AT == 32
-assert CONTROL_RECORD.size == CONTROL_BYTES == 88
+assert _CONTROL_RECORD.size == CONTROL_BYTES == 88
 assert CONTROL_PAYLOAD_BYTES <= RECORD_LENGTH_MAX
 assert set(range(max(COMPRESSIONS) + 1)) == set(COMPRESSIONS)
 assert (max(COMPRESSIONS) + 1).bit_count() == 1, "SENDABLE_FLAGS_MASK relies on it"
@@ -200,7 +201,8 @@ _head_pack = CONTROL_HEAD.pack
 _header_pack = RECORD_HEADER.pack
 #: Stands for the head of a control record, in ``records_mark``.
 _NO_HEAD: Final = bytes(CONTROL_HEAD.size)
-_control_unpack = CONTROL_RECORD.unpack_from
+_control_unpack = _CONTROL_RECORD.unpack_from
+_crc = google_crc32c.value
 _extend_crc = google_crc32c.extend
 #: Makes a named tuple without the checks of its own constructor, which take 0.3 µs.
 _new = tuple.__new__
@@ -337,10 +339,7 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
     (
         length,
         checksum,
-        record_id,
-        flag,
-        version,
-        attributes,
+        mark,
         producer_epoch,
         master_epoch,
         start_offset,
@@ -353,13 +352,8 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
         transaction_id,
         crc,
     ) = _control_unpack(buf, position)
-    if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:
-        raise CorruptData(f"no control record at position {position}")
-    if version != CONTROL_VERSION or attributes:
-        raise CorruptData(
-            f"control record at position {position} has version {version}, attributes "
-            f"{attributes}; this vq knows version {CONTROL_VERSION}, attributes 0"
-        )
+    if mark != CONTROL_MARK or length != CONTROL_PAYLOAD_BYTES:
+        raise _no_control(position, mark, length)
     payload = buf[position + RECORD_HEADER_BYTES : position + CONTROL_BYTES]
     if md5(payload).digest()[:4] != checksum:
         raise CorruptData(f"control record at position {position} fails its checksum")
@@ -381,11 +375,21 @@ def decode_control(buf: bytes | memoryview, position: int = 0) -> BatchHeader | 
     return _new(BatchHeader, fields)
 
 
-def batch_crc(buf: bytes | memoryview, position: int, byte_length: int) -> int:
+def _no_control(position: int, mark: bytes, length: int) -> CorruptData:
+    record_id, flag, version, attributes = _MARK.unpack(mark)
+    if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:
+        return CorruptData(f"no control record at position {position}")
+    return CorruptData(
+        f"control record at position {position} has version {version}, attributes "
+        f"{attributes}; this vq knows version {CONTROL_VERSION}, attributes 0"
+    )
+
+
+def batch_crc(buf: bytes, position: int, byte_length: int) -> int:
     """Return the CRC-32C that the batch at ``position`` should carry."""
-    records = bytes(buf[position + CONTROL_BYTES : position + byte_length])
-    head = bytes(buf[position + RECORD_HEADER_BYTES : position + CONTROL_BYTES - 4])
-    crc: int = _extend_crc(google_crc32c.value(records), head)
+    records = buf[position + CONTROL_BYTES : position + byte_length]
+    head = buf[position + RECORD_HEADER_BYTES : position + CONTROL_BYTES - 4]
+    crc: int = _extend_crc(_crc(records), head)
     return crc
 
 

@@ -93,6 +93,10 @@ class OffsetIndex:
         """Return the last entry whose time is smaller; the block's start if there is none."""
         return self._entry(bisect_left(self._times, append_time_ms) - 1)
 
+    def before_message(self, messages: int) -> IndexEntry:
+        """Return the last entry with no more messages before it; the block's start if none."""
+        return self._entry(bisect_right(self._messages, messages) - 1)
+
     def before_first(self, is_late: Callable[[int], bool]) -> IndexEntry:
         """Return the last entry before those whose batch ``is_late``, told by its start offset.
 

@@ -19,6 +19,7 @@ behind it, and moves along when a partition moves. Not here: appending, or waiti
 
 import struct
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -33,6 +34,7 @@ from vq.errors import (
 )
 from vq.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_PARTITION_MAX
 from vq.model import ProducerStamp
+from vq.store.records.format import BatchHeader
 
 __all__ = ["ProducerTable", "Records"]
 
@@ -182,6 +184,24 @@ class ProducerTable:
         entry.last = sequence
         entry.batches.append(_new(_Batch, (sequence, start_offset, records)))
         entries.move_to_end(producer_id)
+
+    def record_all(self, batches: Sequence[BatchHeader]) -> None:
+        """Remember batches that follow each other in the log, as ``record`` does for each.
+
+        Of each producer it takes the last ones alone: it would forget those before them.
+        """
+        taken: dict[int, int] = {}
+        last: list[BatchHeader] = []
+        for header in reversed(batches):
+            producer_id = header.producer_id
+            if producer_id:
+                count = taken.get(producer_id, 0)
+                if count < PRODUCER_BATCHES_REMEMBERED:
+                    taken[producer_id] = count + 1
+                    last.append(header)
+        for header in reversed(last):
+            records = Records(header.record_count, header.records_mark)
+            self.record(header.stamp, header.start_offset, records)
 
     def before(self, offset: int) -> "ProducerTable":
         """Return a table of the batches that start before ``offset``, of those remembered."""

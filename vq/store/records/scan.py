@@ -20,7 +20,7 @@ from vq.store.records.format import (
     decode_control,
 )
 from vq.store.records.offset_index import OffsetIndex
-from vq.store.records.producers import ProducerTable, Records
+from vq.store.records.producers import ProducerTable
 
 __all__ = [
     "Behind",
@@ -47,15 +47,8 @@ class LogFacts(Order):
 
     def add(self, batches: list[BatchHeader]) -> None:
         """Add up batches that were taken (``Order.take``)."""
-        record = self.producers.record
-        messages = 0
-        for header in batches:
-            count = header.record_count
-            messages += count
-            if header.producer_id:
-                records = Records(count, header.records_mark)
-                record(header.stamp, header.start_offset, records)
-        self.messages += messages
+        self.producers.record_all(batches)
+        self.messages += sum(header.record_count for header in batches)
         self.batches += len(batches)
         self.verified_bytes += batches[-1].end_offset - batches[0].start_offset
 

@@ -1,12 +1,11 @@
 """A consumer refuses what it cannot do, and starts and closes once, whoever asks."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
-from support.consumers import consumer_of, send, take, texts
+from support.consumers import consumer_of, core_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
@@ -20,33 +19,6 @@ from vq.errors import (
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
-
-
-class AsyncListener:
-    async def __call__(self, message: Message) -> None:
-        """Nothing awaits it."""
-
-
-async def async_listener(message: Message) -> None:
-    """Nothing awaits it."""
-
-
-@pytest.mark.parametrize(
-    ("listener", "said"),
-    [
-        (async_listener, "coroutine function.*vq.aio"),
-        (AsyncListener(), "coroutine function.*vq.aio"),
-        (None, "cannot be called"),
-        ("print", "cannot be called"),
-    ],
-)
-async def test_what_is_no_listener_is_refused_at_once(
-    factory: aio.MessageFactory, listener: Any, said: str
-) -> None:
-    """A coroutine that is never awaited would count as a message that was handled."""
-    consumer = await factory.create_consumer()
-    with pytest.raises(InvalidArgument, match=said):
-        consumer._core.subscribe("t", 1_000, listener, None)
 
 
 @pytest.mark.parametrize("message_filter", ["*", " * ", None])
@@ -153,7 +125,7 @@ async def test_a_factory_that_shuts_down_closes_everything_whatever_fails(
         async def fail() -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(consumers[1]._core, "close", fail)
+        monkeypatch.setattr(core_of(consumers[1]), "close", fail)
         with pytest.raises(RuntimeError):
             await factory.shutdown()
         assert producer.closed

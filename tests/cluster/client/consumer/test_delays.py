@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of
-from support.consumers import ask_for_more, consumer_of, send, take, texts
+from support.consumers import ask_for_more, client_of_factory, consumer_of, send, take, texts
 from support.waiting import WAIT_S, until
 
 from vq import aio
@@ -104,7 +104,7 @@ async def test_short_interruptions_of_an_idle_partition_do_not_add_up(
     assert await take(consumer, 1) == [b"1"]
     await ask_for_more(consumer)
     for _ in range(4):
-        connection = factory._cluster.live_connection(cluster.nodes["b1"].address)  # type: ignore[union-attr]
+        connection = client_of_factory(factory).live_connection(cluster.nodes["b1"].address)  # type: ignore[union-attr]
         assert connection is not None
         connection.close()
         await asyncio.sleep(DELAY_TOLD_S)

@@ -2,16 +2,25 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.consumers import ask_for_more, consumer_of, send, take, texts
+from support.consumers import (
+    ask_for_more,
+    consumer_of,
+    coordinator_of,
+    core_of,
+    cut_off_for_long,
+    membership_of,
+    send,
+    take,
+    texts,
+)
 from support.waiting import WAIT_S, until
 
 from vq import aio
+from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.hold_states import Event, State
-from vq.client.consumer.inbox import InboxDelivery
 from vq.coordination.topics import topics
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (
@@ -30,7 +39,7 @@ async def test_it_goes_on_after_a_lost_session(
     assert await take(consumer, 1) == [b"1"]
     await ask_for_more(consumer)
     await consumer.commit()
-    coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
+    coordinator = coordinator_of(factory)
     assert isinstance(coordinator, MemoryCoordinator)
     cluster.ensemble.expire(coordinator)
     await send(factory, *texts(2))
@@ -59,16 +68,11 @@ async def test_after_too_long_without_zookeeper_delivery_pauses_and_goes_on(
     consumer = await consumer_of(factory)
     await send(factory, *texts(1))
     assert await take(consumer, 1) == [b"1"]
-    membership = consumer._core._membership
-    assert membership is not None
-    coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
-    assert isinstance(coordinator, MemoryCoordinator)
+    membership = membership_of(consumer)
     await ask_for_more(consumer)
     await consumer.commit()
-    cluster.ensemble.disconnect(coordinator)
-    coordinator._last_reply = -1e9  # as if that long had passed
-    membership._on_session(coordinator.state)
-    await until(lambda: all(hold.state is State.PAUSED for hold in consumer._core._holds))
+    coordinator = cut_off_for_long(cluster, factory, consumer)
+    await until(lambda: all(hold.state is State.PAUSED for hold in core_of(consumer).holds))
     cluster.ensemble.reconnect(coordinator)
     await until(lambda: not membership.is_paused)
     await send(factory, *texts(2))
@@ -83,24 +87,19 @@ async def test_a_message_in_hand_during_a_pause_holds_up_its_own_partition_alone
     await send(factory, *(Message("wide", b"%d" % n, key=str(n)) for n in range(40)))
     messages = aiter(consumer)
     await anext(messages)
-    core = consumer._core
-    membership = core._membership
-    assert membership is not None
+    core = core_of(consumer)
     await until(lambda: len(consumer.assignment()) == 4)
-    coordinator: Any = factory._cluster.coordinator  # type: ignore[union-attr]
-    cluster.ensemble.disconnect(coordinator)
-    coordinator._last_reply = -1e9  # long before now
-    membership._on_session(coordinator.state)
-    await until(lambda: sum(hold.state is State.PAUSED for hold in core._holds) == 3)
+    coordinator = cut_off_for_long(cluster, factory, consumer)
+    await until(lambda: sum(hold.state is State.PAUSED for hold in core.holds) == 3)
     cluster.ensemble.reconnect(coordinator)
-    await until(lambda: sum(hold.state is State.DELIVERING for hold in core._holds) == 3)
-    assert [hold.state for hold in core._holds if hold.state is not State.DELIVERING] == [
+    await until(lambda: sum(hold.state is State.DELIVERING for hold in core.holds) == 3)
+    assert [hold.state for hold in core.holds if hold.state is not State.DELIVERING] == [
         State.PAUSING
     ]
     async with asyncio.timeout(WAIT_S):
         for _ in range(39):
             await anext(messages)
-    await until(lambda: all(hold.state is State.DELIVERING for hold in core._holds))
+    await until(lambda: all(hold.state is State.DELIVERING for hold in core.holds))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -114,12 +113,12 @@ async def test_a_consumer_whose_session_ended_for_good_says_so(
     waiting = asyncio.ensure_future(anext(messages))
     if count:
         assert (await waiting).content == b"0"
-        reading = next(iter(consumer._core._holds.readings()))
+        reading = next(iter(core_of(consumer).holds.readings()))
         await until(lambda: reading.fetcher.position > results[-1].offset)
         waiting = asyncio.ensure_future(asyncio.sleep(0))
     else:
         await until(consumer.assignment)
-    coordinator: Any = factory._cluster.coordinator  # type: ignore[union-attr]
+    coordinator = coordinator_of(factory)
     coordinator.give_up("its clients died")
     async with asyncio.timeout(WAIT_S):
         if not count:
@@ -157,21 +156,21 @@ async def test_a_partition_whose_stop_fails_is_given_up_at_the_next_try(
     await send(factory, *texts(0, 1))
     consumer = await consumer_of(factory)
     assert await take(consumer, 1) == [b"0"]
-    stop, failed = InboxDelivery.stop, 0
+    stop, failed = Delivery.stop, 0
 
-    def stumble(self: InboxDelivery, on_stopped: Callable[[], None]) -> None:
+    def stumble(self: Delivery, on_stopped: Callable[[], None]) -> None:
         nonlocal failed
         failed += 1
         if failed == 1:
             raise RuntimeError("a bug")
         stop(self, on_stopped)
 
-    monkeypatch.setattr(InboxDelivery, "stop", stumble)
-    core = consumer._core
-    hold = core._holds.get(TopicPartition("t", 0))
+    monkeypatch.setattr(Delivery, "stop", stumble)
+    core = core_of(consumer)
+    hold = core.holds.get(TopicPartition("t", 0))
     assert hold is not None
     with pytest.raises(RuntimeError, match="a bug"):
-        await core._drain(hold)
+        await core.drain(hold)
     async with asyncio.timeout(WAIT_S):
         await consumer.close()
     assert failed == 2
@@ -185,15 +184,15 @@ async def test_a_pause_does_not_bring_back_what_is_given_up(
     consumer = await consumer_of(factory)
     await send(factory, *texts(1))
     assert await take(consumer, 1) == [b"1"]
-    core = consumer._core
-    (hold,) = core._holds
+    core = core_of(consumer)
+    (hold,) = core.holds
     hold.on(Event.GIVE_UP)
-    draining = asyncio.create_task(core._drain(hold))
-    core._suspend()
+    draining = asyncio.create_task(core.drain(hold))
+    core.suspend()
     await ask_for_more(consumer)
     async with asyncio.timeout(WAIT_S):
         await draining
-    core._resume()
+    core.resume()
     assert hold.state is State.DRAINING
     hold.on(Event.DRAINED)
 
@@ -206,12 +205,9 @@ async def test_what_was_handled_before_a_pause_is_committed_after_it(
     (stored,) = await send(factory, *texts(1))
     assert await take(consumer, 1) == [b"1"]
     await ask_for_more(consumer)
-    membership = consumer._core._membership
-    coordinator: Any = factory._cluster.coordinator
-    cluster.ensemble.disconnect(coordinator)
-    coordinator._last_reply = -1e9  # long before now
-    membership._on_session(coordinator.state)
-    await until(lambda: all(hold.state is State.PAUSED for hold in consumer._core._holds))
+    membership = membership_of(consumer)
+    coordinator = cut_off_for_long(cluster, factory, consumer)
+    await until(lambda: all(hold.state is State.PAUSED for hold in core_of(consumer).holds))
     cluster.ensemble.reconnect(coordinator)
     await until(lambda: not membership.is_paused)
     await consumer.commit()

@@ -27,9 +27,9 @@ async def test_a_member_of_two_thousand_partitions_works(monkeypatch: pytest.Mon
     requests, looks = [], []
     fetch, look = Fetches.fetch, FetchedPartition.look
 
-    def noted_fetch(self, session, request_id, header, body):  # type: ignore[no-untyped-def]
+    def noted_fetch(self, session, request_id, header):  # type: ignore[no-untyped-def]
         requests.append(len(header.partitions))
-        fetch(self, session, request_id, header, body)
+        fetch(self, session, request_id, header)
 
     def noted_look(self: FetchedPartition) -> None:
         looks.append(self.handle)

@@ -22,12 +22,13 @@ from support.waiting import until
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.hold_states import State
 from vq.client.consumer.holds import Hold, Holds
-from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.membership import Membership
 from vq.client.consumer.permit import Permit
 from vq.client.departures import Departures
 from vq.clock import SystemClock
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.errors import CoordinationError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
 
@@ -66,28 +67,27 @@ class CountedMember:
             member=name,
             filters={"t": ALL},
             holds=Holds("g", name),
-            hooks=MembershipHooks(
-                self._claimed,
-                self._drain,
-                self._commit,
-                self._suspend,
-                lambda: None,
-                lambda _: None,
-            ),
+            consumer=self,
             permit=Permit(cluster.clock.monotonic),
         )
 
-    async def _claimed(self, hold: Hold) -> None:
+    async def claimed(self, hold: Hold) -> None:
         self.held.add(hold.partition)
 
-    async def _drain(self, hold: Hold) -> None:
+    async def drain(self, hold: Hold) -> None:
         if hold.state is State.LOST:
             self.held.discard(hold.partition)
 
-    async def _commit(self, hold: Hold) -> None:
+    async def commit_last(self, hold: Hold) -> None:
         self.held.discard(hold.partition)
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def ended(self, error: CoordinationError) -> None:
         pass
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.broker import DATA, MemoryCluster, memory_cluster
 from support.client import factory_of, started
+from support.consumers import core_of
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
@@ -217,17 +218,17 @@ async def test_a_place_is_compared_again_after_a_pause(cluster: MemoryCluster) -
     """While a member is without ZooKeeper, its broker may come back with a shorter log."""
     async with factory_of(cluster, host="reader") as reader, await member(reader) as consumer:
         assert await take(consumer, 4) == ["m0", "m1", "m2", "m3"]
-        core = consumer._core
-        (hold,) = core._holds
+        core = core_of(consumer)
+        (hold,) = core.holds
         assert core._membership is not None
         rest = asyncio.create_task(take(consumer, 1))
         await until(lambda: hold.reading and hold.reading.progress().position == 4 * SIZE)
         core._membership.is_paused = True
-        core._suspend()
+        core.suspend()
         await until(lambda: hold.state is State.PAUSED)
         await crash(cluster, keep=2)
         await send(cluster, "n", 4)
-        core._resume()
+        core.resume()
         assert (await until_stopped(cluster, consumer)).offset == 4 * SIZE
         rest.cancel()
 
@@ -367,7 +368,7 @@ async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
     monkeypatch.setattr(places, "why_another", why_another)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         await until(consumer.assignment)
-        (reading,) = consumer._core._holds.readings()
+        (reading,) = core_of(consumer).holds.readings()
         checking = reading.task
         assert checking is not None
     await asyncio.wait([checking], timeout=WAIT_S)
@@ -417,8 +418,8 @@ async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: Memor
     """What was fetched before is handled to its end; something else may keep it for a while."""
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         assert await take(consumer, 1) == ["m0"]
-        core = consumer._core
-        (reading,) = core._holds.readings()
+        core = core_of(consumer)
+        (reading,) = core.holds.readings()
         core._stop(reading, "the log was cut")
         core._stuck(reading, CorruptData("m1"))
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
@@ -429,8 +430,8 @@ async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: Memor
 async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: MemoryCluster) -> None:
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         assert await take(consumer, 1) == ["m0"]
-        core = consumer._core
-        (reading,) = core._holds.readings()
+        core = core_of(consumer)
+        (reading,) = core.holds.readings()
         core._fetch_reported(reading, ProtocolError("no answer"))
         core._stuck(reading, CorruptData("m1"))
         core._fetch_reported(reading, None)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.consumers import coordinator_of, core_of
 from support.raising_logs import raising_logs
 from support.waiting import WAIT_S, until, until_true
 
@@ -97,14 +98,14 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
             await send(b"3")
             await until(lambda: found == [b"1", b"2", b"3"])
             await until(lambda: all(left == [0] for left in faults.values()))
-            coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
+            coordinator = coordinator_of(factory)
             assert isinstance(coordinator, MemoryCoordinator)
             session = coordinator.session_id
             cluster.ensemble.expire(coordinator)
             await until(lambda: coordinator.session_id not in {0, session})
             await send(b"4")
             await until(lambda: b"4" in found)
-            core = consumers[1]._core
+            core = core_of(consumers[1])
             for task in (core._membership._task, core._commit_task, core._publish_task):
                 assert not task.done()
             async with asyncio.timeout(WAIT_S):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster
 from support.client import HOST, factory_of
-from support.consumers import consumer_of, send, take, texts
+from support.consumers import client_of_factory, consumer_of, send, take, texts
 from support.waiting import until
 
 from vq import aio
@@ -171,7 +171,7 @@ async def test_a_read_that_is_tried_again_has_the_time_that_is_left(
 ) -> None:
     await send(factory, *texts(1))
     consumer = await factory.create_consumer()
-    cluster = consumer._core._cluster
+    cluster = client_of_factory(factory)
     request = cluster.request
     given: list[float] = []
 

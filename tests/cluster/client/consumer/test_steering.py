@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.consumers import consumer_of, send, take, texts, until_committed
+from support.consumers import consumer_of, membership_of, send, take, texts, until_committed
 from support.waiting import until
 
 from vq import aio
@@ -190,7 +190,7 @@ async def test_a_pause_outlasts_a_doubt_about_ownership(factory: aio.MessageFact
     consumer = await holding(factory)
     assert await take(consumer, 1) == [b"0"]
     consumer.pause()
-    membership = consumer._core._membership
+    membership = membership_of(consumer)
     assert membership is not None
     membership._pause("a test")
     await until(lambda: not membership.is_paused)

@@ -407,7 +407,7 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     client = client_of(factory)
     assert client is not None
     (master,) = (each.address for each in client.routes.masters.values())
-    await until(lambda: client._connections.live(master) is None)  # given up
+    await until(lambda: client.connections.live(master) is None)  # given up
     assert not future.done()
     cluster.network.heal()
     assert (await ended(future)).id > 0

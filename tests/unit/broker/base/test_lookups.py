@@ -76,7 +76,7 @@ def test_greedy_askers_leave_room_for_those_that_ask_for_few():
     )
     assert WAITING_MAX - KEPT <= added <= WAITING_MAX - KEPT + FEW * len(greedy)
     assert "at most 4096" in lookups.why_not(greedy[0])
-    assert not ask(lookups, "more", greedy[-1]) or lookups._counts[greedy[-1]] <= FEW
+    assert not ask(lookups, "more", greedy[-1]) or lookups.counts[greedy[-1]] <= FEW
     assert all(ask(lookups, f"few{number}", "ordinary") for number in range(FEW))
     assert "at most 12288" in lookups.why_not("ordinary")
 
@@ -101,7 +101,7 @@ def test_a_lookup_is_counted_until_it_is_done():
     assert lookups.why_not("A")
     lookups.done(taken)
     assert not lookups.why_not("A")
-    assert not lookups._counts
+    assert not lookups.counts
 
 
 def test_all_are_taken_when_nothing_can_be_read():
@@ -136,5 +136,5 @@ def test_every_lookup_is_taken_once_in_whatever_order_they_come():
     for (asker, _), count in asked.items():
         by_asker[asker] += count
     assert taken == by_asker
-    assert not lookups._counts
+    assert not lookups.counts
     assert not lookups._by_name

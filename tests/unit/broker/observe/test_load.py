@@ -156,7 +156,7 @@ class Registration:
 @pytest.fixture
 def told() -> SimpleNamespace:
     registration, clock = Registration(), ManualClock()
-    publisher = LoadPublisher(registration, clock)  # type: ignore[arg-type]
+    publisher = LoadPublisher(SimpleNamespace(registration=registration), clock)  # type: ignore[arg-type]
     return SimpleNamespace(registration=registration, clock=clock, publish=publisher.publish)
 
 

@@ -13,15 +13,11 @@ from vq.model import TopicPartition
 
 
 class Session:
-    """Notes what it answers, and how many bytes wait; ``breaks``: one request cannot be."""
+    """Notes what it answers; ``breaks``: one request cannot be."""
 
     def __init__(self, breaks: int = -1) -> None:
         self.breaks = breaks
         self.answers: list[tuple[Any, int | type[VqError]]] = []
-        self.put_bytes = 0
-
-    def count_put_bytes(self, size: int) -> None:
-        self.put_bytes += size
 
     def reply(self, request_id: Any, answer: Any) -> None:
         if request_id == self.breaks:
@@ -33,7 +29,7 @@ class Session:
 
 
 class Served:
-    """Three PUTs that wait, each of 100 bytes."""
+    """Three PUTs that wait."""
 
     def __init__(self, session: Session) -> None:
         self.holds = True
@@ -49,10 +45,9 @@ class Served:
         self.session = session
         self.acks = Acknowledgements(TopicPartition("t", 0), role, self.context)
         for number in range(3):
-            session.count_put_bytes(100)
             end = 100 * (number + 1)
             self.acks.waiting.append(
-                Acknowledgement(end, session, number, end - 100, 100, False, 0.0)  # type: ignore[arg-type]
+                Acknowledgement(end, session, number, end - 100, False, 0.0)  # type: ignore[arg-type]
             )
 
 
@@ -61,14 +56,12 @@ def test_what_is_stored_is_acknowledged_and_the_rest_waits() -> None:
     served.acks.give_below(200)
     assert served.session.answers == [(0, 0), (1, 100)]
     assert [each.target for each in served.acks.waiting] == [300]
-    assert served.session.put_bytes == 100
 
 
 def test_an_answer_that_fails_keeps_no_other_waiting() -> None:
     served = Served(Session(breaks=0))
     served.acks.give_below(300)
     assert served.session.answers == [(1, 100), (2, 200)]
-    assert served.session.put_bytes == 0
 
 
 def test_a_node_that_leads_no_longer_acknowledges_nothing() -> None:
@@ -85,5 +78,4 @@ def test_what_is_dropped_is_refused_and_counted() -> None:
     served.acks.drop(StorageFailed("the disk is gone"))
     assert served.session.answers == [(number, StorageFailed) for number in range(3)]
     assert served.context.counters.refused == 3
-    assert served.session.put_bytes == 0
     assert not served.acks.waiting

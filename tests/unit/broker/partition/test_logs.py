@@ -20,7 +20,7 @@ from vq.store.directory.directory import DataDirectory
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.begun import BEGUN_NAME
 from vq.store.log.block import Block
-from vq.store.log.log import LogState
+from vq.store.log.log import LogBegin, LogState
 from vq.store.log.unflushed import Unflushed
 
 HOME = Path("/data")
@@ -123,7 +123,7 @@ def test_earlier_ranges_are_known_whenever_they_came(disk: MemoryDisk) -> None:
     log = logs.open(WHERE, "id")
     first = logs.put_aside(WHERE, log)
     assert logs.prepare(WHERE, "id") == (False, [first])
-    log = logs.open(WHERE, "id", start_offset=5_000)
+    log = logs.open(WHERE, "id", begin=LogBegin(5_000))
     append(log, b"y")
     flush(log)
     second = logs.put_aside(WHERE, log)
@@ -143,7 +143,7 @@ def test_an_empty_log_that_is_put_aside_leaves_nothing() -> None:
     disk = MemoryDisk()
     logs = logs_of(disk)
     logs.prepare(WHERE, "id")
-    log = logs.open(WHERE, "id", start_offset=7)
+    log = logs.open(WHERE, "id", begin=LogBegin(7))
     assert logs.put_aside(WHERE, log) is None
     assert not disk.exists(BLOCK.parent)
 
@@ -262,7 +262,7 @@ def test_a_log_that_was_begun_and_has_no_files_is_quarantined(disk: MemoryDisk, 
     for _ in range(2):
         logs = logs_of(disk)
         assert logs.prepare(WHERE, "id") == (True, [])
-        log = logs.open(WHERE, "id", start_offset=0)
+        log = logs.open(WHERE, "id", begin=LogBegin(0))
         assert log.state is LogState.QUARANTINED
         assert f"{BLOCK.parent} is gone or empty" in log.reason
         with pytest.raises(PartitionQuarantined):
@@ -304,14 +304,14 @@ def test_a_partition_that_was_given_another_begin_is_not_missed(disk: MemoryDisk
 
     logs = logs_of(disk)
     assert logs.prepare(WHERE, "id", holds) == (False, [])
-    log = logs.open(WHERE, "id", start_offset=9_000, holds=holds)
+    log = logs.open(WHERE, "id", begin=LogBegin(9_000), holds=holds)
     append(log, b"y")
     flush(log)
     logs.save_begun()
     disk.rmtree(BLOCK.parent)
     logs = logs_of(disk)
     assert logs.prepare(WHERE, "id", holds) == (True, [])
-    lost = logs.open(WHERE, "id", start_offset=9_000, holds=holds)
+    lost = logs.open(WHERE, "id", begin=LogBegin(9_000), holds=holds)
     assert (lost.state, lost.start_offset) == (LogState.QUARANTINED, 9_000)
 
 
@@ -339,7 +339,7 @@ def test_a_log_begun_behind_one_that_was_put_aside_and_not_noted_is_not_lost(
     logs = logs_of(disk)
     assert logs.prepare(WHERE, "id") == (True, [aside])
     assert logs.open(WHERE, "id", path=aside).state is LogState.OK
-    assert logs.open(WHERE, "id", start_offset=9_000).state is LogState.OK
+    assert logs.open(WHERE, "id", begin=LogBegin(9_000)).state is LogState.OK
 
 
 def test_a_lost_log_stays_known_when_another_takes_its_place(disk: MemoryDisk) -> None:
@@ -349,7 +349,7 @@ def test_a_lost_log_stays_known_when_another_takes_its_place(disk: MemoryDisk) -
     aside = logs.put_aside(WHERE, logs.open(WHERE, "id"))
     assert aside == HOME / "t" / "0.from-0"
     assert not disk.exists(aside)
-    assert logs.open(WHERE, "id", start_offset=9_000).state is LogState.OK
+    assert logs.open(WHERE, "id", begin=LogBegin(9_000)).state is LogState.OK
     logs = logs_of(disk)
     assert logs.prepare(WHERE, "id") == (True, [aside])
     assert logs.open(WHERE, "id", path=aside).state is LogState.QUARANTINED

@@ -1,12 +1,16 @@
 """When a master with damage hands over."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.roles import leading
 
+from vq.broker.base.alarm import LoopAlarm
+from vq.broker.base.jobs import Jobs, While
+from vq.broker.base.tasks import Tasks
 from vq.broker.replication.soundness import (
     HAND_OVER_AFTER_S,
     LOOK_S,
@@ -64,13 +68,16 @@ async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> 
     clock = ManualClock()
     hand_over: Any = HandOver(clock)
     disks: Any = SimpleNamespace(full=False, any_gone=False)
+    tasks = Tasks()
+    jobs = Jobs(LoopAlarm(), clock, tasks, random.Random(1))
     soundness = Soundness(
-        role, clock, damage=Damaged(), disks=disks, channels={}, hand_over=hand_over
+        role, clock, damage=Damaged(), disks=disks, channels={}, hand_over=hand_over, jobs=jobs
     )
     soundness.found = True
-    running = asyncio.create_task(soundness.run())
+    jobs.begin(While.REGISTERED)
     while clock.monotonic() < HAND_OVER_AFTER_S + 1:
         await asyncio.sleep(LOOK_S)
         clock.advance(LOOK_S)
-    running.cancel()
+    jobs.close()
+    await tasks.close()
     assert len(hand_over.asked) == named - 1

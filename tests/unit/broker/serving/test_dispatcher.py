@@ -1,6 +1,7 @@
 """PUTs that must wait for their topic or their log: in order, each connection for itself."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 from support.roles import leading
 
 from vq.broker.partition.gate import Gate
-from vq.broker.serving.dispatcher import Dispatcher
+from vq.broker.serving.dispatcher import Dispatcher, Route
+from vq.broker.serving.reasons import Reasons
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import ServerIdentity
+from vq.remoting.connection import RequestId, ServerIdentity
+from vq.remoting.format import Command
 
 KEY = TopicPartition("t", 0)
 
@@ -37,14 +40,11 @@ class Peer:
 
     def __init__(self) -> None:
         self.waiting: dict[Any, None] = {}
-        self.put_bytes = 0
+        self.address = "here"
         self.refused: list[tuple[int, type]] = []
 
-    def count_put_bytes(self, change: int) -> None:
-        self.put_bytes += change
-
-    def refuse(self, request_id: int, error: Exception) -> None:
-        self.refused.append((request_id, type(error)))
+    def refuse(self, request_id: RequestId, error: Exception) -> None:
+        self.refused.append((request_id.correlation_id, type(error)))
 
     def end(self) -> None:
         for each in list(self.waiting):
@@ -57,7 +57,7 @@ class Board:
     def __init__(self) -> None:
         self.directory = Channels()
         self.done: list[tuple[Peer, int]] = []
-        self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True, put=self.put)
+        self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True)
         role = leading()
         context = SimpleNamespace(
             role=role,
@@ -65,29 +65,42 @@ class Board:
             group="b1",
         )
         self.gate = Gate(ServerIdentity(cluster="c", group="b1", node="n1"), role)
-        fetches: Any = SimpleNamespace(fetch=None)
         nobody: Any = None
+        opens = attrgetter("takes_puts")
+        why = Reasons(self.gate, context, self.directory, nobody)
         self.dispatcher = Dispatcher(
-            {},
+            {
+                Command.PUT: Route(self.put, why.appends, True, opens, appends=True),
+                Command.OFFSETS: Route(self.tell, of_partition=True),
+            },
             self.directory,
             context,
             gate=self.gate,
-            mastership=nobody,
-            fetches=fetches,
-            moves=nobody,
-            verifies=nobody,
-            repairs=nobody,
-            finds=nobody,
+            tasks=nobody,
         )
 
-    def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:
-        self.done.append((peer, request_id))
+    def put(
+        self, channel: Any, peer: Peer, request_id: RequestId, _header: Any, body: bytes
+    ) -> None:
+        assert channel is self.channel
+        self.done.append((peer, request_id.correlation_id))
         if body == b"bug":
             raise RuntimeError("a bug")
 
-    def send(self, peer: Peer, request_id: int, topic_id: str = "id", body: bytes = b"1") -> None:
+    def tell(self, channel: Any, peer: Peer, request_id: RequestId, _header: Any) -> None:
+        assert channel is self.channel
+        self.done.append((peer, request_id.correlation_id))
+
+    def send(self, peer: Peer, number: int, topic_id: str = "id", body: bytes = b"1") -> None:
         header = wire.PutRequest(topic="t", partition=0, topic_id=topic_id)
-        self.dispatcher.put(peer, request_id, header, body)  # type: ignore[arg-type]
+        self._take(peer, Command.PUT, number, header, body)
+
+    def ask(self, peer: Peer, number: int) -> None:
+        header = wire.OffsetsRequest(topic="t", partition=0, topic_id="id")
+        self._take(peer, Command.OFFSETS, number, header, b"")
+
+    def _take(self, peer: Any, command: Command, number: int, header: Any, body: bytes) -> None:
+        self.dispatcher.take(peer, RequestId(command, number, 0, len(body)), header, body)
 
     def appear(self) -> None:
         self.directory.channels[KEY] = self.channel
@@ -122,7 +135,7 @@ def test_nothing_overtakes_a_put_whose_topic_is_looked_up(board: Board) -> None:
     assert board.done == [(peer, 0), (peer, 1), (peer, 2)]
     board.send(peer, 3)
     assert board.done[-1] == (peer, 3)
-    assert (peer.put_bytes, peer.waiting, board.dispatcher._lines) == (0, {}, {})
+    assert peer.waiting == {}
 
 
 def test_nothing_overtakes_a_put_whose_log_is_opened(board: Board) -> None:
@@ -178,7 +191,7 @@ def test_one_look_up_answers_all_that_stood_in_line_when_it_began(board: Board) 
     board.appear()
     board.open()
     board.look_up_ends()
-    assert (board.done, board.dispatcher._lines) == ([(peer, 4)], {})
+    assert board.done == [(peer, 4)]
 
 
 def test_those_that_a_failed_look_up_passes_over_keep_their_order(board: Board) -> None:
@@ -210,7 +223,7 @@ def test_a_log_that_cannot_be_opened_is_told_to_each(board: Board) -> None:
     for then in opened:
         then()
     assert board.done == [(peer, 0), (peer, 1)]
-    assert board.dispatcher._lines == {}
+    assert peer.waiting == {}
 
 
 def test_one_failed_opening_answers_all_that_stood_in_line_when_it_began(board: Board) -> None:
@@ -230,7 +243,7 @@ def test_one_failed_opening_answers_all_that_stood_in_line_when_it_began(board: 
     board.look_up_ends(UnknownTopic("not there"))
     assert peer.refused == [(9, UnknownTopic), (2, UnknownTopic)]
     board.open()
-    assert (board.done[2:], board.dispatcher._lines) == ([(peer, 3)], {})
+    assert board.done[2:] == [(peer, 3)]
 
 
 def test_a_connection_that_ends_takes_its_puts_along(board: Board) -> None:
@@ -239,11 +252,13 @@ def test_a_connection_that_ends_takes_its_puts_along(board: Board) -> None:
     board.send(peer, 0)
     board.send(peer, 1)
     peer.end()
-    assert peer.put_bytes == 0
+    assert peer.waiting == {}
     board.appear()
     board.open()
     board.look_up_ends()
-    assert (board.done, peer.refused, board.dispatcher._lines) == ([], [], {})
+    assert (board.done, peer.refused) == ([], [])
+    board.send(other := Peer(), 2)
+    assert board.done == [(other, 2)]
 
 
 def test_a_put_that_fails_keeps_nobody_waiting(board: Board) -> None:
@@ -267,3 +282,35 @@ def test_what_waited_is_refused_when_the_node_takes_no_puts_any_more(board: Boar
     board.open()
     board.look_up_ends()
     assert (board.done, peer.refused) == ([], [(0, ShuttingDown)])
+
+
+def test_other_requests_wait_for_their_channel_in_the_same_line(board: Board) -> None:
+    """One look-up for all; what needs no log does not wait for one that PUTs wait for."""
+    peer = Peer()
+    board.ask(peer, 0)
+    board.send(peer, 1)
+    board.ask(peer, 1)
+    assert len(board.directory.looked_up) == 1
+    board.look_up_ends(UnknownTopic("not there"))
+    assert len(board.directory.looked_up) == 1
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(0, UnknownTopic), (1, UnknownTopic), (1, UnknownTopic)]
+    board.appear()
+    board.send(peer, 2)
+    board.ask(peer, 3)
+    assert board.done == [(peer, 3)]
+    board.open()
+    assert board.done == [(peer, 3), (peer, 2)]
+
+
+def test_a_request_of_which_an_error_is_raised_is_answered_with_it(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handlers need not answer themselves."""
+
+    def refuses(*_: object) -> None:
+        raise UnknownTopic("gone")
+
+    monkeypatch.setitem(board.dispatcher.routes, Command.OFFSETS, Route(refuses))
+    board.ask(peer := Peer(), 0)
+    assert peer.refused == [(0, UnknownTopic)]

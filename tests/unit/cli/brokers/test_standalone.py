@@ -114,7 +114,7 @@ def watch(zookeeper: Child, brokers: list[Child], stop: Stop) -> list[str]:
     said: list[str] = []
     invocation: Any = SimpleNamespace(output=SimpleNamespace(remark=said.append))
     cluster: Any = SimpleNamespace(zookeeper=zookeeper, brokers=brokers)
-    standalone._watch(invocation, cluster, stop)
+    standalone.watch_over(invocation, cluster, stop)
     return said
 
 
@@ -180,7 +180,7 @@ def test_a_second_one_in_a_directory_is_told_so_and_not_that_its_port_is_taken(
     monkeypatch.setattr(standalone, "port_error", lambda address: address.port and "in use")
     monkeypatch.setattr(standalone, "_check_host", lambda _host: None)
     arguments = ["--data", str(tmp_path / "data")]
-    with standalone._exclusive(tmp_path / "data"), pytest.raises(DirectoryRefused, match="another"):
+    with standalone.exclusive(tmp_path / "data"), pytest.raises(DirectoryRefused, match="another"):
         standalone.standalone.main(arguments, standalone_mode=False)
     with pytest.raises(PortTaken, match="port 8123"):
         standalone.standalone.main(arguments, standalone_mode=False)

@@ -47,8 +47,8 @@ def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     stdout = Terminal()
-    rows = [cluster._row(each, PICTURE) for each in PICTURE.brokers]
-    cluster._show(Output(stdout=stdout), rows, PICTURE)
+    rows = [cluster.row_of(each, PICTURE) for each in PICTURE.brokers]
+    cluster.show_brokers(Output(stdout=stdout), rows, PICTURE)
     head, _, *lines = stdout.getvalue().splitlines()
     assert " ".join(head.split()) == "group node address role epoch in_sync lag answers"
     assert max(map(len, [head, *lines])) <= 80

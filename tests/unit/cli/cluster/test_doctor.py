@@ -22,15 +22,15 @@ def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
     with socket.create_server((host, 0), family=family) as taken:
         address = Address(host, taken.getsockname()[1])
         threading.Thread(target=lambda: taken.accept()[0].close(), daemon=True).start()
-        found = doctor._port(address)
+        found = doctor.port_finding(address)
     assert found.level is Level.WARN
     assert str(address) in found.detail
-    found = doctor._port(address)
+    found = doctor.port_finding(address)
     assert found.level is Level.OK, found
 
 
 def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:
-    found = doctor._port(Address("no-such-host.invalid", 8123))
+    found = doctor.port_finding(Address("no-such-host.invalid", 8123))
     assert found.level is Level.WARN
 
 

@@ -53,7 +53,7 @@ def test_a_time_is_shown_in_utc() -> None:
 def test_a_partition_in_which_a_group_does_not_go_on_is_told(
     progress: GroupProgress, said: list[str]
 ) -> None:
-    found = group._remarks("g", progress)
+    found = group.remarks_on("g", progress)
     assert len(found) == len(said)
     assert all(each.startswith(begin) for each, begin in zip(found, said, strict=True))
 
@@ -67,4 +67,4 @@ def test_the_topics_of_a_group_are_told_also_when_it_has_none(
 ) -> None:
     """It may have been told to forget the last one."""
     found = GroupSummary("g", topics, 0, "clustering", "earliest", unsubscribed)
-    assert group._topics_text(found) == shown
+    assert group.topics_text(found) == shown

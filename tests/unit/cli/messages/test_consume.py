@@ -12,8 +12,9 @@ from support.waiting import WAIT_S, block_until
 from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import ThreadDelivery, Workers
+from vq.client.consumer.delivery import Delivery
 from vq.client.consumer.troubles import Troubles
+from vq.client.consumer.workers import Workers
 from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
@@ -117,8 +118,8 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     told = Told()
     config = ConsumerConfig(group="g", listener_backoff_s=60.0)
     where = TopicPartition("t", 0)
-    delivery = ThreadDelivery(
-        where, 0, listener, config, hooks=told.hooks, workers=workers, permit=endless()
+    delivery = Delivery(
+        where, 0, listener, config, hooks=told.hooks, executor=workers, permit=endless()
     )
     record = encode_record(1, b"one")
     delivery.add(Chunk(0, len(record), record, None))

@@ -133,19 +133,19 @@ def test_a_threshold_is_a_size_within_its_bounds(size: str) -> None:
 def test_the_settings_of_a_topic_are_shown_as_they_count(
     settings: TopicSettings, shown: tuple[str, int]
 ) -> None:
-    fields = topic._settings(Topic("t", "id", settings, ()))
+    fields = topic.settings_rows(Topic("t", "id", settings, ()))
     assert (fields["compression"], fields["compression_threshold"]) == shown
 
 
 def test_who_created_a_topic_is_shown() -> None:
     """Nothing of a topic that an earlier vq created."""
-    fields = topic._settings(Topic("t", "id", TopicSettings(), (), ORIGIN))
+    fields = topic.settings_rows(Topic("t", "id", TopicSettings(), (), ORIGIN))
     assert fields["created"] == "2025-11-22T08:26:40.007Z"
     assert (fields["created_by"], fields["auto_created"]) == ("app on web1", True)
     odd = replace(ORIGIN, time_ms=10**18)
-    fields = topic._settings(Topic("t", "id", TopicSettings(), (), odd))
+    fields = topic.settings_rows(Topic("t", "id", TopicSettings(), (), odd))
     assert fields["created"] == f"{10**18} ms"  # somebody wrote it into the tree
-    fields = topic._settings(Topic("t", "id", TopicSettings(), ()))
+    fields = topic.settings_rows(Topic("t", "id", TopicSettings(), ()))
     assert (fields["created"], fields["created_by"], fields["auto_created"]) == (None, None, None)
 
 
@@ -237,9 +237,9 @@ async def add_broker(coordinator: Any) -> None:
 )
 def test_who_holds_back_what_is_said(by: str, since_ms: int | None, told: str) -> None:
     held = HeldBack(by, 70, 500, since_ms)
-    assert topic._held_text("t", 3, held) == told
+    assert topic.held_text("t", 3, held) == told
     since_s = None if since_ms is None else since_ms / 1000
-    assert topic._held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
+    assert topic.held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
 
 
 @pytest.mark.parametrize(
@@ -295,4 +295,4 @@ def test_a_drain_says_why_a_group_may_stay_behind(
     """A stream misses no members."""
     behind = GroupProgress(topic="t", partition=0, lag_bytes=10, readable=readable)
     found = GroupDrain("g", 0, (behind,), by_stream=by_stream)
-    assert topic_closing._sentence(found) == f"group g: {told}"
+    assert topic_closing.group_sentence(found) == f"group g: {told}"

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from support.delivery import NotedWorkers
 from support.waiting import WAIT_S
 
 from vq.backoff import Backoff
 from vq.client.consumer import fetch_sessions
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer.delivery import Workers
 
 QUICK: Final = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
 
@@ -25,7 +25,7 @@ def quick_fetcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
-    workers = Workers(1, name="test")
+def workers() -> Iterator[NotedWorkers]:
+    workers = NotedWorkers()
     yield workers
     assert workers.close(WAIT_S)

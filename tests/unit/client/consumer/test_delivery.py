@@ -11,7 +11,7 @@ from support.delivery import Listener, Partition, expanding
 from support.waiting import WAIT_S, block_until
 
 from vq import limits
-from vq.client.consumer.delivery import Workers
+from vq.client.consumer.workers import Workers
 from vq.client.reading import decode
 from vq.client.runtime import LoopThread
 from vq.clock import ManualClock

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.delivery import Listener, Partition, expanding
+from support.delivery import Listener, NotedWorkers, Partition, expanding
 from support.waiting import WAIT_S, block_until
 
 from vq import limits
 from vq.client.config import OnListenerError
 from vq.client.consumer import delivery as deliveries
-from vq.client.consumer.delivery import ThreadDelivery, Workers, _Place
+from vq.client.consumer import failures
+from vq.client.consumer import workers as threads
+from vq.client.consumer.delivery import Delivery
+from vq.client.consumer.workers import Workers
 from vq.client.reading import decode
 from vq.client.reading.chunk import Chunk
 from vq.errors import CorruptData, ListenerFailed
@@ -73,18 +76,19 @@ def test_a_retry_that_is_due_before_anybody_waits_for_it_comes(
 ) -> None:
     """As on a busy machine: a nanosecond was left, and the wait begins some later."""
     seconds = (second for at in itertools.count() for second in (at, *[at + 1 - 1e-9] * 2, at + 1))
-    monkeypatch.setattr(deliveries, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(threads, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     left = iter(range(5_000))
     done = threading.Event()
 
     class Again:
-        def run(self) -> None:
+        def enter(self) -> bool:
             if next(left, None) is None:
                 done.set()
             else:
-                workers.submit_later(cast("ThreadDelivery", self), 1.0)
+                workers.put_later(cast("Delivery", self), 1.0)
+            return False
 
-    workers.submit(cast("ThreadDelivery", Again()))
+    workers.put(cast("Delivery", Again()))
     assert done.wait(WAIT_S), f"{sum(1 for _ in left)} retries never came"
 
 
@@ -112,8 +116,8 @@ def test_logging_that_raises_does_not_keep_a_partition_from_being_given_up(
     def raising(*_: Any, **__: Any) -> None:
         raise GeneratorExit("a bug")
 
-    monkeypatch.setattr(deliveries.logger, "exception", raising)
-    monkeypatch.setattr(deliveries.logger, "warning", raising)
+    monkeypatch.setattr(deliveries.logger, "error", raising)
+    monkeypatch.setattr(failures.logger, "warning", raising)
     listener, healthy = Listener(), Listener()
     listener.fail = lambda content, nth: ValueError()
     first, second = Partition(workers, listener, 0), Partition(workers, healthy, 1)
@@ -150,21 +154,16 @@ def test_that_a_partition_goes_on_is_told_before_the_rest_of_its_chunk(workers: 
     assert told == [0, 0, 0, 1, 1, 1]
 
 
-def test_pauses_double_up_to_their_bound(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "_BACKOFF_MAX_S", 0.005)
-    pauses: list[float] = []
-    later = workers.submit_later
-
-    def submit_later(delivery: ThreadDelivery, pause_s: float) -> None:
-        pauses.append(pause_s)
-        later(delivery, pause_s)
-
-    monkeypatch.setattr(workers, "submit_later", submit_later)
+def test_pauses_double_up_to_their_bound(
+    workers: NotedWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "_BACKOFF_MAX_S", 0.005)
     listener = Listener()
     listener.fail = lambda content, nth: ValueError() if nth <= 5 else None
     partition = Partition(workers, listener)
     partition.add(2)
     block_until(lambda: partition.delivery.delivered == 2)
+    pauses = [pause_s for _, pause_s in workers.pauses]
     assert pauses == [0.001, 0.002, 0.004, 0.005, 0.005] * 2
 
 
@@ -301,7 +300,7 @@ def test_a_partition_that_waits_for_sound_bytes_can_be_given_up(workers: Workers
 
 
 def test_what_a_listener_raised_keeps_no_messages(
-    workers: Workers, caplog: pytest.LogCaptureFixture
+    workers: NotedWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither its frames nor those of what it came from; where it was raised is logged."""
 
@@ -325,7 +324,7 @@ def test_what_a_listener_raised_keeps_no_messages(
         for number, partition in enumerate(partitions):
             partition.delivery.add(chunk)
             block_until(lambda partition=partition: partition.told.errors)
-            block_until(lambda partition=partition: partition.delivery._place is _Place.PAUSED)
+            block_until(lambda partition=partition: workers.has_left(partition.delivery))
             if not number:
                 assert "in unpack" in caplog.text
             caplog.clear()  # it keeps what was logged, frames included, until it is told
@@ -347,13 +346,13 @@ def test_a_listener_that_raises_in_any_step_is_tried_again_there(
     listener.fail = lambda content, nth: OSError() if content == failing and nth < 3 else None
     partition = Partition(workers, listener)
     kept: list[int] = []
-    pause = deliveries.Workers.submit_later
+    pause = Workers.put_later
 
-    def noted(self: Workers, delivery: ThreadDelivery, pause_s: float) -> None:
-        kept.append(len(delivery._messages))
+    def noted(self: Workers, delivery: Delivery, pause_s: float) -> None:
+        kept.append(len(delivery.window.messages))
         pause(self, delivery, pause_s)
 
-    monkeypatch.setattr(deliveries.Workers, "submit_later", noted)
+    monkeypatch.setattr(Workers, "put_later", noted)
     partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
     block_until(lambda: partition.consumed)
     expected = [*range(failing), *[failing] * 3, *range(failing + 1, 20)]
@@ -366,7 +365,7 @@ def test_a_listener_that_raises_in_any_step_is_tried_again_there(
 @pytest.mark.parametrize("number", range(8))  # which thread hears of the retry is up to the kernel
 def test_a_retry_does_not_wait_for_the_listener_of_another_partition(number: int) -> None:
     """Both threads are free when the message fails; one of them is taken by the other partition."""
-    workers = Workers(2, name="test")
+    workers = NotedWorkers(2)
     failing, reached, go_on = Listener(), threading.Event(), threading.Event()
     failing.fail = lambda content, nth: ValueError("not now") if nth == 1 else None
 
@@ -377,7 +376,7 @@ def test_a_retry_does_not_wait_for_the_listener_of_another_partition(number: int
     first = Partition(workers, failing, 0, listener_backoff_s=0.05)
     second = Partition(workers, long, 1)
     first.add(1)
-    block_until(lambda: first.delivery._place is _Place.PAUSED)
+    block_until(lambda: workers.has_left(first.delivery))
     second.add(1)
     try:
         assert reached.wait(WAIT_S)

@@ -4,21 +4,22 @@ import math
 import threading
 
 import pytest
-from support.delivery import Listener, Partition
+from support.delivery import Listener, NotedWorkers, Partition
 from support.threads import in_thread
 from support.waiting import WAIT_S, block_until
 
-from vq.client.consumer.delivery import Progress, Workers, _Place
+from vq.client.consumer.progress import Progress
+from vq.client.consumer.workers import Workers
 from vq.model import Message
 from vq.store.records.record import encode_record
 
 
-def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: Workers) -> None:
+def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: NotedWorkers) -> None:
     listener = Listener()
     partition = Partition(workers, listener)
     partition.permit.until = -1.0
     partition.add(3)
-    block_until(lambda: partition.delivery._place is _Place.PAUSED)
+    block_until(lambda: workers.has_left(partition.delivery))
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
     partition.permit.until = math.inf

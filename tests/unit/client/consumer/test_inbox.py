@@ -59,10 +59,10 @@ async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
     bad, good = Partition(inbox, 0), Partition(inbox, 1)
     if bug:
 
-        def stumble(_: Chunk) -> None:
+        def stumble() -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(bad.delivery._decoder, "decode", stumble)
+        monkeypatch.setattr(bad.delivery._decoder, "more", stumble)
     chunk = bad.add(2, damage=not bug)
     bad.add(1)
     good.add(1)

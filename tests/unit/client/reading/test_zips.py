@@ -28,8 +28,8 @@ async def test_a_place_that_hangs_takes_no_thread_from_another_one(
     found = Zips(SystemClock(), PLACES)
     try:
         monkeypatch.setattr(zips, "ANSWER_S", 0.05)
-        hanging = (found.read(wanted(URL), 0, 10, 30.0) for _ in range(zips._THREADS_MAX + 1))
-        assert await asyncio.gather(*hanging) == [None] * (zips._THREADS_MAX + 1)
+        hanging = (found.read(wanted(URL), 0, 10, 30.0) for _ in range(zips.THREADS_MAX + 1))
+        assert await asyncio.gather(*hanging) == [None] * (zips.THREADS_MAX + 1)
         monkeypatch.setattr(zips, "ANSWER_S", 30.0)
         assert await found.read(wanted("memory://other"), 0, 10, 30.0) is None
     finally:

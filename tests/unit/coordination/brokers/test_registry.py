@@ -170,7 +170,7 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
     path = Registration.path("b1", "n1")
     for _ in range(2):
         await other.set(path, (await other.get(path)).data)
-        await until(lambda: client._watches.data.get(client.full_path(path)))
+        await until(lambda: client.watches.data.get(client.full_path(path)))
     assert len(told) == 1, "a change by hand is no loss"
     await other.delete(path)
     await until(lambda: len(told) == 3)

@@ -179,7 +179,7 @@ async def test_no_topic_is_created_with_settings_that_were_changed_meanwhile(
     broker = LeadingBroker(client, node="n1", address=Address("127.0.0.1", 8123))
     await broker.start()
     await allow(client)
-    unchanged, changed = cluster_settings._unchanged, False
+    unchanged, changed = cluster_settings.unchanged_since, False
 
     async def change() -> None:
         nonlocal changed
@@ -199,7 +199,7 @@ async def test_no_topic_is_created_with_settings_that_were_changed_meanwhile(
         await change()
         return check
 
-    monkeypatch.setattr(cluster_settings, "_unchanged", meanwhile)
+    monkeypatch.setattr(cluster_settings, "unchanged_since", meanwhile)
     if then == "others":
         await create_missing_topic(client, "t")
         assert (await topics.describe_topic(client, "t")).settings.partitions == 2

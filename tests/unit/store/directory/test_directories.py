@@ -131,7 +131,7 @@ def test_one_is_added_because_the_first_is_full(disk: MemoryDisk) -> None:
     main = DataDirectory.open(D1, "c", "b1", "n1", disk)
     DataDirectory.open(D2, "c", "b1", "n1", disk, main=main).close()
     main.close()
-    disk.capacity_bytes = disk._used()
+    disk.capacity_bytes = disk.used_bytes()
     DataDirectories.open([D1, D2], "c", "b1", "n1", disk, spend=spend).close()
     assert full == 1
     assert '"v": 3' in identity(disk, D1)

@@ -15,7 +15,7 @@ from vq.store.commit.flusher import FlushRunner
 from vq.store.disk.disk import Buffer
 from vq.store.disk.memory_disk import MemoryDisk, MemoryFile, RandomChance, keep_all, keep_none
 from vq.store.log.begun import BEGUN_NAME, Beginning, BegunLog, BegunLogs
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log, LogBegin, LogState
 from vq.store.records.checked_text import checksum
 
 DATA = Path("/data")
@@ -40,7 +40,7 @@ def begin(disk: MemoryDisk, begun: BegunLogs, partition: int, *, start: int = 0)
         config=SMALL,
         disk=disk,
         clock=ManualClock(),
-        start_offset=start,
+        begin=LogBegin(start),
     )
     log.flushing.beginning = Beginning(begun, BegunLog("id", directory.name, start))
     append(log, b"x")

@@ -32,6 +32,11 @@ SECOND = (
     "20dc00000000090000000600000005000000090000001274c3a4706963696e64657870726f6475636572730000"
     "0000000000000a004000000000000000625449c3"
 )
+FOURTH = (
+    "7671637004010000000000000000000a8000000000000000000000000000000300000000000001900000019774"
+    "20dc0000000009000000060000000500000009000000120000000000bc614e74c3a4706963696e64657870726f"
+    "6475636572730000000000000000"
+)
 
 
 def test_bytes_come_back() -> None:
@@ -48,9 +53,22 @@ def test_a_checkpoint_that_names_an_archive_has_a_version_of_its_own() -> None:
     assert (archived.to_bytes()[4], FULL.to_bytes()[4]) == (3, 2)
 
 
-def test_damage_is_noticed() -> None:
+def test_a_number_that_must_be_told_raises_the_version() -> None:
+    """With and without archives; that of a log that begins at 0 need not be told."""
+    numbered = replace(FULL, first_number=12345678)
+    assert Checkpoint.from_bytes(numbered.to_bytes()) == numbered
+    assert numbered.to_bytes().hex().startswith(FOURTH)
+    archived = replace(numbered, manifest=(ManifestEntry(10, Kind.ARCHIVE),))
+    assert Checkpoint.from_bytes(archived.to_bytes()) == archived
+    assert (numbered.to_bytes()[4], archived.to_bytes()[4]) == (4, 4)
+    from_the_first = Checkpoint(topic_id="t", start_offset=0, offset=5, first_number=0)
+    assert from_the_first.to_bytes()[4] == 2
+
+
+@pytest.mark.parametrize("first_number", [None, 12345678])
+def test_damage_is_noticed(first_number: int | None) -> None:
     """Any cut, any flipped bit, anything appended."""
-    data = FULL.to_bytes()
+    data = replace(FULL, first_number=first_number).to_bytes()
     for size in range(len(data)):
         with pytest.raises(CorruptData):
             Checkpoint.from_bytes(data[:size])
@@ -85,8 +103,8 @@ def test_a_manifest_that_contradicts_the_offsets_is_refused(entries: tuple[int, 
 def test_a_checkpoint_of_a_later_version_is_refused() -> None:
     """It says which version it is; the log is verified instead."""
     data = bytearray(FULL.to_bytes())
-    data[4] = 4
-    with pytest.raises(CorruptData, match="version 4"):
+    data[4] = 5
+    with pytest.raises(CorruptData, match="version 5"):
         Checkpoint.from_bytes(bytes(data))
 
 

@@ -27,6 +27,7 @@ from vq.errors import (
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
 from vq.store.log.log import Log
+from vq.store.records.batches import headers
 
 
 def copy_from(source: Log, target: Log, max_batches: int = 7) -> None:
@@ -141,19 +142,22 @@ def test_framed_bytes_are_refused_as_appends_are() -> None:
 
 
 def test_a_copy_on_a_full_disk_keeps_whole_batches() -> None:
-    """And goes on behind them once there is room."""
+    """It knows who wrote them, and goes on behind them once there is room."""
     source = open_log(memory_disk())
     for number in range(20):
-        append(source, b"%d" % number + bytes(1000))
+        append(source, b"%d" % number + bytes(1000), stamp=ProducerStamp(5, 0, number))
     disk = memory_disk()
     target = open_log(disk)
     data = bytes(source.reader.read(0, 1 << 20, source.end_offset))
     second = source.reader.read(len(data), 1 << 20, source.end_offset)
-    target.append_framed(data)
+    *_, last = headers(data, 0)
+    target.append_framed(data[: last.start_offset])
     disk.capacity_bytes = 1
     with pytest.raises(DiskFull):
-        target.append_framed(bytes(second))
+        target.append_framed(data[last.start_offset :] + second)
     assert target.end_offset == len(data)
+    assert target.producers.check(last.stamp) == last.start_offset
+    assert target.producers.check(last.stamp._replace(sequence=last.producer_sequence + 1)) is None
     disk.capacity_bytes = None
     copy_from(source, target)
     assert payloads(target) == payloads(source)

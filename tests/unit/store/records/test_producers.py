@@ -1,5 +1,6 @@
 """Who wrote which batches last."""
 
+import random
 import struct
 
 import google_crc32c
@@ -15,7 +16,7 @@ from vq.errors import (
 )
 from vq.limits import PRODUCERS_PER_PARTITION_MAX
 from vq.model import ProducerStamp
-from vq.store.records.format import records_mark
+from vq.store.records.format import BatchHeader, records_mark
 from vq.store.records.producers import ProducerTable, Records
 
 
@@ -189,3 +190,38 @@ def test_batches_of_older_tables_are_taken_for_equal() -> None:
         for each in (back, back.copy().before(89)):
             assert each.check(stamp(0)) == 88
             each.compare(stamp(0), Records(1, 5))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_batches_at_once_are_remembered_as_one_after_the_other(seed: int) -> None:
+    """Whatever the epochs, gaps and repetitions; a batch without a producer is nobody's."""
+    chance = random.Random(seed)
+    batches = []
+    sequences: dict[int, int] = {}
+    for number in range(200):
+        producer = chance.choice((0, 1, 2, 3, 3, 3))
+        sequence = sequences.get(producer, -1) + chance.choice((1, 1, 1, 1, 3))
+        epoch = number // 70 if producer == 2 else 0
+        sequences[producer] = sequence
+        batches.append(
+            BatchHeader(
+                1000 * number,
+                900,
+                number,
+                5000 + number,
+                producer_id=producer,
+                producer_epoch=epoch,
+                producer_sequence=sequence,
+                crc=chance.getrandbits(32),
+            )
+        )
+    one_by_one, at_once = ProducerTable(), ProducerTable()
+    for each in batches:
+        if each.producer_id:
+            records = Records(each.record_count, each.records_mark)
+            one_by_one.record(each.stamp, each.start_offset, records)
+    cut = chance.randrange(200)
+    at_once.record_all(batches[:cut])
+    at_once.record_all(batches[cut:])
+    assert at_once.to_bytes() == one_by_one.to_bytes()
+    assert len(at_once) == 3

@@ -176,10 +176,15 @@ class BatchSend:
 
     def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
         config, size = self._config, 0
+        prepare = self._accumulator.prepare
         while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
             place = rest.pop()
             try:
-                future = self._prepared_one(place, queues)
+                if self._interceptors is None:
+                    future = prepare(self._messages[place], None, queues, self.deadline)
+                else:
+                    with self._begin(place, self._interceptors) as sending:
+                        future = prepare(sending.message, sending, queues, self.deadline)
             except VqError as error:
                 self._sends[place] = error
                 continue
@@ -189,15 +194,12 @@ class BatchSend:
             size += future.size
             self._prepared.append((place, future))
 
-    def _prepared_one(self, place: int, queues: TopicQueues) -> SendFuture:
-        prepare = self._accumulator.prepare
-        message = self._messages[place]
-        if self._interceptors is None:
-            return prepare(message, None, queues, self.deadline)
+    def _begin(self, place: int, interceptors: Interceptors) -> Sending:
+        """Return the send of a message whose ``before_send`` has run, now or before."""
         begun, self._begun = self._begun, None
-        sending = begun[1] if begun and begun[0] == place else self._interceptors.begin(message)
-        with sending:
-            return prepare(sending.message, sending, queues, self.deadline)
+        return (
+            begun[1] if begun and begun[0] == place else interceptors.begin(self._messages[place])
+        )
 
     def refuse(self, topic: str, error: VqError) -> int:
         """Give ``error`` to the messages of a topic that were not appended; return how many."""

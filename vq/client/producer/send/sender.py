@@ -47,7 +47,7 @@ from vq.tasks import begin_task
 logger = get_logger(__name__)
 _TICK_S = 0.1
 #: While the sender rests, it runs again after this, also without an answer.
-_REST_S = 0.005
+REST_S = 0.005
 #: So much later for each queue, since the sender then looks at all of them.
 _REST_QUEUE_S = 0.000_1
 _REPORT = "this is a defect of vq: report it with the traceback in the log"
@@ -226,7 +226,7 @@ class Sender:
 
         Otherwise each append would cost an iteration of the loop.
         """
-        rest_s = min(_REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
+        rest_s = min(REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
         self._rest_timer = self.loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 

@@ -6,7 +6,7 @@ program ends is ``client/exits.py``.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from vq.client.future import SendCallback, SendFuture
@@ -41,43 +41,49 @@ class UnheardFailures:
         self.next_line_at = 0.0
 
 
+class _Callbacks(dict[str, SendCallback]):
+    """The callback of each topic, made when it is first looked up: a look-up is no call then."""
+
+    def __init__(self, on_failure: Callable[[str, VqError], None]) -> None:
+        super().__init__()
+        self._on_failure = on_failure
+
+    def __missing__(self, topic: str) -> SendCallback:
+        on_failure = self._on_failure
+
+        def ended(_: SendResult | None, error: VqError | None) -> None:
+            if error is not None:
+                on_failure(topic, error)
+
+        if len(self) >= _TOPICS_MAX:
+            self.clear()
+        self[topic] = ended
+        return ended
+
+
 class OnewayLog:
     """Logs the one-way messages of one producer that are not known to be stored.
 
     A failure is logged once for each topic and cause, with the number of messages. The same topic
     and cause has its next line after ten seconds at the earliest, with all that failed since.
 
-    ``callback_for`` is for any thread. Callbacks run where all callbacks of the producer run.
+    Callbacks run where all callbacks of the producer run.
 
     Args:
         loop: Runs the one timer that writes lines.
         clock: Says when a line is due.
+
+    Attributes:
+        callback_for: Returns the callback of one-way messages to a topic; for any thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._callbacks: dict[str, SendCallback] = {}
         self._failures: dict[Cause, UnheardFailures] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-
-    def callback_for(self, topic: str) -> SendCallback:
-        """Return the callback of one-way messages to a topic."""
-        found = self._callbacks.get(topic)
-        if found is None:
-            found = self._callback(topic)
-            if len(self._callbacks) >= _TOPICS_MAX:
-                self._callbacks.clear()
-            self._callbacks[topic] = found
-        return found
-
-    def _callback(self, topic: str) -> SendCallback:
-        def ended(_: SendResult | None, error: VqError | None) -> None:
-            if error is not None:
-                self._on_failure(topic, error)
-
-        return ended
+        self.callback_for: Callable[[str], SendCallback] = _Callbacks(self._on_failure).__getitem__
 
     def _on_failure(self, topic: str, error: VqError) -> None:
         failures = self._failures.setdefault((topic, type(error)), UnheardFailures())

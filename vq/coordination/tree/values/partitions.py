@@ -36,8 +36,7 @@ class Partition(Value):
         return join(cls.parent(topic), str(partition))
 
     def _to_json(self) -> dict[str, Any]:
-        placement = [{"group": s.group, "start": s.start, "end": s.end} for s in self.spans]
-        return {"placement": placement, "state": self.state}
+        return {"placement": [_of_span(each) for each in self.spans], "state": self.state}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -118,10 +117,20 @@ class PlacementChanges(Value):
         return cls(version=version, partitions=tuple(partitions), open=counts)
 
 
+def _of_span(span: Span) -> dict[str, Any]:
+    document: dict[str, Any] = {"group": span.group, "start": span.start, "end": span.end}
+    if span.number is not None:
+        document["number"] = span.number
+    return document
+
+
 def _span(document: Mapping[str, Any]) -> Span:
     group, start, end = document["group"], document["start"], document.get("end")
     if not isinstance(group, str) or type(start) is not int or start < 0:
         raise TypeError(f"span {document!r}")
     if end is not None and (type(end) is not int or end < start):
         raise ValueError(f"span {document!r} ends before it starts")
-    return Span(group, start, end)
+    number = document.get("number")
+    if number is not None and (type(number) is not int or number < 0):
+        raise ValueError(f"span {document!r} has a number that is none")
+    return Span(group, start, end, number)

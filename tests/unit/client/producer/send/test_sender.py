@@ -144,7 +144,7 @@ class Producer:
 @pytest.fixture
 def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rest ends by what happens, not by its time."""
-    monkeypatch.setattr(senders, "_REST_S", 600.0)
+    monkeypatch.setattr(senders, "REST_S", 600.0)
     monkeypatch.setattr(senders, "_TICK_S", 600.0)
 
 
@@ -218,7 +218,7 @@ async def test_a_rest_is_longer_the_more_queues_are_looked_at_after_it() -> None
         producer.send()
     await turn()
     assert len(producer.connection.sent) == PARTITIONS
-    assert senders._REST_S + 0.1 in producer.loop.delays
+    assert senders.REST_S + 0.1 in producer.loop.delays
     producer.sender.close()
 
 

@@ -1,0 +1,113 @@
+"""``vq broker jobs``: the timed duties of nodes."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from vq.cli.base.completion import broker_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Invocation, command_options
+from vq.cli.base.text import in_seconds, utc
+from vq.operations.brokers.jobs import BrokerJob, NodeJobs, broker_jobs
+
+
+@click.command()
+@click.argument("name", metavar="[GROUP/NODE|GROUP]", required=False, shell_complete=broker_names)
+@shows(
+    some(
+        record(
+            group=TEXT,
+            node=TEXT,
+            error=maybe(TEXT),
+            jobs=some(
+                record(
+                    name=TEXT,
+                    trigger=TEXT,
+                    state=TEXT,
+                    why_off=maybe(TEXT),
+                    runs=WHOLE,
+                    failures=WHOLE,
+                    begun_s=maybe(NUMBER),
+                    ended_s=maybe(NUMBER),
+                    late_s=NUMBER,
+                    error=maybe(TEXT),
+                    next_s=maybe(NUMBER),
+                )
+            ),
+        )
+    )
+)
+@command_options
+def jobs(invocation: Invocation, name: str | None) -> None:
+    """Show what nodes do again and again: when it ran last, how that went, when it runs next.
+
+    A job waits, runs, or is off: another node has the duty, or a setting switches it off. The
+    last column says why, or why the last run failed. A run that was missed, while the machine
+    was paused, begins at once, and once; one that fails is tried again within half a minute.
+
+    Exit code 1 if the last run of a job failed, or a node does not answer.
+    """
+    found = invocation.call(broker_jobs, name)
+    output = invocation.output
+    if output.as_json:
+        output.document([_json(each) for each in found])
+    else:
+        output.table(
+            [_row(node, each) for node in found for each in node.jobs],
+            columns=(
+                *("group", "node", "job", "trigger", "state", "last", "took", "late"),
+                *("next", "runs", "failed", "reason"),
+            ),
+            optional=("last", "took", "late", "next", "reason"),
+        )
+        for each in found:
+            if not each.jobs:
+                why = each.error or "its version tells no jobs"
+                output.remark(f"{each.group}/{each.node}: {why}")
+    silent = sum(1 for node in found if node.error)
+    failed = sum(1 for node in found for each in node.jobs if each.error)
+    if silent or failed:
+        raise CommandFailed(
+            f"the last run of {failed} job(s) failed, {silent} of {len(found)} node(s) do not "
+            "answer"
+        )
+
+
+def _row(node: NodeJobs, job: BrokerJob) -> dict[str, Any]:
+    took = job.took_ms
+    return {
+        "group": node.group,
+        "node": node.node,
+        "job": job.name,
+        "trigger": job.trigger,
+        "state": job.state,
+        "last": None if job.begun_ms is None else utc(job.begun_ms),
+        "took": None if took is None else f"{took / 1_000:.1f} s",
+        "late": f"{job.late_ms / 1_000:.1f} s" if job.late_ms else None,
+        "next": None if job.next_ms is None else utc(job.next_ms),
+        "runs": job.runs,
+        "failed": job.failures,
+        "reason": job.error or job.why_off or None,
+    }
+
+
+def _json(node: NodeJobs) -> dict[str, Any]:
+    return {
+        "group": node.group,
+        "node": node.node,
+        "error": node.error or None,
+        "jobs": [_job(each) for each in node.jobs],
+    }
+
+
+def _job(job: BrokerJob) -> dict[str, Any]:
+    fields = asdict(job)
+    times = {name: fields.pop(f"{name}_ms") for name in ("begun", "ended", "late", "next")}
+    return {
+        **fields,
+        **{f"{name}_s": in_seconds(ms) for name, ms in times.items()},
+        "why_off": job.why_off or None,
+        "error": job.error or None,
+    }
