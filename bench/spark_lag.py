@@ -31,6 +31,7 @@ from pyspark_vq.session import session
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.message_filter import ALL
 from vq.model import Address
 from vq.remoting.ports import free_port
 
@@ -96,7 +97,7 @@ def add_groups(
     """Write groups ``[first, end)``."""
     root, rng = f"/vq/{CLUSTER}/", random.Random(first)
     client.ensure_path(f"{root}consumers")
-    contract = ConsumerGroup(topics={topic: "" for topic, _ in offsets}).encode()
+    contract = ConsumerGroup(topics={topic: ALL for topic, _ in offsets}).encode()
     now_ms = int(time.time() * 1000)
     for number in range(first, end):
         name = f"group-{number}"

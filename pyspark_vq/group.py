@@ -64,7 +64,7 @@ class GroupProgress:
                     group,
                     {partition: at for partition, (_, at) in changed.items()},
                     topic_ids={name: each.id for name, each in due.topics.items()},
-                    tags=self._options.tags,
+                    tags=self._options.wanted.tags,
                 )
         except CoordinationError as error:
             logger.warning("group %s: progress is committed later: %s", group, error)

@@ -16,7 +16,7 @@ from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from pyspark_vq.installed import HERE, Installed
 from vq import MessageFactoryConfig
 from vq.errors import InvalidArgument
-from vq.model import TAG_SEPARATOR, tags_of
+from vq.message_filter import TAG_SEPARATOR, Filter
 
 __all__ = ["Connect", "Given", "Place", "Places", "ReadOptions"]
 
@@ -275,7 +275,7 @@ class ReadOptions:
         group: The consumer group to which a stream commits its progress; None: to none.
         include_archive: Whether archived blocks are read.
         archives: Who reads those at URLs: ``broker``, or ``direct``: the task.
-        tags: Only messages with one of these; none: all.
+        wanted: Which messages.
         read_from: ``master``, or ``any`` of the nodes in sync.
         timeout_s: A partition that could not be read for so long fails the task.
         clock_ahead_s: How far a producer's clock may be ahead of the brokers'.
@@ -293,7 +293,7 @@ class ReadOptions:
     group: str | None
     include_archive: bool
     archives: Literal["broker", "direct"]
-    tags: tuple[str, ...]
+    wanted: Filter
     read_from: Literal["master", "any"]
     timeout_s: float
     clock_ahead_s: float
@@ -344,7 +344,7 @@ class ReadOptions:
             group=given.text("group"),
             include_archive=given.flag("includeArchive", default=True),
             archives=_archives(given.text("archives")),
-            tags=_tags(given.text("tag")),
+            wanted=_filter(given.text("tag")),
             read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
             clock_ahead_s=given.seconds("clockAhead", CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX),
@@ -396,10 +396,8 @@ def _places(given: Given) -> tuple[str, ...] | None:
     return MessageFactoryConfig(archive_places=found).archive_places if found else None
 
 
-def _tags(text: str | None) -> tuple[str, ...]:
-    """Return the tags of an expression ``a || b``, as of a consumer's filter."""
-    if text is None:
-        return ()
-    if not all(each.strip() for each in text.split(TAG_SEPARATOR)):
+def _filter(text: str | None) -> Filter:
+    """Return the filter ``a || b``, as of a consumer; no tag may be left out."""
+    if text is not None and not all(each.strip() for each in text.split(TAG_SEPARATOR)):
         raise InvalidArgument(f"tag = {text!r} is not a list of 1 to {TAGS_MAX} tags like a || b")
-    return tuple(dict.fromkeys(tags_of(text, "tag")))
+    return Filter.parse(text, "tag")

@@ -153,9 +153,9 @@ class _Numbers:
 def selected(left: Narrowed, options: ReadOptions) -> Selection:
     """Return which messages the filters and the option ``tag`` leave."""
     kept = left.selection
-    if not options.tags:
+    if not options.wanted:
         return kept
-    tags = {each.encode() for each in options.tags}
+    tags = options.wanted.encoded
     tags &= tags if kept.tags is None else set(kept.tags)
     return Selection(kept.low, kept.high, kept.id_low, kept.id_high, tuple(sorted(tags)))
 

@@ -36,12 +36,6 @@ ARCHIVE_PLACES: Final = (
     "abfs://",
     "hdfs://",
 )
-#: Separates the tags of a filter, as in ``a || b``; no tag has it.
-TAG_SEPARATOR: Final = "||"
-_ALL_TAGS: Final = "*"
-#: What other systems separate tags by, or match them with.
-_NO_PATTERNS: Final = (",", "&&", "*", ">")
-_FILTERS: Final = "give tags as in 'a || b', or '*' alone for all messages"
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
@@ -719,53 +713,6 @@ def check_name(kind: str, name: str) -> str:
             f"{limits.NAME_CHARS_MAX} characters of A-Z a-z 0-9 . _ - (and neither '.' nor '..')"
         )
     return name
-
-
-def tags_of(message_filter: str, what: str = "message_filter") -> tuple[str, ...]:
-    """Return the tags that a filter such as ``a || b`` names; none: all messages pass, as of ``*``.
-
-    There are no patterns. So a filter with a sign that other systems take for one is refused: it
-    would let no message pass. A tag that has such a sign stands between double quotes.
-
-    Raises:
-        InvalidArgument: It names none, too many, or one that no message can have.
-    """
-    given: object = message_filter
-    if not isinstance(given, str):
-        raise InvalidArgument(f"{what} = {shown(given)} is {type(given).__name__}; give text")
-    tags = tuple(tag.strip() for tag in message_filter.split(TAG_SEPARATOR) if tag.strip())
-    if tags == (_ALL_TAGS,):
-        return ()
-    if not tags:
-        raise InvalidArgument(f"{what} {shown(message_filter)} names no tag; {_FILTERS}")
-    if len(tags) > limits.FILTER_TAGS_MAX:
-        raise InvalidArgument(
-            f"{what} names {len(tags)} tags; at most {limits.FILTER_TAGS_MAX} are taken"
-        )
-    return tuple(_tag_of(tag, what) for tag in tags)
-
-
-def _tag_of(text: str, what: str) -> str:
-    tag = text
-    if len(text) > 2 and text[0] == text[-1] == '"':
-        tag = text[1:-1]
-    else:
-        sign = next((each for each in _NO_PATTERNS if each in text), None)
-        if sign is not None:
-            raise InvalidArgument(
-                f"tag {shown(text)} of {what} has {sign!r}, which no filter understands: "
-                f'{_FILTERS}; a tag with that sign is named as "{text}", with the double quotes'
-            )
-    try:
-        size = len(tag.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag {shown(tag)} of {what} is not text: {error}") from error
-    if size > limits.TAG_BYTES_MAX:
-        raise InvalidArgument(
-            f"tag {shown(tag)} of {what} has {size} bytes; no tag has more than "
-            f"{limits.TAG_BYTES_MAX}"
-        )
-    return tag
 
 
 def check_timeout(timeout: float) -> float:

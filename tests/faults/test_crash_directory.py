@@ -20,7 +20,7 @@ from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.store.directory.directory import DataDirectory, NamesakeFound
-from vq.store.disk.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.log.log import Log, LogConfig
 from vq.store.records.record import decode_into, encode_record
 
@@ -169,7 +169,7 @@ def examine(disk: MemoryDisk, told: Told, at: int) -> list[str]:
     return faults
 
 
-def begin(seed: int) -> tuple[MemoryDisk, list[Operation], Told]:
+def begin(seed: int) -> tuple[MemoryDisk, list[DiskOperation], Told]:
     """Tell a story; return the disk before it, what was done to that, and what was told."""
     disk = MemoryDisk()
     before = disk.crash(keep_all)
@@ -178,7 +178,7 @@ def begin(seed: int) -> tuple[MemoryDisk, list[Operation], Told]:
 
 
 def crash_everywhere(
-    seed: int, stage: MemoryDisk, operations: list[Operation], told: Told
+    seed: int, stage: MemoryDisk, operations: list[DiskOperation], told: Told
 ) -> tuple[int, list[str]]:
     """Crash a story at every operation; return the number of states and the faults."""
     states = 0

@@ -25,7 +25,7 @@ from support.store import patiently
 from vq.clock import ManualClock
 from vq.errors import DiskFull, VqError
 from vq.model import ProducerStamp
-from vq.store.disk.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, RandomChance, keep_all, keep_none
 from vq.store.log.log import Log, LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES
@@ -249,7 +249,7 @@ def examine(disk: MemoryDisk, history: History, operations: int, *, deep: bool) 
 
 
 def crash_while_recovering(
-    stage: MemoryDisk, recovery: list[Operation], history: History, operations: int
+    stage: MemoryDisk, recovery: list[DiskOperation], history: History, operations: int
 ) -> list[str]:
     """Cut the power at every operation of a recovery."""
     faults = []

@@ -23,6 +23,7 @@ from vq.client.consumer.permit import Permit
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
 from vq.limits import KIB
+from vq.message_filter import ALL
 from vq.model import Address, Message, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -201,7 +202,7 @@ class Held:
             position,
             length=length,
             prefetch_bytes=BOUND,
-            tags=(),
+            wanted=ALL,
             on_chunk=self.delivery.add,
             on_error=lambda error: None,
             on_new_epoch=lambda: None,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.batches import batch
 from support.store import DIRECTORY, flush, memory_disk, open_log
 
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.store.care import key_index, walk
 from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Probe
@@ -43,13 +44,13 @@ def wishes(drawn: list[list[tuple]]) -> list[Wanted]:
     for message in [each for some in drawn for each in some][:6]:
         number, key, tag = message[:3]
         key = None if key == "" else key
-        only = frozenset() if tag is None else frozenset([tag])
+        only = () if tag is None else (tag.decode(),)
         found += [
             Wanted(id=number),
             Wanted(key=key),
-            Wanted(tags=only),
-            Wanted(number, key, only),
-            Wanted(tags=only | {b"x", b"none"}),
+            Wanted(filter=Filter(only)),
+            Wanted(number, key, Filter(only)),
+            Wanted(filter=Filter((*only, "x", "none"))),
         ]
     return found
 
@@ -135,5 +136,5 @@ def test_a_search_finds_what_a_plain_look_finds(drawn: list, data: st.DataObject
             if begin <= offset < stop
             and wanted.id in (None, number)
             and (wanted.key is None or (type(key) is type(wanted.key) and key == wanted.key))
-            and (not wanted.tags or tag in wanted.tags)
+            and wanted.filter.takes(tag)
         ]

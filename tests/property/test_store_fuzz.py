@@ -21,6 +21,7 @@ from vq.broker.partition.batch_check import check_batch
 from vq.broker.replication.epoch_file import read_epoch
 from vq.errors import VqError
 from vq.limits import BATCH_RECORDS_MAX
+from vq.message_filter import Filter
 from vq.model import Message, ProducerStamp
 from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Probe
 from vq.store.care.wanted import Wanted, matches
@@ -124,8 +125,8 @@ WANTED = [
     Wanted(id=3),
     Wanted(key="k"),
     Wanted(key=b""),
-    Wanted(key=-1, tags=frozenset([b"x"])),
-    Wanted(tags=frozenset([b"x", "é".encode()])),
+    Wanted(key=-1, filter=Filter(("x",))),
+    Wanted(filter=Filter(("x", "é"))),
 ]
 CHECKPOINT = Checkpoint(
     topic_id="t-漢", start_offset=0, offset=300_000, messages=12, index=INDEX, producers=PRODUCERS
@@ -232,7 +233,7 @@ def read_records(_: random.Random, data: bytes) -> None:
     """Everything that reads records; what they agree on, they agree on."""
     for decode in (
         lambda: boundaries(data, 0),
-        lambda: filter_by_tag(memoryview(data), 0, {b"x"}),
+        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
         lambda: check_batch(
             data,
             record_count=max(1, len(data) // 60 % BATCH_RECORDS_MAX),

@@ -26,6 +26,7 @@ from pyspark_vq import connection
 from pyspark_vq.reports.lag_rules import SCHEMA
 from vq.cli import main
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.message_filter import ALL, Filter
 
 #: Two reports; a machine that is busy with other work needs minutes for them.
 pytestmark = [
@@ -96,7 +97,7 @@ class Tree:
             self._client.create(full, data, ephemeral=ephemeral, makepath=True)
 
     def group(self, name: str, *topics: str, members: int = 1, **more: Any) -> None:
-        contract = ConsumerGroup(topics=dict.fromkeys(topics, ""), **more)
+        contract = ConsumerGroup(topics=dict.fromkeys(topics, ALL), **more)
         self.put(ConsumerGroup.path(name), contract.encode())
         for number in range(members):
             path = Member.path(name, f"m{number}")
@@ -193,7 +194,7 @@ def make_groups(tree: Tree, sent: dict[int, list[int]]) -> None:
     """Make a group of every kind; all but the hostile one are of this test's own making."""
     end = {number: offsets[-1] for number, offsets in sent.items()}
     tree.group("behind", "orders")
-    contract = ConsumerGroup(topics={"orders": "a || b"})
+    contract = ConsumerGroup(topics={"orders": Filter(("a", "b"))})
     tree.put(ConsumerGroup.path("behind"), contract.encode())
     tree.group("alone", "orders", members=0)
     tree.group("stream", "orders", members=0, by_stream=True)

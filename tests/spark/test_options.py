@@ -50,7 +50,7 @@ def test_places_are_ends_times_and_offsets_by_partition() -> None:
 def test_lists_sizes_and_tags_are_read() -> None:
     options = parsed(stream=True, maxBytesPerTrigger="64m", tag="a || b", group="g", timeout="2.5")
     assert options.bytes_per_trigger == 64 << 20
-    assert options.tags == ("a", "b")
+    assert options.wanted.tags == ("a", "b")
     assert options.timeout_s == 2.5
     assert parsed(topics="a, b").topics == ("a", "b")
     assert parsed(topics='["a","b","a"]').topics == ("a", "b")

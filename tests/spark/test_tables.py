@@ -12,6 +12,7 @@ import pyspark_vq
 import vq
 from pyspark_vq import connection
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.message_filter import ALL
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def by_hand(processes: ProcessCluster) -> None:
     odd = CommittedOffset(offset=1 << 63, time_ms=10**18, member="m", stopped="\ud800")
     with admin(processes.zookeeper) as client:
         for path, value in (
-            (ConsumerGroup.path("odd"), ConsumerGroup(topics={"orders": ""})),
+            (ConsumerGroup.path("odd"), ConsumerGroup(topics={"orders": ALL})),
             (CommittedOffset.path("odd", "orders", 0), odd),
             (CommittedOffset.path("odd", "orders", 1), odd),
         ):

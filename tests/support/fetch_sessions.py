@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from vq import limits
-from vq.client.broker_connections import Failures
+from vq.client.broker_connections import ConnectFailures
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.errors import ConnectionCut, VqError
+from vq.message_filter import ALL
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -77,7 +78,7 @@ class Cluster:
         self.listeners: list[Callable[[], None]] = []
         self.routes: object = object()
         self.lookups = 0
-        self.unreachable: dict[Address, Failures] = {}
+        self.unreachable: dict[Address, ConnectFailures] = {}
 
     def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         found = self.masters.get(partition.partition, (HERE, 3))
@@ -107,7 +108,7 @@ class Partition:
         self.position = 0
         self.validate = False
         self.topic_id = "id-1"
-        self.tags: list[str] = []
+        self.wanted = ALL
         self.asked = self.buffered = self.missing = 0
         self.went_on = 0
         self.behind = self.at_once = self.unsure = False

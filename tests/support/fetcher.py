@@ -10,6 +10,7 @@ from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.clock import SystemClock
 from vq.errors import VqError
+from vq.message_filter import ALL, Filter
 from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse, VerifyResponse
@@ -129,7 +130,7 @@ class Reader:
         self,
         *,
         offset: int = 100,
-        tags: tuple[str, ...] = (),
+        wanted: Filter = ALL,
         start: bool = True,
         **settings: Any,
     ) -> None:
@@ -144,7 +145,7 @@ class Reader:
             fetches,
             WHERE,
             offset,
-            tags=tags,
+            wanted=wanted,
             on_chunk=self.chunks.append,
             on_error=self.errors.append,
             on_new_epoch=lambda: self.epochs.append(self.fetcher.position),

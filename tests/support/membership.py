@@ -20,6 +20,8 @@ from vq.coordination.groups import claims, groups
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import Owner
 from vq.errors import CoordinationError
+from vq.message_filter import ALL as EVERYTHING
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 
 P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
@@ -30,7 +32,7 @@ SOON = Backoff(first_s=0.01, most_s=0.02, jitter=0.5)
 class Consumer:
     """What a member tells its consumer, and a consumer that may be slow or fail."""
 
-    def __init__(self, cluster: ClusterClient, name: str, *, tags: str = "") -> None:
+    def __init__(self, cluster: ClusterClient, name: str, *, wanted: Filter = EVERYTHING) -> None:
         self.cluster = cluster
         self.name = name
         self.held: set[TopicPartition] = set()
@@ -44,7 +46,7 @@ class Consumer:
             cluster,
             ConsumerConfig(group="g", member=name),
             member=name,
-            filters={"t": tags},
+            filters={"t": wanted},
             holds=Holds("g", name),
             consumer=self,
             permit=self.permit,

@@ -54,6 +54,7 @@ from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.fetching import Fetches
 from vq.broker.serving.finding import Finder
+from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
@@ -414,7 +415,7 @@ class Parts:
                     opens=attrgetter("takes_puts"),
                     appends=True,
                 ),
-                Command.GET: Route(reading.get, why.reads, of_partition=True),
+                Command.GET: Route(partial(get, self.fetches), why.reads),
                 Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
                 Command.FETCH: Route(self.fetches.fetch, why.reads),
                 Command.VERIFY: Route(self.verifier.verify, of_partition=True),

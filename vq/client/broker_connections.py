@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
 
 
-class Failures(NamedTuple):
+class ConnectFailures(NamedTuple):
     """Consecutive failures to connect to one broker, and the cause of the last one."""
 
     attempts: int
@@ -58,7 +58,7 @@ class BrokerConnections:
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
         self._pauses: dict[Address, asyncio.Event] = {}  # before the next try; set: try now
-        self.unreachable: dict[Address, Failures] = {}
+        self.unreachable: dict[Address, ConnectFailures] = {}
 
     def live(self, address: Address) -> BrokerConnection | None:
         """Return the open connection to ``address``; None: there is none."""
@@ -129,8 +129,8 @@ class BrokerConnections:
             if self.unreachable.pop(address, None) is not None:
                 logger.warning("reconnected to a broker", broker=address)
         else:
-            attempts, cause = self.unreachable.get(address, Failures(0, ""))
-            self.unreachable[address] = Failures(attempts + 1, str(error))
+            attempts, cause = self.unreachable.get(address, ConnectFailures(0, ""))
+            self.unreachable[address] = ConnectFailures(attempts + 1, str(error))
             logger.log(
                 logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
                 "cannot connect to a broker, trying again",

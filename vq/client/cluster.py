@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vq.client.broker_connections import BrokerConnections, Failures
+from vq.client.broker_connections import BrokerConnections, ConnectFailures
 from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
@@ -120,7 +120,7 @@ class ClusterClient:
         self.connections = BrokerConnections(
             config, network, rng, on_change=self._changed, context=self.context
         )
-        self.unreachable: Mapping[Address, Failures] = self.connections.unreachable
+        self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
         self._calls = SharedCalls(self.context)

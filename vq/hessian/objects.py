@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from vq.errors import InvalidArgument, ProtocolError
 from vq.hessian.plain import (
     PLAIN_READERS,
-    Decoder,
+    PlainDecoder,
     encode_integer,
     encode_scalar,
     encode_string,
@@ -288,7 +288,7 @@ class _Referable(NamedTuple):
     levels: int  # of containers, itself counted
 
 
-class _ObjectDecoder(Decoder):
+class _ObjectDecoder(PlainDecoder):
     __slots__ = ("_classes", "_deepest", "_definitions", "_referable")
 
     def __init__(self, data: bytes, classes: Classes, bounds: Bounds) -> None:

@@ -254,11 +254,11 @@ def decode(
     """
     if len(data) > bytes_max:
         raise ProtocolError(f"Hessian document of {len(data)} bytes; at most {bytes_max} are read")
-    value: Value = Decoder(data, depth_max, elements_max).document()
+    value: Value = PlainDecoder(data, depth_max, elements_max).document()
     return value
 
 
-class Decoder:
+class PlainDecoder:
     """One pass over one document.
 
     Attributes:
@@ -558,7 +558,9 @@ def is_string(code: int) -> bool:
 Reader: TypeAlias = Callable[[Any, int, int], Any]
 
 
-def reader_table(cls: type[Decoder], ranges: Sequence[tuple[int, int, str]]) -> tuple[Reader, ...]:
+def reader_table(
+    cls: type[PlainDecoder], ranges: Sequence[tuple[int, int, str]]
+) -> tuple[Reader, ...]:
     """Return the reader of every first byte; bytes in no range are refused.
 
     Args:
@@ -604,4 +606,4 @@ PLAIN_READERS: Final = (
     (0xD8, 0xEF, "long_1"),
     (0xF0, 0xFF, "long_2"),
 )
-Decoder.readers = reader_table(Decoder, PLAIN_READERS)
+PlainDecoder.readers = reader_table(PlainDecoder, PLAIN_READERS)

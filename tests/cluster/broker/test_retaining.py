@@ -21,6 +21,7 @@ from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import OffsetOutOfRange
+from vq.message_filter import ALL
 from vq.model import TopicPartition, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -199,7 +200,7 @@ async def test_one_line_is_logged_for_a_topic(served, caplog):
 # The policy keep --------------------------------------------------------------------------------
 async def commit(served, group: str, offset: int, partition: int = 0) -> None:
     async with served.cluster.admin() as coordinator:
-        await groups.ensure_group(coordinator, group, ConsumerGroup(topics={"t": ""}))
+        await groups.ensure_group(coordinator, group, ConsumerGroup(topics={"t": ALL}))
         await OffsetStore(coordinator).reset(group, TopicPartition("t", partition), at(offset))
 
 

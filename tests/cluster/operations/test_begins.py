@@ -11,6 +11,7 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState, UnknownPartition
+from vq.message_filter import ALL
 from vq.model import Span
 from vq.operations.topics.begins import BEGIN_MAX, begin_anew
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.virtual_time
 
 async def commit(cluster: MemoryCluster, offset: int) -> None:
     async with cluster.admin() as coordinator:
-        await groups.ensure_group(coordinator, "g", ConsumerGroup(topics={"t": ""}))
+        await groups.ensure_group(coordinator, "g", ConsumerGroup(topics={"t": ALL}))
         data = CommittedOffset(offset=offset).encode()
         await coordinator.create(CommittedOffset.path("g", "t", 0), data, parents=True)
 

@@ -13,6 +13,7 @@ from vq.client.config import ConsumerConfig
 from vq.coordination.groups.groups import ensure_group
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import InvalidState
+from vq.message_filter import ALL
 from vq.model import Message
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.topics import closing, emptying
@@ -41,7 +42,7 @@ async def consume(factory: aio.MessageFactory, group: str, count: int, tag: str 
 
 
 async def make_group(client: ClusterClient, group: str) -> None:
-    await ensure_group(client.coordinator, group, ConsumerGroup(topics={"t": ""}))
+    await ensure_group(client.coordinator, group, ConsumerGroup(topics={"t": ALL}))
 
 
 async def test_a_topic_without_groups_is_drained_when_it_is_closed(

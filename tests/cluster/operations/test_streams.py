@@ -25,6 +25,7 @@ from vq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from vq.message_filter import Filter
 from vq.model import Message
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.messages import streams
@@ -69,7 +70,7 @@ async def test_all_messages_come_in_the_order_in_which_they_were_sent(
     assert await read(client, Begin()) == list(range(COUNT))
     assert await read(client, Begin(latest=True)) == []
     assert await read(client, Begin(), partitions=[1]) == list(range(1, COUNT, 2))
-    assert await read(client, Begin(), tags=["red"]) == [0, 3, 6, 9]
+    assert await read(client, Begin(), wanted=Filter(("red",))) == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 12, 99])
@@ -83,8 +84,8 @@ async def test_the_last_messages_of_a_tag_are_looked_for_among_the_others(
     factory: aio.MessageFactory,
     client: ClusterClient,
 ) -> None:
-    assert await read(client, Begin(last=2), tags=["red"]) == [6, 9]
-    assert await read(client, Begin(last=2), tags=["blue"]) == []
+    assert await read(client, Begin(last=2), wanted=Filter(("red",))) == [6, 9]
+    assert await read(client, Begin(last=2), wanted=Filter(("blue",))) == []
 
 
 async def test_a_time_and_an_offset_are_places(

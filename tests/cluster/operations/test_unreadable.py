@@ -15,6 +15,7 @@ from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.partitions import Partition
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import UnknownTopic
+from vq.message_filter import ALL
 from vq.model import TopicSettings
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.groups import groups
@@ -39,7 +40,7 @@ async def test_a_list_of_groups_leaves_out_the_unreadable_one_and_names_its_znod
     client: ClusterClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("bad", "good"):
-        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"t": ""}))
+        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"t": ALL}))
     await client.coordinator.set(ConsumerGroup.path("bad"), HALF)
     assert [each.group for each in await groups.list_groups(client)] == ["good"]
     assert "consumers/bad" in caplog.text
@@ -49,7 +50,7 @@ async def test_a_group_of_an_impossible_name_is_named_beside_the_others(
     client: ClusterClient,
 ) -> None:
     """Somebody made its node by hand."""
-    await ensure_group(client.coordinator, "good", ConsumerGroup(topics={"t": ""}))
+    await ensure_group(client.coordinator, "good", ConsumerGroup(topics={"t": ALL}))
     await client.coordinator.create(ConsumerGroup.path("a b"), HALF)
     found, unreadable = await groups.readable_groups(client)
     assert [each.group for each in found] == ["good"]
@@ -145,7 +146,7 @@ async def test_a_node_that_may_not_be_read_counts_as_unreadable(
     """Its ACL is another one than that of vq's nodes."""
     await cluster.create_topic("good", partitions=1)
     for name in ("ours", "theirs"):
-        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"good": ""}))
+        await ensure_group(client.coordinator, name, ConsumerGroup(topics={"good": ALL}))
     deny_reading(client.coordinator, ConsumerGroup.path("theirs"))
     deny_reading(client.coordinator, TopicNode.path("t"))
     assert [each.name for each in await topics.list_topics(client)] == ["good"]

@@ -14,6 +14,7 @@ from vq.errors import (
     OffsetOutOfRange,
     PartitionQuarantined,
 )
+from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
 from vq.store.archive.archived_file import NotInMemory
@@ -43,11 +44,11 @@ def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
     log = channel.log
     if log is None or not channel.start_offset < offset:
         return _after_an_empty_log(channel, offset)
-    tags = [tag.encode() for tag in header.place_tags]
+    wanted = Filter.of_request(header.place_tags)
     try:
         check_epoch(channel, offset, header.place_epoch)  # tells more than the end or no boundary
         log.reader.check_boundary(offset)
-        found = log.reader.message_before(offset, tags) if header.place_message_id else None
+        found = log.reader.message_before(offset, wanted) if header.place_message_id else None
     except OffsetOutOfRange:
         return _behind_the_end(channel, offset)
     except (OffsetNotBoundary, LogTruncated) as error:

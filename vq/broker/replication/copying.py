@@ -22,7 +22,6 @@ from vq.errors import (
     ConnectionCut,
     InternalError,
     NotMaster,
-    ProtocolError,
     ShuttingDown,
     StaleEpoch,
     StorageFailed,
@@ -31,6 +30,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.fetch_state import FetchState
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import decode_reply, described_error, encode_header
@@ -63,11 +63,10 @@ class Copy:
         asked_at: What follows this offset is asked for and did not come yet; -1: nothing is.
     """
 
-    __slots__ = ("_held", "_session", "_wrote", "asked_at", "channel", "handle", "pending")
+    __slots__ = ("_held", "_session", "_wrote", "asked_at", "channel", "pending")
 
-    def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
+    def __init__(self, channel: Channel, session: "CopySession") -> None:
         self.channel = channel
-        self.handle = handle
         self.pending = memoryview(b"")
         self._held = 0  # bytes that ``pending`` keeps in memory
         self.asked_at = -1
@@ -190,14 +189,9 @@ class CopySession:
         self._following = following
         self._node = node
         self._loop = asyncio.get_running_loop()
-        self._sequence = 0
-        self._copies: dict[int, Copy] = {}
-        self._handles = 0
-        self._asked: dict[Copy, bool] = {}  # with the next request; True: it is new there
+        self.state: FetchState[Copy] = FetchState()
         self._paused: dict[Copy, float] = {}  # since when
-        self._removed: list[int] = []
         self._scheduled = False
-        self._waiting = 0  # requests without an answer
         self._leaving = False  # the connection is closed once the master has heard the last word
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
@@ -207,33 +201,31 @@ class CopySession:
     @property
     def channels(self) -> dict[Channel, None]:
         """What is copied."""
-        return {copy.channel: None for copy in self._copies.values()}
+        return {copy.channel: None for copy in self.state.parts.values()}
 
     def has(self, copy: Copy) -> bool:
         """Whether a partition is still copied in this session."""
-        return self._copies.get(copy.handle) is copy
+        return copy in self.state
 
     def add(self, channel: Channel) -> None:
         """Copy a partition whose log has nothing that the master's has not."""
         if self.ended.done():
             return  # this node follows another master by now, or leads
-        self._handles += 1
-        copy = self._copies[self._handles] = Copy(channel, self._handles, self)
+        copy = Copy(channel, self)
         channel.follow(self._following.epoch, copy.watch)
-        self.ask(copy, new=True)
+        self._ask(copy)
 
     def remove(self, channel: Channel) -> None:
         """Copy a partition no more."""
-        for handle, copy in list(self._copies.items()):
+        for copy in list(self.state.parts.values()):
             if copy.channel is channel:
-                self._drop(copy)
-                self._removed.append(handle)
+                self.state.remove(copy)
+                self._leave(copy)
                 self._schedule()
 
-    def _drop(self, copy: Copy) -> None:
-        if self._copies.pop(copy.handle, None) is not None:
-            copy.channel.follow_no_more()
-        self._asked.pop(copy, None)
+    def _leave(self, copy: Copy) -> None:
+        """End what concerns a copy that is in the session no more."""
+        copy.channel.follow_no_more()
         self._paused.pop(copy, None)
         copy.drop()
 
@@ -247,11 +239,11 @@ class CopySession:
         if epoch > following.epoch and not self.ended.done():
             request = wire.ReplicateRequest(
                 session=_SESSION,
-                sequence=self._sequence,
                 node=self._node,
                 incarnation=following.incarnation,
                 epoch=epoch,
             )
+            self.state.fill(request, 0)
             header = encode_header(Command.REPLICATE, request)
             close = self._connection.close
             with contextlib.suppress(VqError):
@@ -269,16 +261,25 @@ class CopySession:
     def _stop(self, why: VqError) -> None:
         if not self.ended.done():
             self.ended.set_result(why)
-        for copy in list(self._copies.values()):
-            self._drop(copy)
+        for copy in list(self.state.parts.values()):
+            self.state.drop(copy)
+            self._leave(copy)
 
     # Requests -----------------------------------------------------------------------------------
-    def ask(self, copy: Copy, *, new: bool = False) -> None:
+    def ask(self, copy: Copy) -> None:
         """Ask for what follows, with the next request."""
         if self.has(copy):
-            copy.asked_at = copy.offset
-            self._asked[copy] = self._asked.get(copy, False) or new
-            self._schedule()
+            self._ask(copy)
+
+    def _ask(self, copy: Copy) -> None:
+        copy.asked_at = copy.offset
+        handle, is_new = self.state.place(copy)
+        item = wire.FetchPartition(handle=handle, offset=copy.asked_at)
+        if is_new:
+            item.topic, item.partition = copy.channel.partition
+            item.topic_id = copy.channel.topic_id
+        self.state.ask(item)
+        self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled and self.pending <= PENDING_BYTES_MAX:
@@ -297,25 +298,19 @@ class CopySession:
         following = self._following
         request = wire.ReplicateRequest(
             session=_SESSION,
-            sequence=self._sequence,
             max_bytes=self._answer_bytes,
             max_wait_ms=round(WAIT_S * 1000),
-            removed=self._removed,
             node=self._node,
             incarnation=following.incarnation,
             epoch=following.epoch,
         )
-        asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
-        for copy, new in asked:
+        self.state.fill(request, limits.FETCH_PARTITIONS_PER_REQUEST_MAX)
+        for item in request.partitions:
+            channel = self.state.parts[item.handle].channel
             # One byte: one batch, to be thrown away; only what was deleted is of use now.
-            size = 1 if self._disks.copy_refusal(copy.channel) else self._answer_bytes
-            item = request.partitions.add(handle=copy.handle, offset=copy.asked_at, max_bytes=size)
-            if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
-                item.watch_above = max(1, copy.channel.high_watermark)
-            if new:
-                item.topic, item.partition = copy.channel.partition
-                item.topic_id = copy.channel.topic_id
-            del self._asked[copy]
+            item.max_bytes = 1 if self._disks.copy_refusal(channel) else self._answer_bytes
+            if channel.parked:  # 1: no log has a high watermark between 0 and that
+                item.watch_above = max(1, channel.high_watermark)
         try:
             self._connection.send(
                 Command.REPLICATE,
@@ -326,10 +321,8 @@ class CopySession:
         except VqError as error:
             self.end(error)
             return
-        self._waiting += 1
-        self._removed = []
-        self._sequence += 1
-        if self._asked:
+        self.state.unanswered += 1
+        if self.state.items:
             self._schedule()
 
     # Answers ------------------------------------------------------------------------------------
@@ -337,7 +330,7 @@ class CopySession:
         if self.ended.done():
             return
         self.answered_at = self._loop.time()
-        self._waiting -= 1
+        self.state.unanswered -= 1
         try:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
@@ -356,25 +349,17 @@ class CopySession:
         """Take the bytes of an answer.
 
         Raises:
-            ProtocolError: They are fewer than the answer says.
+            ProtocolError: They are not those of the answer.
             NotMaster: Another epoch than the one followed gave them.
             VqError: The peer leads no more, see ``OF_ALL``.
         """
-        view = memoryview(body)
-        for result in response.results:
-            data, view = view[: result.size], view[result.size :]
-            if len(data) != result.size:
-                raise ProtocolError(
-                    f"an answer to REPLICATE has {len(body)} bytes, its results need more"
-                )
-            copy = self._copies.get(result.handle)
-            if copy is None:
-                continue  # it was removed meanwhile
+        for copy, result, data in self.state.results("an answer to REPLICATE", response, body):
             if result.status:
                 error = described_error(result)
                 if isinstance(error, OF_ALL):
                     raise error
-                self._drop(copy)
+                self.state.drop(copy)
+                self._leave(copy)
                 self.failures[copy.channel] = error
                 continue
             if result.epoch != self._following.epoch:
@@ -390,7 +375,7 @@ class CopySession:
             if result.offset != copy.asked_at:
                 continue  # it was asked for twice, see ``Copy.watch``, and came before
             copy.asked_at = -1
-            self._asked.pop(copy, None)  # for ``Copy.watch``, and not sent
+            self.state.items.pop(result.handle, None)  # for ``Copy.watch``, and not sent
             if not data:
                 self.ask(copy)
                 continue
@@ -401,16 +386,16 @@ class CopySession:
             if lacked > 0:  # never so of a node in sync: the high watermark waits for it
                 self._pace.spend(lacked, self.answered_at)
             try:
-                copy.take(body if len(data) == len(body) else bytes(data))
+                copy.take(data)
             except VqError as error:
                 self.fail(copy, error)
 
     def fail(self, copy: Copy, error: VqError) -> None:
         """Copy a partition no more until its log was compared with the master's again."""
         if self.has(copy):
-            self._drop(copy)
+            self.state.remove(copy)
+            self._leave(copy)
             self.failures[copy.channel] = error
-            self._removed.append(copy.handle)
 
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
@@ -421,7 +406,9 @@ class CopySession:
 
     def keep_waiting(self) -> None:
         """Have a request wait at the master, if none does."""
-        if not self.ended.done() and (self._asked or (self._copies and not self._waiting)):
+        if not self.ended.done() and (
+            self.state.items or (self.state and not self.state.unanswered)
+        ):
             self._schedule()
 
     def check_answered(self, now: float) -> None:
@@ -430,5 +417,5 @@ class CopySession:
         Raises:
             ConnectionCut: It has been silent for too long.
         """
-        if self._waiting and now - self.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
+        if self.state.unanswered and now - self.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
             raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")

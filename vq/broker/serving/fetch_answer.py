@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
+from vq.broker.base.session import Session
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Timer
+from vq.broker.partition.places import last_epoch
+from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.errors import VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -47,16 +51,18 @@ class FetchAnswer:
     """The results gathered so far, and their bytes.
 
     Attributes:
-        response: The header.
+        may_be_empty: It is sent when the time is up, also with nothing to tell.
         parts: The body.
         size: Of the body.
         scans: Steps of filters that were done for it.
     """
 
-    __slots__ = ("_header_bytes", "parts", "response", "scans", "size")
+    __slots__ = ("_header_bytes", "_response", "parts", "scans", "size")
+
+    may_be_empty = True
 
     def __init__(self) -> None:
-        self.response = wire.FetchResponse()
+        self._response = wire.FetchResponse()
         self.parts: list[Buffer] = []
         self.size = 0
         self.scans = 0
@@ -65,24 +71,62 @@ class FetchAnswer:
     @property
     def has_results(self) -> bool:
         """Whether there is something to tell."""
-        return bool(self.response.results)
+        return bool(self._response.results)
 
     def is_full(self, max_bytes: int) -> bool:
         """Whether it takes no further result, when its body should have ``max_bytes`` at most."""
         return (
             self.size >= max_bytes
             or self._header_bytes >= _HEADER_BYTES_MAX
-            or len(self.response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+            or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
         )
 
-    def add(self, result: wire.FetchResult, slices: list[memoryview], offsets: list[int]) -> None:
-        """Count a result that was added to the response, with its bytes."""
+    def add(
+        self,
+        fetched: FetchedPartition,
+        channel: Channel,
+        next_offset: int,
+        slices: list[memoryview],
+        offsets: list[int],
+    ) -> None:
+        """Add what was read of a partition, perhaps nothing; the next read begins behind it."""
+        size = sum(map(len, slices))
+        self._response.results.add(
+            handle=fetched.handle,
+            offset=fetched.offset,
+            next_offset=next_offset,
+            high_watermark=channel.high_watermark,
+            log_start_offset=channel.earliest,
+            epoch=channel.read_epoch,
+            last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
+            size=size,
+            filtered=bool(fetched.wanted),
+            offsets=offsets,
+            deleted_before=fetched.told_deleted,
+        )
         self.parts += slices
-        self.size += result.size
+        self.size += size
         self._header_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
 
     def add_error(self, handle: int, offset: int, error: VqError) -> None:
         """Add a result that is an error."""
-        result = self.response.results.add(handle=handle, offset=offset)
+        result = self._response.results.add(handle=handle, offset=offset)
         describe_error(error, result)
         self._header_bytes += _RESULT_BYTES + 2 * result.ByteSize()
+
+    def send(self, session: Session, request_id: RequestId) -> None:
+        """Answer a request with it."""
+        reply(session, request_id, self._response, self.parts)
+
+
+def reply(
+    session: Session,
+    request_id: RequestId,
+    response: wire.FetchResponse | wire.GetResponse,
+    parts: list[Buffer],
+) -> None:
+    """Answer with a body of these parts."""
+    if len(parts) == 1:
+        session.reply(request_id, response, parts[0])
+    else:
+        session.reply_parts(request_id, response, parts)

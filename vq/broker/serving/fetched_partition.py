@@ -14,6 +14,7 @@ from vq.broker.partition.places import check_epoch
 from vq.broker.serving.reach import Reach
 from vq.broker.serving.reading import check_boundary
 from vq.errors import OffsetOutOfRange, VqError
+from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log
@@ -49,6 +50,7 @@ class FetchedPartition:
         validate, last_epoch: The offset, and the epoch of what was read before it, are still to be
             checked, before an answer.
         size: What it counts for in the bounds of its session.
+        min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
         tries: How often bytes were fetched for it that were not in memory when they should be.
         warm: The bytes from this offset on were brought into memory; -1: none were.
@@ -66,23 +68,25 @@ class FetchedPartition:
         "handle",
         "last_epoch",
         "max_bytes",
+        "min_bytes",
         "offset",
         "position",
         "session",
         "size",
-        "tags",
         "told_deleted",
         "tries",
         "validate",
+        "wanted",
         "warm",
         "watch_above",
     )
 
-    def __init__(self, session: Fetching, handle: int, tags: frozenset[bytes], size: int) -> None:
+    def __init__(self, session: Fetching, handle: int, wanted: Filter, size: int) -> None:
         self.session = session
         self.handle = handle
-        self.tags = tags
+        self.wanted = wanted
         self.size = size
+        self.min_bytes = 1
         self.told_deleted = 0
         self.channel: Channel | None = None
         self.failure: VqError | None = None
@@ -132,7 +136,7 @@ class FetchedPartition:
             if part is self.channel:  # not of an earlier range, which ended long ago
                 reach.asked(part, self.offset)
             is_due = self.at_once or self.unchecked or self.is_news_due
-            if reach.limit(part) <= self.position and not is_due:
+            if reach.limit(part) < self.position + self.min_bytes and not is_due:
                 self._parked_in = reach.park(part, self, watches=self.watch_above > 0)
                 return
         self.session.ready(self)
@@ -145,6 +149,11 @@ class FetchedPartition:
             0 < self.watch_above < channel.high_watermark
             or self.session.reach.deleted(channel) > self.told_deleted
         )
+
+    @property
+    def least(self) -> int:
+        """So many bytes are worth an answer."""
+        return 1 if self.at_once else self.min_bytes
 
     @property
     def unchecked(self) -> bool:

@@ -18,7 +18,7 @@ Sessions end with their connection. What they remember is bounded per connection
 import enum
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import ClassVar, Final
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
@@ -26,14 +26,14 @@ from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
 from vq.broker.partition.context import Context, Timer
-from vq.broker.partition.places import last_epoch
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
-from vq.broker.serving.reading import FILTER_SCAN_BYTES, check_tags, cold, scan
+from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -208,6 +208,8 @@ class FetchSession:
         "sequence",
     )
 
+    _new_answer: ClassVar[type[FetchAnswer]] = FetchAnswer
+
     def __init__(self, fetches: Fetches, session: Session, number: int, reach: Reach) -> None:
         self._fetches = fetches
         self.reach = reach
@@ -230,7 +232,7 @@ class FetchSession:
         # The call in the next turn: one, however many requests come meanwhile.
         self._next_turn: Timer | None = None
         # and its answer so far.
-        self._answer = FetchAnswer()
+        self._answer = self._new_answer()
         self._checks = 0  # of offsets, since the last call in a next turn
         session.waiting[self] = None
 
@@ -245,10 +247,7 @@ class FetchSession:
         self.sequence = header.sequence
         if self._waiting is not None:
             self._send(self._waiting)
-        self._due = Due.NEXT_TURN  # ``_gather`` below, for all that is ready by then
-        wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
-        max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-        waiting = self._waiting = FetchWait(request_id, max_bytes, wait_s, timed_out=wait_s <= 0)
+        waiting = self._wait(request_id, header)
         if header.close:
             self.end()
             return
@@ -256,9 +255,25 @@ class FetchSession:
             self._remove(handle)
         for item in header.partitions:
             self._ask(item)
+        self._begin(waiting)
+
+    def _wait(
+        self,
+        request_id: RequestId,
+        header: wire.FetchRequest | wire.ReplicateRequest | wire.GetRequest,
+    ) -> FetchWait:
+        """Have a request wait for its answer; ``_begin`` comes next."""
+        self._due = Due.NEXT_TURN  # ``_begin``, for all that is ready by then
+        wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        self._waiting = FetchWait(request_id, max_bytes, wait_s, timed_out=wait_s <= 0)
+        return self._waiting
+
+    def _begin(self, waiting: FetchWait) -> None:
+        """Answer with what is ready by now, or wait."""
         self._gather(waiting)
         if self._waiting is waiting and not waiting.timed_out:
-            waiting.timer = self._fetches.context.call_later(wait_s, self._expire)
+            waiting.timer = self._fetches.context.call_later(waiting.wait_s, self._expire)
 
     def _ask(self, item: wire.FetchPartition) -> None:
         """Look at one partition that a request names."""
@@ -278,19 +293,21 @@ class FetchSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            check_tags(item.tags)
-            if item.tags and isinstance(self.reach, CopyReach):
+            wanted = Filter.of_request(item.tags)
+            if wanted and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no tags")
-            tags = frozenset(tag.encode() for tag in item.tags)
             size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
+                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
             )
             if not self._fetches.count_bytes(self._session, size):
                 raise Busy(self._fetches.too_many_bytes)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
-        fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
+        self._join(FetchedPartition(self, item.handle, wanted, size), item)
+
+    def _join(self, fetched: FetchedPartition, item: wire.FetchPartition) -> None:
+        self.partitions[item.handle] = fetched
         fetched.ask(item)
         partition = TopicPartition(item.topic, item.partition)
         directory = self._fetches.directory
@@ -307,7 +324,8 @@ class FetchSession:
             if fetched.channel is not None:
                 self.reach.gone(fetched.channel)
             self._unready(fetched)
-            self._fetches.uncount_bytes(self._session, fetched.size)
+            if fetched.size:
+                self._fetches.uncount_bytes(self._session, fetched.size)
 
     def _unready(self, fetched: FetchedPartition) -> None:
         self._ready.pop(fetched, None)
@@ -334,12 +352,15 @@ class FetchSession:
             self._next_turn = None
         for handle in list(self.partitions):
             self._remove(handle)
+        self._forget()
+
+    def _forget(self) -> None:
         self._fetches.forget(self._session, self._number)
 
     # Answers ------------------------------------------------------------------------------------
     def ready(self, fetched: FetchedPartition) -> None:
         """There is something to tell of a partition."""
-        if fetched.tags and fetched.failure is None and not fetched.unchecked:
+        if fetched.wanted and fetched.failure is None and not fetched.unchecked:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
@@ -393,7 +414,7 @@ class FetchSession:
             if not self._read(next(iter(self._ready)), waiting.max_bytes - answer.size):
                 break
         is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
-        scans_on = self._scans and not is_far and (turn_is_used or not waiting.timed_out)
+        scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
         is_unfinished = scans_on or self._checks >= CHECKS_PER_TURN
         if is_unfinished and not answer.is_full(waiting.max_bytes):
             if not turn_is_used:
@@ -402,7 +423,12 @@ class FetchSession:
         self._due = None
         if answer.has_results or waiting.timed_out:
             self._tell_progress(waiting)
+        if answer.has_results or (waiting.timed_out and answer.may_be_empty):
             self._send(waiting)
+
+    def _scans_on(self, waiting: FetchWait) -> bool:
+        """Whether filtered partitions are looked through in one more turn."""
+        return not waiting.timed_out
 
     def _read(self, fetched: FetchedPartition, room: int) -> bool:
         """Put bytes or the error of a partition into the answer; False when that must wait."""
@@ -415,16 +441,17 @@ class FetchSession:
                     return False
                 self._checks += 1
                 fetched.check()
-                if fetched.tags:
+                if fetched.wanted:
                     del self._ready[fetched]
                     fetched.look()
                     return True
             part = fetched.readable()
             limit = self.reach.limit(part)
-            wanted = min(limit - fetched.position, fetched.max_bytes)
+            there = limit - fetched.position
+            wanted = min(there, fetched.max_bytes)
             if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
-            if part.log is None or wanted <= 0:
+            if part.log is None or there < fetched.least:
                 if fetched.at_once or fetched.is_news_due:
                     self._tell(fetched, fetched.position, [])
                 else:
@@ -452,7 +479,7 @@ class FetchSession:
             if self._must_fetch(fetched, part, FILTER_SCAN_BYTES):
                 return
             slices, offsets, position = scan(
-                part, fetched.position, fetched.tags, fetched.max_bytes
+                part, fetched.position, fetched.wanted, fetched.max_bytes
             )
         except NotInMemory as error:
             self._fetch_again(fetched, error)
@@ -546,29 +573,12 @@ class FetchSession:
         fetched.unpark()
         self._unready(fetched)
         offsets = offsets or []
-        answer = self._answer
         fetched.told_deleted = self.reach.deleted(channel)
-        result = answer.response.results.add(
-            handle=fetched.handle,
-            offset=fetched.offset,
-            next_offset=next_offset,
-            high_watermark=channel.high_watermark,
-            log_start_offset=channel.earliest,
-            epoch=channel.read_epoch,
-            last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
-            size=sum(map(len, slices)),
-            filtered=bool(fetched.tags),
-            offsets=offsets,
-            deleted_before=fetched.told_deleted,
-        )
-        answer.add(result, slices, offsets)
+        self._answer.add(fetched, channel, next_offset, slices, offsets)
 
     def _send(self, waiting: FetchWait) -> None:
         waiting.stop_timer()
         self._waiting = None
-        answer, self._answer = self._answer, FetchAnswer()
+        answer, self._answer = self._answer, self._new_answer()
         self._fetches.context.counters.bytes_out += answer.size
-        if len(answer.parts) == 1:
-            self._session.reply(waiting.request_id, answer.response, answer.parts[0])
-        else:
-            self._session.reply_parts(waiting.request_id, answer.response, answer.parts)
+        answer.send(self._session, waiting.request_id)

@@ -15,9 +15,10 @@ from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.serving.reading import check_range, check_readable, check_tags
+from vq.broker.serving.reading import check_range, check_readable
 from vq.broker.serving.under_way import UnderWay
 from vq.errors import Busy, InvalidRequest, PartitionRangeElsewhere, VqError
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -234,13 +235,12 @@ def wanted_of(header: wire.FindRequest) -> Wanted:
     Raises:
         InvalidRequest: A field has what no message can have.
     """
-    check_tags(header.tags)
-    tags = frozenset(tag.encode() for tag in header.tags)
-    if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in tags):
+    wanted = Filter.of_request(header.tags)
+    if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in wanted.encoded):
         raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
     if header.message_id >= _ID_END:
         raise InvalidRequest(f"message id {header.message_id} has more than 63 bits")
-    return Wanted(header.message_id or None, _key_of(header.key_kind, header.key), tags)
+    return Wanted(header.message_id or None, _key_of(header.key_kind, header.key), wanted)
 
 
 def _key_of(kind: int, value: bytes) -> Key | None:

@@ -1,25 +1,19 @@
-"""GET and OFFSETS of one channel: ranges, waiting for data, filtering by tag.
+"""What of one channel may be read, and what a filter takes of it; OFFSETS and EPOCH_END."""
 
-Bytes go from the mapped block to the socket without a copy, unless a tag filter picks records out.
-A GET that finds too little waits in its channel; it costs one small object and one timer.
-"""
-
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.cold_reads import ColdRead, Tries, read_again
-from vq.broker.partition.context import Timer
+from vq.broker.partition.cold_reads import Tries, read_again
 from vq.broker.partition.partition_state import State
-from vq.broker.partition.places import check_epoch, check_place, last_epoch
+from vq.broker.partition.places import check_place
 from vq.broker.partition.role import Role
 from vq.errors import (
     Busy,
     CorruptData,
-    InvalidRequest,
     NotMaster,
     OffsetOutOfRange,
     PartitionQuarantined,
@@ -29,16 +23,16 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.remoting.frames import Buffer
 from vq.shown import shown
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log, LogState
 from vq.store.records.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.records.tag_filter import filter_by_tag
 
-#: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
+#: What one step of a filtered read looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.
 FILTER_SCAN_BYTES: Final = 128 * limits.KIB
 
@@ -46,69 +40,6 @@ FILTER_SCAN_BYTES: Final = 128 * limits.KIB
 END_WAIT_S: Final = 1.5
 
 assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
-
-
-def get(
-    channel: Channel,
-    session: Session,
-    request_id: RequestId,
-    header: wire.GetRequest,
-    tries: Tries | None = None,
-) -> None:
-    """Answer a GET now, or park it until there is something to answer."""
-    tries = tries or Tries()
-    try:
-        check_readable(channel, header.epoch, from_copy=header.from_copy)
-        if channel.older:
-            channel = channel.holding(header.offset)
-        try:
-            check_range(channel, header.offset)
-        except OffsetOutOfRange:
-            check_epoch(channel, header.offset, header.last_epoch)  # this tells more
-            raise
-        check_epoch(channel, header.offset, header.last_epoch)  # tells more than no boundary
-        if header.archives and _name_archive(channel, session, request_id, header):
-            return
-        if header.validate and channel.log is not None:
-            check_boundary(channel, channel.log, header.offset)
-        if header.tags:
-            check_tags(header.tags)
-            FilteredGet(channel, session, request_id, header).begin()
-            return
-        available = channel.read_limit - header.offset
-        if (
-            available >= max(1, min(header.min_bytes, _fetch_bytes(header)))
-            and not session.congested
-            and cold(channel, header.offset, _fetch_bytes(header)) is None
-        ):
-            _answer(channel, session, request_id, header)
-            return
-    except NotInMemory as error:
-        again = partial(get, channel, session, request_id, header, tries)
-        _try_again(channel, session, request_id, error, tries, again)
-        return
-    except VqError as error:
-        session.refuse(request_id, error)
-        return
-    WaitingGet(channel, session, request_id, header).begin()
-
-
-def _name_archive(
-    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
-) -> bool:
-    """Answer with the place of the archive that has the bytes; False: the bytes are to be sent.
-
-    Not of a block whose end readers must not see yet, or from which records are picked.
-    """
-    block = None if channel.log is None else channel.log.reader.block_at(header.offset)
-    archive = None if block is None else block.archive
-    if archive is None or not archive.url or header.tags or archive.end_offset > channel.read_limit:
-        return False
-    response = _response(channel, header.offset, header.offset)
-    response.archive_url, response.archive_bytes = archive.url, archive.zip_bytes
-    response.archive_start, response.archive_end = archive.start_offset, archive.end_offset
-    session.reply(request_id, response)
-    return True
 
 
 def _try_again(
@@ -126,33 +57,6 @@ def _try_again(
         session.refuse(request_id, refusal)
     else:
         read_again(channel.context, session, error, again)
-
-
-def _answer(
-    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
-) -> None:
-    """Answer with whatever there is from the offset on, perhaps nothing; raises ``VqError``."""
-    offset = header.offset
-    limit = channel.read_limit
-    if channel.log is None or offset >= limit:
-        body: Buffer = b""
-        next_offset = offset
-    else:
-        body = channel.log.reader.read(offset, _fetch_bytes(header), limit)
-        next_offset = offset + len(body)
-        channel.context.counters.bytes_out += len(body)
-    session.reply(request_id, _response(channel, offset, next_offset), body)
-
-
-def _response(channel: Channel, offset: int, next_offset: int) -> wire.GetResponse:
-    return wire.GetResponse(
-        offset=offset,
-        next_offset=next_offset,
-        high_watermark=channel.high_watermark,
-        log_start_offset=channel.start_offset,
-        epoch=channel.read_epoch,
-        last_epoch=last_epoch(channel, next_offset),
-    )
 
 
 def cold(
@@ -183,22 +87,6 @@ def check_boundary(channel: Channel, log: Log, offset: int) -> None:
     except CorruptData as error:
         channel.context.suspect(channel, offset)
         raise PartitionQuarantined(f"{channel}: {error}") from error
-
-
-def _fetch_bytes(header: wire.GetRequest) -> int:
-    return min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-
-
-def check_tags(tags: Collection[str]) -> None:
-    """Return if a filter has no more tags than may be.
-
-    Raises:
-        InvalidRequest: It has.
-    """
-    if len(tags) > limits.FILTER_TAGS_MAX:
-        raise InvalidRequest(
-            f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
-        )
 
 
 def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> None:
@@ -365,238 +253,10 @@ def epoch_end(
         session.reply(request_id, response)
 
 
-class WaitingGet:
-    """A GET parked until enough data are there, its time is up, or its session ends."""
-
-    __slots__ = (
-        "_channel",
-        "_fetching",
-        "_header",
-        "_needed",
-        "_session",
-        "_ticket",
-        "_timer",
-        "_tries",
-        "_warm",
-    )
-
-    def __init__(
-        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
-    ) -> None:
-        self._channel = channel
-        self._session = session
-        self._ticket = request_id
-        self._header = header
-        self._needed = header.offset + max(1, min(header.min_bytes, _fetch_bytes(header)))
-        self._timer: Timer | None = None
-        self._fetching = False  # bytes are being brought into memory
-        self._warm = -1  # the bytes from this offset on were brought into memory
-        self._tries = Tries()
-
-    def begin(self) -> None:
-        """Park; or, when there are data or it does not want to wait, answer once the peer can."""
-        wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
-        if wait_s <= 0 or self._channel.read_limit >= self._needed:
-            self._finish()
-            return
-        self._channel.park(self)
-        self._session.waiting[self] = None
-        self._timer = self._channel.context.call_later(wait_s, self._finish)
-
-    def wake(self) -> None:
-        """See ``parked.Woken``."""
-        channel = self._channel
-        if channel.read_limit >= self._needed:
-            self._finish()
-            return
-        try:
-            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
-            check_range(channel, self._reads_at)
-        except VqError:
-            self._finish()
-
-    @property
-    def _reads_at(self) -> int:
-        """Where it goes on to look for data."""
-        return self._header.offset
-
-    def cancel(self) -> None:
-        """See ``session.Cancellable``."""
-        self._channel.parked.pop(self, None)
-        self._session.waiting.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _finish(self) -> None:
-        """Answer with what there is now."""
-        self.cancel()
-        self._follow_range()
-        session = self._session
-        if session.congested:
-            session.defer(self._finish)
-            return
-        try:
-            check_readable(self._channel, self._header.epoch, from_copy=self._header.from_copy)
-            check_range(self._channel, self._header.offset)
-            if not self._must_fetch(self._header.offset, _fetch_bytes(self._header)):
-                self._answer()
-        except NotInMemory as error:  # pushed out again
-            self._fetch_again(error)
-        except VqError as error:
-            session.refuse(self._ticket, error)
-
-    def _follow_range(self) -> None:
-        """Read from the range that has the place now: it may have been put aside meanwhile."""
-        if self._channel.older:
-            self._channel = self._channel.holding(self._reads_at)
-
-    def _must_fetch(self, offset: int, max_bytes: int) -> bool:
-        """Whether bytes must be brought into memory first; then that was begun."""
-        if self._fetching:
-            return True
-        fetch = None if self._warm == offset else cold(self._channel, offset, max_bytes)
-        if fetch is None:
-            return False
-        self._fetch(fetch, offset)
-        return True
-
-    def _fetch_again(self, error: NotInMemory) -> None:
-        """Bring bytes into memory that were pushed out, or that a look-up lacks."""
-        try:
-            self._tries.spend(error)
-        except VqError as refusal:
-            self.cancel()
-            self._session.refuse(self._ticket, refusal)
-        else:
-            self._fetch(error.fetch, -1)
-
-    def _fetch(self, fetch: Callable[[], None], offset: int) -> None:
-        """Bring bytes into memory, then go on; those from ``offset`` on are there then."""
-        session = self._session
-        session.waiting[self] = None
-        self._fetching = True
-
-        def then() -> None:
-            self._fetching = False
-            self._warm = offset  # read them now, even if they were pushed out again
-            self._finish()
-
-        read = ColdRead(fetch, lambda: self in session.waiting, then)
-        self._channel.context.fetch_cold(session, read)
-
-    def _answer(self) -> None:
-        _answer(self._channel, self._session, self._ticket, self._header)
-
-
-class FilteredGet(WaitingGet):
-    """A GET that takes only records with certain tags.
-
-    It looks at ``FILTER_SCAN_BYTES`` a turn and keeps its place meanwhile, so that a rare tag in a
-    long log neither holds the loop nor makes the client ask again from the start.
-    """
-
-    __slots__ = ("_position", "_tags", "_timed_out")
-
-    def __init__(
-        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
-    ) -> None:
-        super().__init__(channel, session, request_id, header)
-        self._needed = header.offset + 1
-        self._position = header.offset
-        self._tags = frozenset(tag.encode() for tag in header.tags)
-        self._timed_out = header.max_wait_ms == 0
-
-    def begin(self) -> None:
-        """Look at once; park when nothing was found."""
-        self._session.waiting[self] = None
-        if not self._timed_out:
-            wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
-            self._timer = self._channel.context.call_later(wait_s, self._expire)
-        self._finish_step()
-
-    @property
-    def _reads_at(self) -> int:
-        return self._position
-
-    def _expire(self) -> None:
-        self._timed_out = True
-        self._finish()
-
-    def _finish(self) -> None:
-        self._channel.parked.pop(self, None)
-        self._follow_range()
-        self._finish_step()
-
-    def _finish_step(self) -> None:
-        """Look at the next bytes: answer, park, or go on in the next turn."""
-        channel, session = self._channel, self._session
-        if self not in session.waiting:
-            return  # the session ended between two steps
-        if session.congested:
-            session.defer(self._finish_step)
-            return
-        try:
-            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
-            check_range(channel, self._position)
-            if self._must_fetch(self._position, FILTER_SCAN_BYTES):
-                return
-            slices, offsets, self._position = scan(
-                channel, self._position, self._tags, _fetch_bytes(self._header)
-            )
-        except PartitionRangeElsewhere as error:
-            self._sent_on(error)
-            return
-        except NotInMemory as error:
-            self._fetch_again(error)
-            return
-        except VqError as error:
-            self.cancel()
-            session.refuse(self._ticket, error)
-            return
-        at_end = self._position >= channel.read_limit
-        is_far = at_end or self._position - self._header.offset >= FILTER_SCAN_BYTES
-        if slices or (self._timed_out and is_far):
-            self._reply(slices, offsets)
-        elif at_end:
-            self._needed = self._position + 1
-            channel.park(self)
-            self.wake()  # at the end of a range that goes on elsewhere nothing more will come
-        else:
-            channel.context.call_later(0, self._finish_step)
-
-    def _sent_on(self, error: PartitionRangeElsewhere) -> None:
-        """This group's range ends here. Who asked from further back must learn how far it got."""
-        if self._position > self._header.offset:
-            self._reply([], [])
-        else:
-            self.cancel()
-            self._session.refuse(self._ticket, error)
-
-    def _reply(self, slices: list[memoryview], offsets: list[int]) -> None:
-        self.cancel()
-        channel = self._channel
-        body = b"".join(slices)
-        channel.context.counters.bytes_out += len(body)
-        self._session.reply(
-            self._ticket,
-            wire.GetResponse(
-                offset=self._header.offset,
-                next_offset=self._position,
-                high_watermark=channel.high_watermark,
-                log_start_offset=channel.start_offset,
-                epoch=channel.read_epoch,
-                filtered=True,
-                offsets=offsets,
-            ),
-            body,
-        )
-
-
 def scan(
-    channel: Channel, position: int, tags: Collection[bytes], max_bytes: int
+    channel: Channel, position: int, wanted: Filter, max_bytes: int
 ) -> tuple[list[memoryview], list[int], int]:
-    """Filter the next bytes by tag; a record that begins there is always taken whole.
+    """Filter the next bytes; a record that begins there is always taken whole.
 
     Otherwise no more than ``max_bytes`` are picked.
 
@@ -611,14 +271,14 @@ def scan(
         return [], [], position
     view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
     try:
-        found = filter_by_tag(view, position, tags)
+        found = filter_by_tag(view, position, wanted)
         if sum(map(len, found[0])) > max_bytes:
             # What is picked of so much fits; it tells at least how long the first record is.
             view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
-            found = filter_by_tag(view, position, tags)
+            found = filter_by_tag(view, position, wanted)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-            found = filter_by_tag(log.reader.read(position, size, limit), position, tags)
+            found = filter_by_tag(log.reader.read(position, size, limit), position, wanted)
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)

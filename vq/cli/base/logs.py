@@ -16,7 +16,7 @@ FORMATS: Final = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class LogOptions:
     """How a command logs; an empty level is the command's own."""
 
     level: str = ""

@@ -19,7 +19,7 @@ import click
 
 from vq import limits
 from vq.cli.base.errors import name_nearest_group, name_nearest_topic, name_topic
-from vq.cli.base.logs import FORMATS, LEVELS, Logs
+from vq.cli.base.logs import FORMATS, LEVELS, LogOptions
 from vq.cli.base.output import Output
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
@@ -146,7 +146,7 @@ class Invocation:
 
     sources: Sources
     output: Output
-    logs: Logs = field(default_factory=Logs)
+    logs: LogOptions = field(default_factory=LogOptions)
 
     def client_config(self) -> "MessageFactoryConfig":
         """Return how to reach the cluster."""
@@ -239,7 +239,7 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             log_level=log_level,
             log_format=log_format,
         )
-        logs = Logs(
+        logs = LogOptions(
             choice("log_level", LEVELS, sources) or "",
             choice("log_format", FORMATS, sources) or FORMATS[as_json],
         )

@@ -23,7 +23,8 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB
 from vq.log_lines import Line
-from vq.model import Message, tags_of
+from vq.message_filter import Filter
+from vq.model import Message
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.messages.streams import Begin, messages
 
@@ -307,8 +308,10 @@ def consume(
             _consume_as_member(invocation, topic, config, tag, printer, timeout)
         else:
             begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
-            tags = () if tag is None else tags_of(tag, "tag")
-            _read_alone(invocation, topic, begin, partitions, tags, printer, timeout, follow=follow)
+            wanted = Filter.parse(tag, "tag")
+            _read_alone(
+                invocation, topic, begin, partitions, wanted, printer, timeout, follow=follow
+            )
     finally:  # ctrl-C ends the command, too
         if printer.warning:
             invocation.output.remark(printer.warning)
@@ -343,7 +346,7 @@ def _read_alone(
     topic: str,
     begin: Begin,
     partitions: Sequence[int],
-    tags: Sequence[str],
+    wanted: Filter,
     printer: Printer,
     timeout: float | None,
     *,
@@ -352,7 +355,9 @@ def _read_alone(
     """Print messages without a group, until there are no more, or enough, or none came for long."""
 
     async def work(cluster: ClusterClient) -> None:
-        stream = messages(cluster, topic, begin, partitions=partitions, tags=tags, follow=follow)
+        stream = messages(
+            cluster, topic, begin, partitions=partitions, wanted=wanted, follow=follow
+        )
         async with contextlib.aclosing(stream):
             while not printer.ended.is_set():
                 try:

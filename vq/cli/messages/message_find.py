@@ -31,7 +31,7 @@ _STOPPED: Final = {
 }
 
 
-class Place(click.ParamType[tuple[int, int]]):
+class PlaceParam(click.ParamType[tuple[int, int]]):
     """A partition and an offset in it, such as ``3:134217728``."""
 
     name = "place"
@@ -84,7 +84,7 @@ class Place(click.ParamType[tuple[int, int]]):
 @click.option(
     "--go-on",
     "places",
-    type=Place(),
+    type=PlaceParam(),
     multiple=True,
     metavar="PARTITION:OFFSET",
     help="Go on where an earlier search stopped, as it told; may repeat.",

@@ -75,7 +75,7 @@ class OnePartition:
         return self._partition
 
 
-class Pace:
+class LineRate:
     """A steady rate: says how long to wait before the next line.
 
     A pause of the input or a full buffer is not made up for later: no burst follows it. Waits that
@@ -97,7 +97,7 @@ class Pace:
         return max(0.0, due - now)
 
 
-class Run:
+class ProduceRun:
     """One run of the command: reads lines, sends them, counts what becomes of them.
 
     Args:
@@ -108,7 +108,7 @@ class Run:
     """
 
     def __init__(
-        self, producer: MessageProducer, form: InputFormat, tally: Tally, pace: Pace | None
+        self, producer: MessageProducer, form: InputFormat, tally: Tally, pace: LineRate | None
     ) -> None:
         self._producer = producer
         self._form = form
@@ -428,7 +428,7 @@ def produce(
     output = invocation.output
     if key_separator is not None and _ESCAPE.search(key_separator):
         output.remark(_escape_text(key_separator))
-    pace_of = None if rate is None else functools.partial(Pace, rate)
+    pace_of = None if rate is None else functools.partial(LineRate, rate)
     with failure_files(unacknowledged, errors, as_json=output.as_json) as files:
         tally = Tally(files)
         started = time.monotonic()
@@ -446,7 +446,9 @@ def produce(
                 raise
             if partition is not None:
                 check_partition(topic, partition, count)
-            run = Run(producer, form, tally, None if pace_of is None else pace_of(time.monotonic()))
+            run = ProduceRun(
+                producer, form, tally, None if pace_of is None else pace_of(time.monotonic())
+            )
             try:
                 with (
                     output.progress(

@@ -1,9 +1,9 @@
 """A partition that is read, as fetch sessions and the buffer space see it."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from vq.errors import VqError
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting.wire_pb2 import FetchResult
 
@@ -26,7 +26,7 @@ class Asker(Protocol):
     position: int
     validate: bool
     topic_id: str
-    tags: Sequence[str]
+    wanted: Filter
     asked: int
     buffered: int
     at_once: bool

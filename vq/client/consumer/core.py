@@ -36,7 +36,8 @@ from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
-from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name, tags_of
+from vq.message_filter import Filter
+from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -48,11 +49,11 @@ _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a consumer: how much to fetch at a time, which tags, and for whom."""
+    """One topic of a consumer: how much to fetch at a time, what, and for whom."""
 
     topic: str
     length: int
-    tags: tuple[str, ...]
+    wanted: Filter
     executor: Executor
     listener: Any  # the executor's
 
@@ -119,8 +120,8 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        tags = () if message_filter is None else tags_of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, tags, executor, listener)
+        wanted = Filter.parse(message_filter)
+        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""
@@ -139,10 +140,7 @@ class ConsumerCore:
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters={
-                    each.topic: TAG_SEPARATOR.join(each.tags)
-                    for each in self._subscriptions.values()
-                },
+                filters={each.topic: each.wanted for each in self._subscriptions.values()},
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
@@ -220,7 +218,7 @@ class ConsumerCore:
             position,
             length=subscription.length,
             prefetch_bytes=self.config.prefetch_bytes,
-            tags=subscription.tags,
+            wanted=subscription.wanted,
             last_epoch=begin.epoch,
             on_chunk=delivery.add,
             on_error=lambda error: self._fetch_reported(reading, error),
@@ -247,11 +245,11 @@ class ConsumerCore:
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
-        tags = self._subscriptions[partition.topic].tags
+        wanted = self._subscriptions[partition.topic].wanted
         told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
-                reason = await places.why_another(self.reader.partition(partition), begin, tags)
+                reason = await places.why_another(self.reader.partition(partition), begin, wanted)
                 break
             except VqError as error:
                 if not passes(error) or self._loop.time() >= told_from:
@@ -270,9 +268,9 @@ class ConsumerCore:
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
-        tags = self._subscriptions[partition.topic].tags
+        wanted = self._subscriptions[partition.topic].wanted
         try:
-            return await places.why_another(self.reader.partition(partition), progress, tags)
+            return await places.why_another(self.reader.partition(partition), progress, wanted)
         except VqError as error:
             if places.proves_a_loss(error, progress.position):
                 return str(error)

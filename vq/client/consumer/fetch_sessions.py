@@ -12,7 +12,7 @@ docs/protocol.md, FETCH.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vq import limits
 from vq.backoff import Backoff
@@ -31,6 +31,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.fetch_state import FetchState
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import FetchPartition, FetchRequest, FetchResponse, FetchResult
@@ -44,8 +45,6 @@ _BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 _REQUESTS_MAX = 2
 #: Partitions of one request: the broker checks each of them in one iteration of its loop.
 _ITEMS_MAX = 256
-#: Of a header; what is left goes into the next request.
-_ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 #: Of all partitions in one answer: it is taken apart while it is in the processor's cache. Four
 #: times as much cost 15 % of the throughput over 64 partitions.
 _ANSWER_BYTES_MAX = 2 * limits.MIB
@@ -277,15 +276,9 @@ class FetchSession:
         self.answered_at: float | None = None
         self._fetches = fetches
         self._loop = loop
-        self._sequence = 0
-        self._askers: dict[int, Asker] = {}  # by handle; also those that rest
-        self._handles: dict[Asker, int] = {}
-        self._epochs: dict[int, int] = {}
-        self._last_handle = 0
-        self._unanswered: set[int] = set()  # handles that were asked for, sent or not
-        self._items: dict[int, FetchPartition] = {}  # not sent yet
-        self._removed: list[int] = []  # likewise
-        self._requests = 0
+        self._state: FetchState[Asker] = FetchState()
+        self._epochs: dict[Asker, int] = {}
+        self._unanswered: set[Asker] = set()  # that were asked for, sent or not
         self._send_due = False
         self._over = False
 
@@ -296,52 +289,44 @@ class FetchSession:
 
     def askers(self) -> list[Asker]:
         """Return all partitions of the session."""
-        return list(self._handles)
+        return list(self._state.parts.values())
 
     def epoch_of(self, asker: Asker) -> int:
         """Return the epoch that a partition was asked for with."""
-        return self._epochs[self._handles[asker]]
+        return self._epochs[asker]
 
     def ask(self, asker: Asker, epoch: int) -> None:
         """Ask for a partition with the next request, which leaves soon."""
+        handle, is_new = self._state.place(asker)
         item = FetchPartition(
+            handle=handle,
             offset=asker.position,
             max_bytes=asker.asked,
             epoch=epoch,
             validate=asker.validate,
             at_once=asker.at_once,
         )
-        handle = self._handles.get(asker)
-        if handle is None or asker.unsure or self._epochs[handle] != epoch:
+        if is_new or asker.unsure or self._epochs[asker] != epoch:
             item.last_epoch = asker.last_epoch
-        if handle is None:
-            # Never one that was used: an answer to what was removed may be on its way.
-            self._last_handle += 1
-            handle = self._handles[asker] = self._last_handle
-            self._askers[handle] = asker
+        if is_new:
             item.topic = asker.partition.topic
             item.partition = asker.partition.partition
             item.topic_id = asker.topic_id
-            item.tags.extend(asker.tags)
-        item.handle = handle
-        self._epochs[handle] = epoch
-        self._unanswered.add(handle)
-        self._items[handle] = item
+            item.tags.extend(asker.wanted.tags)
+        self._epochs[asker] = epoch
+        self._unanswered.add(asker)
+        self._state.ask(item)
         self._send_soon()
 
     def remove(self, asker: Asker) -> None:
         """Forget a partition, and have the broker forget it."""
-        handle = self._forget(asker)
-        item = self._items.pop(handle, None)
-        if item is None or not item.topic:
-            self._removed.append(handle)
+        self._state.remove(asker)
+        self._forget(asker)
         self._send_soon()
 
-    def _forget(self, asker: Asker) -> int:
-        handle = self._handles.pop(asker)
-        del self._askers[handle], self._epochs[handle]
-        self._unanswered.discard(handle)
-        return handle
+    def _forget(self, asker: Asker) -> None:
+        del self._epochs[asker]
+        self._unanswered.discard(asker)
 
     def _send_soon(self) -> None:
         if not self._send_due and not self._over:
@@ -351,47 +336,32 @@ class FetchSession:
     def _send(self) -> None:
         """Send what changed, or wait for more; at most two requests are on their way."""
         self._send_due = False
-        changed = bool(self._items or self._removed)
-        if self._over or self._requests >= (_REQUESTS_MAX if changed else 1):
+        state = self._state
+        if self._over or state.unanswered >= (_REQUESTS_MAX if state.changed else 1):
             return
-        if not changed and not self._unanswered:
+        if not state.changed and not self._unanswered:
             return
         request = FetchRequest(
             session=self._fetches.number,
-            sequence=self._sequence,
             max_bytes=_ANSWER_BYTES_MAX,
             from_copy=self._fetches.nodes.from_copy,
         )
-        if not self._handles:
+        state.fill(request, _ITEMS_MAX)
+        if not state:
             request.close = True
-        else:
-            request.removed.extend(self._removed)
-            self._fill(request)
-            if not self._items:
-                request.max_wait_ms = int(self._fetches.max_wait_s * 1000)
-        self._removed = []
-        self._sequence += 1
+        elif not state.items:
+            request.max_wait_ms = int(self._fetches.max_wait_s * 1000)
         self._request(request)
         if request.close and not self._over:
             self._over = True
             self._fetches.ended(self, None)
-
-    def _fill(self, request: FetchRequest) -> None:
-        """Move changes into a request, as many as it holds."""
-        size = 0
-        while self._items and len(request.partitions) < _ITEMS_MAX:
-            handle = next(iter(self._items))
-            size += self._items[handle].ByteSize() + 8
-            if size > _ITEMS_BYTES_MAX and request.partitions:
-                return
-            request.partitions.append(self._items.pop(handle))
 
     def _request(self, request: FetchRequest) -> None:
         timer = self._loop.call_later(self._fetches.max_wait_s + _GRACE_S, self._no_answer)
 
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()
-            self._requests -= 1
+            self._state.unanswered -= 1
             if not self._over:
                 self._on_reply(frame)
 
@@ -401,7 +371,7 @@ class FetchSession:
             timer.cancel()
             self._end(error)
         else:
-            self._requests += 1
+            self._state.unanswered += 1
 
     def _no_answer(self) -> None:
         if not self.connection.closed:
@@ -415,11 +385,8 @@ class FetchSession:
         try:
             response = messages.decode_reply(frame)
             assert isinstance(response, FetchResponse)
-            if sum(result.size for result in response.results) != len(frame.body):
-                raise ProtocolError(
-                    f"{self.address}: an answer to FETCH has {len(frame.body)} bytes, not those of "
-                    f"its {len(response.results)} results"
-                )
+            what = f"{self.address}: an answer to FETCH"
+            results = self._state.results(what, response, frame.body)
         except VqError as error:
             self._end(_of(self.address, error))
             return
@@ -427,7 +394,7 @@ class FetchSession:
         self.answered_at = self._loop.time()
         self._send_due = True  # below: what is asked for meanwhile needs no turn of its own
         try:
-            self._take_apart(response, frame.body)
+            self._take_apart(results)
         except BaseException:
             self._end(None)  # all ask anew: those behind this one would wait for ever
             raise
@@ -436,15 +403,9 @@ class FetchSession:
         self._send()
         self.connection.flush()
 
-    def _take_apart(self, response: FetchResponse, body: bytes) -> None:
+    def _take_apart(self, results: Iterable[tuple[Asker, FetchResult, bytes]]) -> None:
         """Hand each partition its result; an error in one does not stop the others."""
-        position = 0
-        for result in response.results:
-            part = body[position : position + result.size]
-            position += result.size
-            asker = self._askers.get(result.handle)
-            if asker is None:
-                continue  # it was removed while this was on its way
+        for asker, result, part in results:
             try:
                 self._tell(asker, result, part)
             except Exception as error:  # noqa: BLE001 - told and logged there
@@ -467,12 +428,13 @@ class FetchSession:
 
     def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:
         if result.status:
+            self._state.drop(asker)
             self._forget(asker)
             self._fetches.dropped(asker)
             error = _of(self.address, messages.described_error(result))
             asker.failed(self._fetches.refused(asker, self.address, error))
-        elif result.handle in self._unanswered:
-            self._unanswered.discard(result.handle)
+        elif asker in self._unanswered:
+            self._unanswered.discard(asker)
             asker.took(result, part)
         else:
             self._fetches.withdraw(asker)

@@ -10,7 +10,7 @@ and the decoder joins them.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vq import limits
@@ -24,6 +24,7 @@ from vq.client.reading.nodes import passes
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import Filter
 from vq.model import Span, TopicPartition
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
@@ -96,7 +97,7 @@ class PartitionFetcher:
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
-        asked, buffered, missing, behind, at_once, validate, topic_id, tags, last_epoch, unsure:
+        asked, buffered, missing, behind, at_once, validate, topic_id, wanted, last_epoch, unsure:
             See ``asker.Asker``.
     """
 
@@ -108,7 +109,7 @@ class PartitionFetcher:
         *,
         length: int,
         prefetch_bytes: int,
-        tags: Sequence[str],
+        wanted: Filter,
         last_epoch: int = 0,
         on_chunk: Callable[[Chunk], None],
         on_error: Callable[[VqError | None], None],
@@ -120,7 +121,7 @@ class PartitionFetcher:
         self.asked = 0
         self.buffered = 0
         self.validate = True
-        self.tags = tags
+        self.wanted = wanted
         self._rest = NO_REST  # counted in ``buffered``
         # Reported by ``finished`` and not counted yet; and whether that may wait for an answer.
         self._finished: deque[tuple[int, Rest]] = deque()
@@ -237,7 +238,7 @@ class PartitionFetcher:
         await space
         self._again.space = None
         request = GetRequest(
-            offset=self.position, max_bytes=self.asked, tags=self.tags, validate=True
+            offset=self.position, max_bytes=self.asked, tags=self.wanted.tags, validate=True
         )
         reader = PartitionReader(
             self._cluster, self.partition, self.topic_id, nodes=self._fetches.nodes

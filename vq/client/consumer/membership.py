@@ -48,6 +48,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.tasks import begin_task
 
@@ -91,7 +92,7 @@ class Membership:
         config: ConsumerConfig,
         *,
         member: str,
-        filters: Mapping[str, str],
+        filters: Mapping[str, Filter],
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,

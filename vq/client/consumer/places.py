@@ -6,8 +6,6 @@ flush, a master that had not all) gives the same offsets to other messages. A gr
 there would skip messages.
 """
 
-from collections.abc import Sequence
-
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.progress import Progress
 from vq.client.reading.partition_reader import PartitionReader
@@ -22,6 +20,7 @@ from vq.errors import (
     OffsetOutOfRange,
     VqError,
 )
+from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
@@ -47,7 +46,7 @@ async def why_stopped(
     return why_of_another(committed, now.id)
 
 
-async def why_another(reader: PartitionReader, progress: Progress, tags: Sequence[str]) -> str:
+async def why_another(reader: PartitionReader, progress: Progress, wanted: Filter) -> str:
     """Ask the broker whether the place is still the same; return why not, or "".
 
     "" also if it is unknown: an earlier version of the broker, damage, retention.
@@ -59,7 +58,7 @@ async def why_another(reader: PartitionReader, progress: Progress, tags: Sequenc
         place=True,
         place_offset=progress.position,
         place_message_id=progress.message_id or 0,
-        place_tags=tags,
+        place_tags=wanted.tags,
         place_epoch=progress.epoch,
     )
     response, _ = await reader.request(progress.position, Command.OFFSETS, request)

@@ -26,6 +26,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
+from vq.message_filter import ALL, Filter
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 from vq.store.records.record import boundaries
 from vq.tasks import begin_task
@@ -58,7 +59,7 @@ class ReadOptions:
         ahead: The next request leaves while an answer is taken apart.
         tight: Where a record goes on, only its rest is asked for.
         patience_s: How long a broker is asked again that is away, or serves less than the range.
-        tags: Only messages with one of them; empty: all.
+        wanted: Which messages.
         zips: Reads archives at URLs; None: their brokers do.
     """
 
@@ -66,7 +67,7 @@ class ReadOptions:
     ahead: bool = False
     tight: bool = False
     patience_s: float = BEHIND_S
-    tags: Sequence[str] = ()
+    wanted: Filter = ALL
     zips: "Zips | None" = None
 
 
@@ -224,7 +225,7 @@ class ForwardRead(Generic[T]):
             request = GetRequest(
                 offset=offset,
                 max_bytes=size,
-                tags=options.tags,
+                tags=options.wanted.tags,
                 validate=is_begin,
                 archives=options.zips is not None and not is_again and offset >= self._brokers_end,
             )

@@ -6,7 +6,7 @@ reads ahead with ``consumer.fetcher`` and asks here for places only.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from vq import limits
@@ -28,6 +28,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.message_filter import ALL, Filter
 from vq.model import OffsetBounds, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -107,14 +108,14 @@ class PartitionReader:
         *,
         size_of: Callable[[S], int] = lambda _: 0,
         size: int = READ_BYTES,
-        tags: Sequence[str] = (),
+        wanted: Filter = ALL,
     ) -> list[T]:
         """Return what ``keep`` keeps of the last ``count`` messages in ``bounds``, oldest first.
 
         Fewer if there are no more, or if they would take over ``tail.LAST_BYTES_MAX`` by
         ``size_of``.
         """
-        options = ReadOptions(align=True, tags=tags)
+        options = ReadOptions(align=True, wanted=wanted)
 
         def window(start: int, end: int) -> ForwardRead[S]:
             return self.read(start, make_decoder(), end, size=size, options=options)

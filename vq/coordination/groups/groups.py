@@ -29,6 +29,7 @@ from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.message_filter import Filter
 from vq.model import check_name
 
 _NAME_RECHECK_S = 1.0
@@ -92,21 +93,21 @@ def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> Consum
             f"group {group!r} has model {present.model!r}, this member wants {wanted.model!r}; "
             "use another group name"
         )
-    for topic, wanted_filter in wanted.topics.items():
-        if present.topics.get(topic, wanted_filter) != wanted_filter:
+    for topic, message_filter in wanted.topics.items():
+        if present.topics.get(topic, message_filter) != message_filter:
             raise InvalidArgument(
                 f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
-                f"{_what(topic, wanted_filter)}; use another group name"
+                f"{_what(topic, message_filter)}; use another group name"
             )
-    topics = {**present.topics, **wanted.topics}
+    topics = {**wanted.topics, **present.topics}
     return replace(present, topics=topics, by_stream=wanted.by_stream)
 
 
-def _what(topic: str, message_filter: str) -> str:
+def _what(topic: str, message_filter: Filter) -> str:
     """Return which messages a filter lets through, for people."""
     if not message_filter:
         return f"all of topic {topic!r}"
-    return f"{message_filter!r} of topic {topic!r}"
+    return f"{message_filter.text!r} of topic {topic!r}"
 
 
 async def list_groups(coordinator: Coordinator) -> list[str]:

@@ -138,7 +138,7 @@ def _contract(
         return GroupContract(group=name, members=members, error=str(error))
     return GroupContract(
         group=name,
-        topics=dict(value.topics),
+        topics={topic: each.text for topic, each in value.topics.items()},
         members=members,
         model=value.model,
         start=value.start,

@@ -18,6 +18,7 @@ from vq.coordination.tree.reading import TopicView, children_or_none, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import ALL
 from vq.model import PartitionPlacement, TopicPartition
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
@@ -331,7 +332,7 @@ def description(
         group=name,
         model=contract.model,
         start=contract.start,
-        topics={topic: contract.topics[topic] for topic in nodes.topics},
+        topics={topic: contract.topics[topic].text for topic in nodes.topics},
         deleted_topics=tuple(sorted(set(contract.topics) - set(nodes.topics))),
         members=tuple(_member(view, told) for view in nodes.members.values()),
         partitions=told,
@@ -434,7 +435,7 @@ async def progress(
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
         readable=readable,
-        filter=nodes.contract.topics.get(placement.topic) or None,
+        filter=nodes.contract.topics.get(placement.topic, ALL).text or None,
     )
 
 

@@ -10,7 +10,8 @@ from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState
-from vq.model import TAG_SEPARATOR, TopicPartition
+from vq.message_filter import Filter
+from vq.model import TopicPartition
 
 __all__ = ["commit_progress"]
 
@@ -44,7 +45,7 @@ async def commit_progress(
         if offset < 0:
             raise InvalidArgument(f"offset {offset} of {partition} is below 0")
     coordinator = cluster.coordinator
-    wanted = f" {TAG_SEPARATOR} ".join(sorted(tags))
+    wanted = Filter(tuple(sorted(tags)))
     topics = {partition.topic: wanted for partition in offsets}
     present = await groups.members(coordinator, group)
     if present:

@@ -31,6 +31,7 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
+from vq.message_filter import Filter
 from vq.model import (
     Key,
     Message,
@@ -38,7 +39,6 @@ from vq.model import (
     Span,
     TopicPartition,
     check_timeout,
-    tags_of,
     time_ms_of,
 )
 from vq.operations.messages.searched import (
@@ -178,7 +178,7 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
         else:
             request.key_kind, request.key = KeyKind.INTEGER, key.to_bytes(8, "big", signed=True)
     if tag is not None:
-        request.tags.extend(tags_of(tag, "tag"))
+        request.tags.extend(Filter.parse(tag, "tag").tags)
     return request
 
 

@@ -26,6 +26,7 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
 )
+from vq.message_filter import ALL, Filter
 from vq.model import Message, OffsetBounds, PartitionPlacement, TopicPartition, time_ms_of
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
@@ -100,7 +101,7 @@ async def messages(
     begin: Begin,
     *,
     partitions: Sequence[int] = (),
-    tags: Sequence[str] = (),
+    wanted: Filter = ALL,
     follow: bool = False,
     end: End | None = None,
 ) -> AsyncGenerator[Sequence[Message], None]:
@@ -129,11 +130,11 @@ async def messages(
     size = max(_BYTES_MIN, min(limits.MIB, _BYTES_MAX // max(1, len(placements))))
     parts = await _parts(cluster, placements, begin, end or End())
     if begin.last is not None:
-        parts = await _last(parts, begin.last, tags, size)
-    async for some in _merged(parts, tags, size):
+        parts = await _last(parts, begin.last, wanted, size)
+    async for some in _merged(parts, wanted, size):
         yield some
     if follow:
-        async for some in _followed(parts, tags, size):
+        async for some in _followed(parts, wanted, size):
             yield some
 
 
@@ -209,7 +210,7 @@ async def _start(
 
 # One partition --------------------------------------------------------------------------------
 async def _read(
-    part: _Part, tags: Sequence[str], size: int, *, follow: bool = False
+    part: _Part, wanted: Filter, size: int, *, follow: bool = False
 ) -> AsyncIterator[Sequence[Message]]:
     """Yield the messages that start in ``[start, end)``; with ``follow`` all from ``end`` on."""
     start, end = (part.end, None) if follow else (part.start, part.end)
@@ -219,13 +220,13 @@ async def _read(
         end,
         size=size,
         wait_s=limits.LONG_POLL_S_MAX if follow else 0.0,
-        options=ReadOptions(tags=tags, patience_s=math.inf if follow else BEHIND_S),
+        options=ReadOptions(wanted=wanted, patience_s=math.inf if follow else BEHIND_S),
     )
     try:
         async for found in read:
-            wanted = found if end is None else [each for each in found if each.offset < end]
-            if wanted:
-                yield wanted
+            inside = found if end is None else [each for each in found if each.offset < end]
+            if inside:
+                yield inside
     except OffsetOutOfRange as error:
         latest = error.details.get("latest")
         if end is None or not isinstance(latest, int) or latest >= end:
@@ -240,10 +241,10 @@ async def _read(
 
 # Several --------------------------------------------------------------------------------------
 async def _merged(
-    parts: Sequence[_Part], tags: Sequence[str], size: int
+    parts: Sequence[_Part], wanted: Filter, size: int
 ) -> AsyncIterator[Sequence[Message]]:
     """Yield the messages of all partitions, the one that was sent first before the others."""
-    streams = [_read(part, tags, size) for part in parts]
+    streams = [_read(part, wanted, size) for part in parts]
     waiting: list[deque[Message]] = [deque() for _ in parts]
     heap: list[tuple[int, int]] = []
 
@@ -278,14 +279,16 @@ class _Mark(NamedTuple):
     part: int  # the index of its partition
 
 
-async def _last(parts: Sequence[_Part], count: int, tags: Sequence[str], size: int) -> list[_Part]:
+async def _last(parts: Sequence[_Part], count: int, wanted: Filter, size: int) -> list[_Part]:
     """Return the partitions with the places from which they have the last ``count`` messages.
 
     Two passes: this one keeps a time and an offset of each message, and no contents.
     """
     newest: list[_Mark] = []
     for index, part in enumerate(parts):
-        newest = merge_last([newest, await _tail(part, index, count, tags, size)], count, _sent_ms)
+        newest = merge_last(
+            [newest, await _tail(part, index, count, wanted, size)], count, _sent_ms
+        )
     starts = [part.end for part in parts]
     for mark in newest:
         starts[mark.part] = min(starts[mark.part], mark.offset)
@@ -296,7 +299,7 @@ def _sent_ms(mark: _Mark) -> int:
     return mark.sent_ms
 
 
-async def _tail(part: _Part, index: int, count: int, tags: Sequence[str], size: int) -> list[_Mark]:
+async def _tail(part: _Part, index: int, count: int, wanted: Filter, size: int) -> list[_Mark]:
     """Return marks of the last messages of a partition; the times do not fall."""
 
     found = await part.reader.last(
@@ -305,21 +308,21 @@ async def _tail(part: _Part, index: int, count: int, tags: Sequence[str], size: 
         lambda: Decoder(part.reader.partition),
         lambda message: _Mark(message.offset, time_ms_of(message.id), index),
         size=size,
-        tags=tags,
+        wanted=wanted,
     )
     latest = itertools.accumulate((mark.sent_ms for mark in found), max)
     return [mark._replace(sent_ms=ms) for mark, ms in zip(found, latest, strict=True)]
 
 
 async def _followed(
-    parts: Sequence[_Part], tags: Sequence[str], size: int
+    parts: Sequence[_Part], wanted: Filter, size: int
 ) -> AsyncIterator[Sequence[Message]]:
     """Yield what comes after the ends of partitions, until one of them cannot be read."""
     arrived: asyncio.Queue[Sequence[Message] | Exception] = asyncio.Queue(maxsize=len(parts))
 
     async def follow(part: _Part) -> None:
         try:
-            async for some in _read(part, tags, size, follow=True):
+            async for some in _read(part, wanted, size, follow=True):
                 await arrived.put(some)
         except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
             await arrived.put(error)

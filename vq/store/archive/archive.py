@@ -50,8 +50,8 @@ __all__ = [
     "STUB_VERSION",
     "Archive",
     "ArchiveFiles",
-    "Chunk",
     "Stub",
+    "ZipChunk",
     "node_url",
     "owner_of",
     "place_of",
@@ -101,7 +101,7 @@ class ArchiveFiles:
         return cls(*(path.with_suffix(suffix) for suffix in (*names, UPLOAD_SUFFIX)))
 
 
-class Chunk(NamedTuple):
+class ZipChunk(NamedTuple):
     """A part of the block ``[start, start + length)``, and where its data lie in the zip.
 
     Attributes:
@@ -177,7 +177,7 @@ class Stub:
 
     __slots__ = ("_starts", "archive", "chunks", "first")
 
-    def __init__(self, archive: Archive, chunks: Sequence[Chunk], first: bytes) -> None:
+    def __init__(self, archive: Archive, chunks: Sequence[ZipChunk], first: bytes) -> None:
         self.archive = archive
         self.chunks = tuple(chunks)
         self.first = first
@@ -236,7 +236,7 @@ class Stub:
             )
             starts = accumulate((each[0] for each in values["chunks"]), initial=0)
             chunks = [
-                Chunk(start, *map(int, each))
+                ZipChunk(start, *map(int, each))
                 for start, each in zip(starts, values["chunks"], strict=False)
             ]
         except (KeyError, IndexError, ValueError, TypeError) as error:
@@ -246,7 +246,7 @@ class Stub:
         return cls(archive, chunks, first)
 
 
-def _fits(archive: Archive, chunks: Sequence[Chunk]) -> bool:
+def _fits(archive: Archive, chunks: Sequence[ZipChunk]) -> bool:
     """Whether the fields of a stub agree with each other."""
     return (
         bool(chunks)

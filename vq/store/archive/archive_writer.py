@@ -31,13 +31,13 @@ from vq.store.archive.archive import (
     EPOCHS_MAX,
     Archive,
     ArchiveFiles,
-    Chunk,
     Stub,
+    ZipChunk,
     chunk_name,
 )
 from vq.store.archive.archive_place import ZipReader, ZipWriter, new_zip, open_zip
 from vq.store.archive.archived_file import inflate, read_stub
-from vq.store.archive.zip_format import Member, directory, header
+from vq.store.archive.zip_format import ZipMember, directory, header
 from vq.store.disk.disk import Disk, File
 from vq.store.disk.new_block import NewBlock
 from vq.store.records.batches import headers, verified
@@ -170,7 +170,7 @@ class ArchiveWriter:
         self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
         self._level = level
         self._verified = _Verified(start_offset)
-        self._members: list[Member] = []
+        self._members: list[ZipMember] = []
         self._data = b""  # the window that is looked at,
         self._at = 0  # and its position in the block
         self._deflating: _Deflating | None = None
@@ -254,7 +254,7 @@ class ArchiveWriter:
 
     def _add(self, name: str, chunk: _Deflating) -> None:
         packed = chunk.end()
-        member = Member(name, self.zip_bytes, len(packed), len(chunk.data), chunk.crc)
+        member = ZipMember(name, self.zip_bytes, len(packed), len(chunk.data), chunk.crc)
         self._members.append(member)
         self._write(header(member))
         self._write(packed)
@@ -272,7 +272,7 @@ class ArchiveWriter:
         first = decode_control(self._first)
         assert first is not None, "it was verified"
         chunks = [
-            Chunk(start, member.length, member.data_at, member.size, member.crc)
+            ZipChunk(start, member.length, member.data_at, member.size, member.crc)
             for start, member in _with_starts(self._members)
         ]
         description = _Deflating(self._describe(first), self._level)
@@ -327,7 +327,7 @@ class ArchiveWriter:
         self._zip.discard()
 
 
-def _with_starts(members: list[Member]) -> list[tuple[int, Member]]:
+def _with_starts(members: list[ZipMember]) -> list[tuple[int, ZipMember]]:
     starts = accumulate((member.length for member in members), initial=0)
     return list(zip(starts, members, strict=False))
 

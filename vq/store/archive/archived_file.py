@@ -19,7 +19,7 @@ from typing import Final
 
 from vq.errors import Busy, CorruptData
 from vq.limits import MIB
-from vq.store.archive.archive import Archive, ArchiveFiles, Chunk, Stub, place_of
+from vq.store.archive.archive import Archive, ArchiveFiles, Stub, ZipChunk, place_of
 from vq.store.archive.archive_place import Unreachable, ZipReader, open_zip
 from vq.store.disk.disk import Buffer, Disk, File
 from vq.store.disk.file_system import FileSystem
@@ -233,7 +233,7 @@ class ArchivedFile:
             self._chunks.put(key, data)
         return data
 
-    def _read(self, chunk: Chunk) -> bytes:
+    def _read(self, chunk: ZipChunk) -> bytes:
         if self._zip is None:
             raise OSError(errno.EBADF, "the archive is closed", self._name)
         try:
@@ -280,7 +280,7 @@ class ArchivedFile:
         return OSError(errno.EROFS, "an archived block is not written to", self._name)
 
 
-def inflate(data: bytes, chunk: Chunk) -> bytes:
+def inflate(data: bytes, chunk: ZipChunk) -> bytes:
     """Return the bytes of a chunk from its data in the zip.
 
     Raises:

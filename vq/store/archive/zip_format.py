@@ -19,7 +19,7 @@ __all__ = [
     "LOCAL_HEADER_BYTES",
     "MEMBERS_MAX",
     "ZIP_BYTES_MAX",
-    "Member",
+    "ZipMember",
     "directory",
     "directory_in",
     "header",
@@ -90,7 +90,7 @@ MEMBERS_MAX: Final = (1 << 16) - 2
 assert (_LOCAL.size, _CENTRAL.size, _END.size) == (30, 46, 22)
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     """One file in a zip.
 
     Attributes:
@@ -118,7 +118,7 @@ class Member(NamedTuple):
         return self.at + LOCAL_HEADER_BYTES + len(self.name)
 
 
-def header(member: Member) -> bytes:
+def header(member: ZipMember) -> bytes:
     """Return what precedes the data of a member."""
     name = member.name.encode("ascii")
     head = _LOCAL.pack(
@@ -137,7 +137,7 @@ def header(member: Member) -> bytes:
     return head + name
 
 
-def directory(members: Sequence[Member], position: int) -> bytes:
+def directory(members: Sequence[ZipMember], position: int) -> bytes:
     """Return what ends a zip with these members; it begins at ``position``."""
     parts = []
     for member in members:
@@ -184,13 +184,13 @@ def directory_in(end: bytes, zip_bytes: int) -> tuple[int, int]:
     raise CorruptData(f"a zip of {zip_bytes} bytes does not end with its directory")
 
 
-def members(data: bytes, count: int) -> list[Member]:
+def members(data: bytes, count: int) -> list[ZipMember]:
     """Return the members that a directory names, in its order.
 
     Raises:
         CorruptData: It has not so many, or one is of a kind that ``directory`` does not write.
     """
-    found: list[Member] = []
+    found: list[ZipMember] = []
     at = 0
     while at + _CENTRAL.size <= len(data) and len(found) < count:
         fields = _CENTRAL.unpack_from(data, at)
@@ -199,7 +199,7 @@ def members(data: bytes, count: int) -> list[Member]:
         at += _CENTRAL.size + name_size
         if mark != b"PK\1\2" or flags or extra or comment or at > len(data) or not name.isascii():
             break
-        member = Member(name.decode("ascii"), fields[-1], size, length, crc)
+        member = ZipMember(name.decode("ascii"), fields[-1], size, length, crc)
         if method != member.method:
             break
         found.append(member)

@@ -20,12 +20,12 @@ from vq.store.archive.archive import (
     CHUNK_BYTES,
     DESCRIPTION_NAME,
     DESCRIPTION_VERSION,
-    Chunk,
+    ZipChunk,
     chunk_name,
 )
 from vq.store.archive.archive_place import ZipReader
 from vq.store.archive.archived_file import inflate
-from vq.store.archive.zip_format import END_BYTES, MEMBERS_MAX, Member, directory_in, members
+from vq.store.archive.zip_format import END_BYTES, MEMBERS_MAX, ZipMember, directory_in, members
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX, decode_control
 
 __all__ = ["WantedBlock", "ZippedBlock"]
@@ -128,7 +128,7 @@ class ZippedBlock:
             parts.append(part)
         return block.start + chunks[0].start, parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_start(self, part: bytes, chunk: Chunk) -> None:
+    def _check_start(self, part: bytes, chunk: ZipChunk) -> None:
         header = decode_control(part)
         offset = self._wanted.start + chunk.start
         if header is None or header.start_offset != offset:
@@ -138,7 +138,7 @@ class ZippedBlock:
         size = min(self._wanted.zip_bytes, _END_READ_BYTES)
         return self._read(self._wanted.zip_bytes - size, size)
 
-    def _members(self, tail: bytes) -> list[Member]:
+    def _members(self, tail: bytes) -> list[ZipMember]:
         zip_bytes = self._wanted.zip_bytes
         tail_at = zip_bytes - len(tail)
         position, count = directory_in(tail, zip_bytes)
@@ -149,7 +149,7 @@ class ZippedBlock:
             tail_at = position
         return members(tail[position - tail_at : -END_BYTES], count)
 
-    def _described(self, member: Member, tail: bytes) -> Mapping[str, Any]:
+    def _described(self, member: ZipMember, tail: bytes) -> Mapping[str, Any]:
         if not 0 < member.length <= _DESCRIPTION_BYTES_MAX or member.size > member.length:
             raise CorruptData(f"{DESCRIPTION_NAME} claims to have {member.length} bytes")
         at = member.data_at - (self._wanted.zip_bytes - len(tail))
@@ -157,7 +157,7 @@ class ZippedBlock:
         if len(data) != member.size:  # it lies before the tail, or the directory is wrong
             data = self._read(member.data_at, member.size)
         try:
-            told = json.loads(inflate(data, Chunk(0, member.length, 0, member.size, member.crc)))
+            told = json.loads(inflate(data, ZipChunk(0, member.length, 0, member.size, member.crc)))
         except (ValueError, RecursionError) as error:
             raise CorruptData(f"{DESCRIPTION_NAME} is not JSON: {error}") from error
         if not isinstance(told, dict):
@@ -171,7 +171,7 @@ class ZippedBlock:
         return data
 
 
-def _chunks(found: Sequence[Member], wanted: WantedBlock, end: int) -> list[Chunk]:
+def _chunks(found: Sequence[ZipMember], wanted: WantedBlock, end: int) -> list[ZipChunk]:
     """Return the chunks that members of a zip are; ``end``: position behind their data.
 
     Raises:
@@ -179,7 +179,7 @@ def _chunks(found: Sequence[Member], wanted: WantedBlock, end: int) -> list[Chun
     """
     starts = list(accumulate((each.length for each in found), initial=0))
     chunks = [
-        Chunk(start, each.length, each.data_at, each.size, each.crc)
+        ZipChunk(start, each.length, each.data_at, each.size, each.crc)
         for start, each in zip(starts, found, strict=False)
     ]
     bounds = [each.at for each in found[1:]] + [end]

@@ -105,7 +105,7 @@ class Probe:
     def __init__(self, wanted: Wanted) -> None:
         self.id = wanted.id
         key = [] if wanted.key is None else [_key_hash(wanted.key)]
-        tags = [_hash(_TAG, tag) for tag in wanted.tags]
+        tags = [_hash(_TAG, tag) for tag in wanted.filter.encoded]
         #: A part must have one of each of these.
         self.groups: list[list[int]] = [group for group in (key, tags) if group]
 

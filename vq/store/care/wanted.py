@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
+from vq.message_filter import ALL, Filter
 from vq.model import Key
 from vq.store.records.format import (
     FLAG_CONTROL,
@@ -42,17 +43,17 @@ class Fields(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a message must have; None and an empty set: it may have anything.
+    """What a message must have; None: it may have anything.
 
     Attributes:
         id: Its id.
         key: Its key, of the same type. An empty text is no key.
-        tags: Its tag is one of these.
+        filter: It takes the message.
     """
 
     id: int | None = None
     key: Key | None = None
-    tags: frozenset[bytes] = frozenset()
+    filter: Filter = ALL
 
     @property
     def needles(self) -> tuple[bytes, ...]:
@@ -62,13 +63,14 @@ class Wanted(NamedTuple):
         if self.key is not None:
             needle = encode_key(self.key) or _long_key(self.key)
             return () if needle is None else (needle,)
-        return tuple(len(tag).to_bytes(_LENGTH_BYTES, "big") + tag for tag in sorted(self.tags))
+        tags = sorted(self.filter.encoded)
+        return tuple(len(tag).to_bytes(_LENGTH_BYTES, "big") + tag for tag in tags)
 
     def takes(self, message_id: int, fields: Fields) -> bool:
         """Whether a message with this id and these fields is wanted."""
         if self.id is not None and message_id != self.id:
             return False
-        if self.tags and fields.tag not in self.tags:
+        if not self.filter.takes(fields.tag):
             return False
         if self.key is None:
             return True

@@ -19,10 +19,10 @@ from vq.store.disk.file_system import FileSystem
 
 __all__ = [
     "Chance",
+    "DiskOperation",
     "MemoryDisk",
     "MemoryFile",
     "MemoryFileSystem",
-    "Operation",
     "RandomChance",
     "keep_all",
     "keep_none",
@@ -77,7 +77,7 @@ keep_all: Final[Chance] = _Fixed(keep=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DiskOperation:
     """One recorded operation. ``kind`` is the method's name; the other fields as it needs them."""
 
     kind: str
@@ -239,7 +239,7 @@ class MemoryFile:
             now.extend(bytes(position - len(now)))
         now[position : position + len(data)] = data
         self._node.pending.append(("write", position, data))
-        self._disk._record(Operation("pwrite", self._path, position=position, data=data))
+        self._disk._record(DiskOperation("pwrite", self._path, position=position, data=data))
 
     def pread(self, position: int, length: int) -> bytes:
         """See ``File.pread``."""
@@ -276,7 +276,7 @@ class MemoryFile:
         if end > len(self._node.now):
             self._node.pending.append(("truncate", end, b""))
             _resize(self._node.now, end)
-        self._disk._record(Operation("allocate", self._path, position=end))
+        self._disk._record(DiskOperation("allocate", self._path, position=end))
 
     def truncate(self, length: int) -> None:
         """See ``File.truncate``."""
@@ -284,7 +284,7 @@ class MemoryFile:
         self._disk._check("truncate", self._path)
         _resize(self._node.now, length)
         self._node.pending.append(("truncate", length, b""))
-        self._disk._record(Operation("truncate", self._path, position=length))
+        self._disk._record(DiskOperation("truncate", self._path, position=length))
 
     def datasync(self) -> None:
         """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
@@ -298,7 +298,7 @@ class MemoryFile:
             raise error
         self._disk._flush_device()
         self._node.make_durable()
-        self._disk._record(Operation("datasync", self._path))
+        self._disk._record(DiskOperation("datasync", self._path))
 
     def forget_cache(self) -> None:
         """See ``File.forget_cache``."""
@@ -376,7 +376,7 @@ class MemoryDisk:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.open_files_max = open_files_max
-        self.operations: list[Operation] = []
+        self.operations: list[DiskOperation] = []
         self._recording = record
         self.open_files = 0
         self.cold = False
@@ -453,7 +453,7 @@ class MemoryDisk:
     def used_bytes(self) -> int:
         return self._root.size_bytes()
 
-    def _record(self, operation: Operation) -> None:
+    def _record(self, operation: DiskOperation) -> None:
         if self._recording:
             self.operations.append(operation)
 
@@ -476,13 +476,13 @@ class MemoryDisk:
         self._locks.clear()
         self.open_files = 0
 
-    def replay(self, operations: Sequence[Operation]) -> Iterator[Operation]:
+    def replay(self, operations: Sequence[DiskOperation]) -> Iterator[DiskOperation]:
         """Apply recorded operations to this disk, yielding each after it was applied."""
         for operation in operations:
             self._apply(operation)
             yield operation
 
-    def _apply(self, operation: Operation) -> None:
+    def _apply(self, operation: DiskOperation) -> None:
         path = Path(operation.path)
         kind = operation.kind
         if kind in ("pwrite", "allocate", "truncate", "datasync"):
@@ -540,7 +540,7 @@ class MemoryDisk:
             directory = self._directory(key.parent)
             self._births += 1
             directory.change({key.name: _Node(born=self._births)})
-            self._record(Operation("open", key))
+            self._record(DiskOperation("open", key))
         node = self._file(key)
         self.open_files += 1
         return MemoryFile(self, key, node)
@@ -571,7 +571,7 @@ class MemoryDisk:
             path = path.parent
         for directory in reversed(missing):
             self._directory(directory.parent).change({directory.name: _Directory()})
-            self._record(Operation("mkdir", PurePath(directory)))
+            self._record(DiskOperation("mkdir", PurePath(directory)))
         return [directory.parent for directory in reversed(missing)]
 
     def rename(self, source: Path, target: Path) -> None:
@@ -589,14 +589,14 @@ class MemoryDisk:
         else:
             new.change({target.name: node})
             old.change({source.name: None})
-        self._record(Operation("rename", source, target=target))
+        self._record(DiskOperation("rename", source, target=target))
 
     def unlink(self, path: Path) -> None:
         """See ``Disk.unlink``."""
         self._check("unlink", path)
         self._file(path)
         self._directory(path.parent).change({path.name: None})
-        self._record(Operation("unlink", path))
+        self._record(DiskOperation("unlink", path))
 
     def unlink_large(self, path: Path) -> None:
         """See ``Disk.unlink_large``."""
@@ -609,14 +609,14 @@ class MemoryDisk:
             return
         self._directory(path)
         self._directory(path.parent).change({path.name: None})
-        self._record(Operation("rmtree", path))
+        self._record(DiskOperation("rmtree", path))
 
     def sync_directory(self, path: Path) -> None:
         """See ``Disk.sync_directory``."""
         self._check("sync_directory", path)
         self._flush_device()
         self._directory(path).make_durable()
-        self._record(Operation("sync_directory", path))
+        self._record(DiskOperation("sync_directory", path))
 
     def lock(self, path: Path) -> _MemoryLock:
         """See ``Disk.lock``."""
@@ -698,5 +698,5 @@ class MemoryDisk:
         for node, count in self._written.items():
             node.make_durable(count)
             kind = "datasync" if isinstance(node, _Node) else "sync_directory"
-            self._record(Operation(kind, paths.get(id(node), _TOP)))
+            self._record(DiskOperation(kind, paths.get(id(node), _TOP)))
         self._written.clear()

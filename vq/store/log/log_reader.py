@@ -1,12 +1,13 @@
 """Reading from a log's blocks, and lookups in them. ``log`` changes a log."""
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import ALL, Filter
 from vq.store.archive.archive import place_of
 from vq.store.archive.archive_place import Unreachable
 from vq.store.archive.archived_file import NotInMemory
@@ -234,10 +235,10 @@ class LogReader:
                 details={"next": following},
             )
 
-    def message_before(self, offset: int, tags: Collection[bytes] = ()) -> int | None:
+    def message_before(self, offset: int, wanted: Filter = ALL) -> int | None:
         """Return the id of the last message that ends at or before a boundary.
 
-        Only those with one of ``tags`` count, if any are given. None: not known.
+        Only those that the filter takes count. None: not known.
 
         Raises:
             CorruptData: A batch on the way is damaged.
@@ -245,7 +246,7 @@ class LogReader:
         """
         self._status.check_range(offset)
         try:
-            return lookup.message_before(self._blocks, offset, tags)
+            return lookup.message_before(self._blocks, offset, wanted)
         except OSError as error:
             raise self._read_failed(error) from error
 

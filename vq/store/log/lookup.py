@@ -4,10 +4,11 @@ Answers come from the sparse index and a short walk over batch headers; nothing 
 """
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
+from vq.message_filter import Filter
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.block import Block
 from vq.store.log.blocks import Blocks
@@ -119,11 +120,11 @@ def _batch_behind_damage(block: Block, offset: int) -> BatchHeader | None:
     return None
 
 
-def message_before(blocks: Blocks, offset: int, tags: Collection[bytes]) -> int | None:
+def message_before(blocks: Blocks, offset: int, wanted: Filter) -> int | None:
     """Return the id of the last message that ends at or before ``offset``, a record boundary.
 
-    Only messages with one of ``tags`` count, all of them without any. None: there is none in the
-    last ``BATCHES_BACK_MAX`` batches before the offset.
+    Only messages that the filter takes count. None: there is none in the last ``BATCHES_BACK_MAX``
+    batches before the offset.
 
     Raises:
         CorruptData, OSError: As ``batch_at``.
@@ -135,8 +136,8 @@ def message_before(blocks: Blocks, offset: int, tags: Collection[bytes]) -> int 
         batch, _ = batch_at(block, offset - 1)
         size = min(offset, batch.end_offset) - batch.start_offset
         view = block.view(batch.start_offset - block.start_offset, size)
-        if tags:
-            _, starts, end = filter_by_tag(view, batch.start_offset, tags)
+        if wanted:
+            _, starts, end = filter_by_tag(view, batch.start_offset, wanted)
             if end != batch.start_offset + size:
                 raise CorruptData(f"the record at offset {end} of {block.path.name} is damaged")
         else:

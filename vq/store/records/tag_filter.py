@@ -4,9 +4,8 @@ A reader verifies what it gets and cannot verify what was left out. So every rec
 before its tag is believed: a flipped bit in a tag would otherwise hide a message from its readers.
 """
 
-from collections.abc import Collection
-
 from vq.errors import CorruptData
+from vq.message_filter import Filter
 from vq.store.records.codec import intact
 from vq.store.records.format import FLAG_TAG, RECORD_HEADER, RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 from vq.store.records.record import is_intact
@@ -15,14 +14,14 @@ __all__ = ["filter_by_tag"]
 
 
 def filter_by_tag(
-    buf: memoryview, base_offset: int, tags: Collection[bytes]
+    buf: memoryview, base_offset: int, wanted: Filter
 ) -> tuple[list[memoryview], list[int], int]:
-    """Return the records whose tag is one of ``tags``, without copying them.
+    """Return the records that a filter with tags takes, without copying them.
 
     Args:
         buf: Log bytes that begin at a record boundary.
         base_offset: Offset of the first byte of ``buf``.
-        tags: What to keep; a record without a tag is never kept. A set is fastest.
+        wanted: What to keep; a record without a tag is never kept.
 
     Returns:
         Slices of ``buf`` (records that lie side by side share one), the offset of every record
@@ -31,6 +30,7 @@ def filter_by_tag(
     Raises:
         CorruptData: The first record is damaged.
     """
+    tags = wanted.encoded
     data = bytes(buf)  # a slice of it takes half as long as one of a view
     unpack = RECORD_HEADER.unpack_from
     from_bytes = int.from_bytes

@@ -18,6 +18,7 @@ from vq.client.departures import Departure
 from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import NodeExists, SessionState
 from vq.errors import InvalidArgument
+from vq.message_filter import Filter
 
 pytestmark = pytest.mark.virtual_time
 
@@ -160,7 +161,7 @@ async def test_a_start_that_is_given_up_leaves_no_member_behind(group: Group) ->
 
 async def test_another_contract_is_refused(group: Group) -> None:
     consumer = await group.join("a")
-    other = Consumer(await group.client(), "b", tags="red")
+    other = Consumer(await group.client(), "b", wanted=Filter(("red",)))
     with pytest.raises(InvalidArgument, match="reads all of topic"):
         await other.member.start()
     await until(lambda: consumer.held == ALL)

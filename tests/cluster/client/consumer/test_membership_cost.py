@@ -29,6 +29,7 @@ from vq.clock import SystemClock
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import CoordinationError
+from vq.message_filter import ALL
 from vq.model import TopicPartition
 
 LIMIT_S = 120.0
@@ -64,7 +65,7 @@ class CountedMember:
             cluster,  # type: ignore[arg-type]
             ConsumerConfig(group="g", member=name, audit_interval_s=3600.0),
             member=name,
-            filters={"t": ""},
+            filters={"t": ALL},
             holds=Holds("g", name),
             consumer=self,
             permit=Permit(cluster.clock.monotonic),

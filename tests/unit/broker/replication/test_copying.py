@@ -35,7 +35,7 @@ class Following:
         )
         self.asked = 0
         session: Any = self.session
-        self.copy = Copy(channel, 1, session)
+        self.copy = Copy(channel, session)
 
     def _ask(self, _: Copy) -> None:
         self.asked += 1
@@ -108,14 +108,14 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
         sync=False,
     )
     session.add(channel)
-    (copy,) = session._copies.values()
-    session._asked.clear()  # as if it were asked for
+    (handle,) = session.state.parts
+    session.state.items.clear()  # as if it were asked for
     session._scheduled = False
     loop: Any = Loop()
     session._loop, session.answered_at = loop, loop.time()
     data = batch(0, 0)
     result = SimpleNamespace(
-        handle=copy.handle,
+        handle=handle,
         status=0,
         size=len(data),
         offset=0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vq.cli import main
-from vq.cli.base.logs import Logs
+from vq.cli.base.logs import LogOptions
 from vq.cli.base.settings import Sources, choice, strangers
 from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
@@ -27,7 +27,7 @@ def root() -> Iterator[None]:
 
 def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     """Message and fields apart; numbers stay numbers, and an exception has its traceback."""
-    Logs(form="json").start(broker="b1/n1")
+    LogOptions(form="json").start(broker="b1/n1")
     try:
         raise ValueError("why\n\x1b")
     except ValueError as error:
@@ -44,7 +44,7 @@ def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_text_names_the_broker(capsys: pytest.CaptureFixture[str]) -> None:
-    Logs().start("info", broker="b1/n1")
+    LogOptions().start("info", broker="b1/n1")
     get_logger("vq.x").info("it runs", at=5)
     assert capsys.readouterr().err.endswith("INFO broker=b1/n1 vq.x: it runs at=5\n")
 
@@ -53,7 +53,7 @@ def test_a_text_names_the_broker(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_level_that_is_given_counts(
     capsys: pytest.CaptureFixture[str], given: str, seen: bool
 ) -> None:
-    Logs(given).start("warning")
+    LogOptions(given).start("warning")
     get_logger("vq.x").info("detail")
     assert ("detail" in capsys.readouterr().err) is seen
 

@@ -4,7 +4,7 @@ import click
 import pytest
 from support.json_schema import wrong
 
-from vq.cli.messages.message_find import Place, _document, _report
+from vq.cli.messages.message_find import PlaceParam, _document, _report
 from vq.cli.schemas import schemas
 from vq.model import Message
 from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
@@ -82,7 +82,7 @@ def test_programs_read_the_same(gaps: tuple[SearchGap, ...]) -> None:
 
 
 def test_a_place_is_a_partition_and_an_offset() -> None:
-    assert Place().convert("3:134217728", None, None) == (3, 134_217_728)
+    assert PlaceParam().convert("3:134217728", None, None) == (3, 134_217_728)
     for text in ("3", "3:", ":5", "-1:5", "3:x", "33333:1", "3:1:1"):
         with pytest.raises(click.BadParameter):
-            Place().convert(text, None, None)
+            PlaceParam().convert(text, None, None)

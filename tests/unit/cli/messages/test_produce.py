@@ -14,9 +14,9 @@ import pytest
 from vq.cli.messages.lines import JsonFormat, LineFormat
 from vq.cli.messages.outcomes import Tally
 from vq.cli.messages.produce import (
+    LineRate,
     OnePartition,
-    Pace,
-    Run,
+    ProduceRun,
     check_on_unavailable,
     check_options,
     check_partition,
@@ -145,7 +145,7 @@ class Producer:
 def test_a_line_that_is_refused_does_not_end_the_others() -> None:
     producer, tally = Producer(), Tally()
     form = LineFormat(topic="t", separator=":", key_type="int")
-    run = Run(producer, form, tally, None)  # type: ignore[arg-type]
+    run = ProduceRun(producer, form, tally, None)  # type: ignore[arg-type]
     run.send_all([b"0:a", b"1:b", b"c", b"x:d", b"2:e"])
     assert producer.sent == [b"a", b"e"]
     assert (tally.begun, tally.count, tally.acknowledged, tally.refused) == (5, 5, 2, 3)
@@ -154,7 +154,7 @@ def test_a_line_that_is_refused_does_not_end_the_others() -> None:
 
 def test_messages_of_json_are_sent_whole_and_a_cut_one_is_told_with_its_number() -> None:
     producer, tally = Producer(), Tally()
-    run = Run(producer, JsonFormat(topic="t"), tally, None)  # type: ignore[arg-type]
+    run = ProduceRun(producer, JsonFormat(topic="t"), tally, None)  # type: ignore[arg-type]
     cut = JsonFormat(topic="t").lines(io.BytesIO(b'{"content": "a\\n"}\n{"key": 1'))
     run.send_all(cut)
     assert producer.sent == [b"a\n"]
@@ -167,24 +167,24 @@ def test_messages_of_json_are_sent_whole_and_a_cut_one_is_told_with_its_number()
 def test_lines_without_a_key_are_counted() -> None:
     producer, tally = Producer(), Tally()
     form = LineFormat(topic="t", separator=":", may_lack_key=True)
-    Run(producer, form, tally, None).send_all([b"0:a", b"b"])  # type: ignore[arg-type]
+    ProduceRun(producer, form, tally, None).send_all([b"0:a", b"b"])  # type: ignore[arg-type]
     assert (tally.acknowledged, tally.keyless, tally.size) == (2, 1, 2)
 
 
 def test_a_pace_is_even() -> None:
-    pace = Pace(4, now=100.0)
+    pace = LineRate(4, now=100.0)
     assert [pace.wait_s(100.0) for _ in range(4)] == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_waits_that_last_a_little_too_long_do_not_lower_the_rate() -> None:
-    pace, now = Pace(1_000, now=0.0), 0.0
+    pace, now = LineRate(1_000, now=0.0), 0.0
     for _ in range(2_000):
         now += pace.wait_s(now) + 0.000_3
     assert now == pytest.approx(2.0, abs=0.01)
 
 
 def test_no_burst_follows_a_pause() -> None:
-    pace = Pace(1_000, now=0.0)
+    pace = LineRate(1_000, now=0.0)
     at_once = sum(pace.wait_s(5.0) == 0.0 for _ in range(1_000))
     assert at_once <= 12
 

@@ -10,6 +10,7 @@ from support.fetch_sessions import HERE, MIB, THERE, Partition, World, handles, 
 from vq import limits
 from vq.client.consumer.fetch_sessions import Fetches
 from vq.errors import NotMaster
+from vq.message_filter import Filter
 from vq.remoting.wire_pb2 import FetchResult
 
 pytestmark = pytest.mark.usefixtures("quick_fetches")
@@ -17,7 +18,10 @@ pytestmark = pytest.mark.usefixtures("quick_fetches")
 
 async def test_what_is_asked_for_in_one_turn_leaves_in_one_request() -> None:
     world = World()
-    one, two = Partition(world, 4, position=70, validate=True, tags=["a"]), Partition(world, 5)
+    one, two = (
+        Partition(world, 4, position=70, validate=True, wanted=Filter(("a",))),
+        Partition(world, 5),
+    )
     one.ask(500)
     two.ask(600)
     assert world.here.requests == []
@@ -138,9 +142,9 @@ async def test_many_partitions_are_named_in_several_requests() -> None:
 async def test_long_filters_are_spread_over_requests() -> None:
     """A request fits into a frame's header."""
     world = World()
-    tags = [f"{n:0254}" for n in range(64)]
+    wanted = Filter(tuple(f"{n:0254}" for n in range(64)))
     for number in range(200):
-        Partition(world, number, tags=tags).ask(1)
+        Partition(world, number, wanted=wanted).ask(1)
     await turn()
     while sum(len(request.partitions) for request in world.here.requests) < 200:
         world.here.answer()

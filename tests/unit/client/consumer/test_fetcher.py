@@ -6,6 +6,7 @@ from support.fetcher import WHERE, Reader
 from vq import limits
 from vq.client.reading.chunk import Rest
 from vq.errors import Busy
+from vq.message_filter import Filter
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")
 
@@ -27,9 +28,10 @@ async def test_bytes_are_asked_for_one_range_after_the_other() -> None:
 
 
 async def test_what_is_wanted_is_there_to_be_asked_for() -> None:
-    reader = Reader(length=99_999_999, tags=("a", "b"))
+    reader = Reader(length=99_999_999, wanted=Filter(("a", "b")))
     fetcher = reader.fetcher
-    assert (fetcher.partition, fetcher.topic_id, list(fetcher.tags)) == (WHERE, "id-1", ["a", "b"])
+    wanted = ("a", "b")
+    assert (fetcher.partition, fetcher.topic_id, fetcher.wanted.tags) == (WHERE, "id-1", wanted)
     assert fetcher.asked == limits.FETCH_BYTES_MAX
     assert fetcher.validate, "where it begins must be a boundary"
     assert not fetcher.behind, "nothing is known of it yet"
@@ -47,7 +49,7 @@ async def test_an_empty_answer_asks_again_from_the_same_place() -> None:
 
 
 async def test_picked_records_move_on_by_what_was_looked_through() -> None:
-    reader = Reader(tags=("a",))
+    reader = Reader(wanted=Filter(("a",)))
     reader.answer(b"r" * 30, filtered=True, offsets=[150], next_offset=900)
     reader.answer(filtered=True, next_offset=1_700)
     assert reader.asked == [100, 900, 1_700]

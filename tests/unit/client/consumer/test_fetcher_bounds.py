@@ -9,6 +9,7 @@ from support.waiting import until
 
 from vq.client.consumer import fetcher as fetchers
 from vq.client.reading.chunk import Rest
+from vq.message_filter import Filter
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")
 
@@ -101,7 +102,7 @@ async def test_what_was_finished_before_bytes_are_fetched_again_counts_no_more()
 
 async def test_answers_without_a_record_count_against_the_bound_too() -> None:
     """A filter that nothing matches must not fill the memory while the listener stands still."""
-    reader = Reader(tags=("a",), prefetch_bytes=64 * 1024)
+    reader = Reader(wanted=Filter(("a",)), prefetch_bytes=64 * 1024)
     for _ in range(10_000):
         asked = len(reader.asked)
         reader.answer(filtered=True, next_offset=reader.fetcher.position + 10)

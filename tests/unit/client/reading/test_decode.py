@@ -12,6 +12,7 @@ from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.client.reading.decode import ChunkDecoder, Decoder, decode_messages, to_message
 from vq.client.reading.partition_reader import records_decoder
 from vq.errors import CorruptData
+from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.store.records import codec as codecs
 from vq.store.records.compression import compress
@@ -202,7 +203,7 @@ def test_every_flipped_bit_of_a_filtered_answer_is_found(
     monkeypatch: pytest.MonkeyPatch, codec: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(decode, "decode_common", codec)
-    chunk = filtered(b"x", b"y")
+    chunk = filtered("x", "y")
     expected = Decoder(WHERE).decode(chunk)
     for at, damaged in flips(chunk.body):
         decoder = Decoder(WHERE)
@@ -232,22 +233,21 @@ def test_a_tag_that_is_no_text_is_damage() -> None:
 
 
 # Filtered answers ---------------------------------------------------------------------------------
-def filtered(*tags: bytes, data: bytes = DATA) -> Chunk:
-    slices, offsets, end = filter_by_tag(memoryview(data), BASE, set(tags))
+def filtered(*tags: str, data: bytes = DATA) -> Chunk:
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, Filter(tags))
     return Chunk(BASE, end, b"".join(slices), offsets)
 
 
-@pytest.mark.parametrize("tags", [(b"x",), (b"x", b"y"), ("ü".encode(),), (b"nobody",)])
-def test_picked_records_keep_their_places(tags: tuple[bytes, ...]) -> None:
-    wanted = {tag.decode() for tag in tags}
-    picked = [message for message in reference() if message.tag in wanted]
+@pytest.mark.parametrize("tags", [("x",), ("x", "y"), ("ü",), ("nobody",)])
+def test_picked_records_keep_their_places(tags: tuple[str, ...]) -> None:
+    picked = [message for message in reference() if message.tag in tags]
     expected = [each._replace(append_time_ms=None) for each in picked]  # no control record came
     assert Decoder(WHERE).decode(filtered(*tags)) == expected
 
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_an_answer_with_too_few_or_too_many_offsets_is_damage(change: int) -> None:
-    chunk = filtered(b"x", b"y")
+    chunk = filtered("x", "y")
     offsets = [*(chunk.offsets or ()), 5_000][: len(chunk.offsets or ()) + change]
     decoder = Decoder(WHERE)
     found = decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body, offsets))
@@ -257,7 +257,7 @@ def test_an_answer_with_too_few_or_too_many_offsets_is_damage(change: int) -> No
 
 def test_a_picked_record_cut_off_at_the_end_is_damage() -> None:
     """The broker picks whole records."""
-    chunk = filtered(b"x")
+    chunk = filtered("x")
     decoder = Decoder(WHERE)
     decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body[:-1], chunk.offsets))
     assert decoder.error is not None
@@ -266,7 +266,7 @@ def test_a_picked_record_cut_off_at_the_end_is_damage() -> None:
 def test_raw_and_filtered_answers_may_follow_one_another() -> None:
     decoder = Decoder(WHERE)
     found = [
-        decoder.decode(chunk) for chunk in (raw(DATA), filtered(b"x"), raw(DATA, BASE + len(DATA)))
+        decoder.decode(chunk) for chunk in (raw(DATA), filtered("x"), raw(DATA, BASE + len(DATA)))
     ]
     assert [len(each) for each in found] == [8, 2, 8]
     assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)
@@ -387,7 +387,7 @@ def mixed(count: int = 40) -> bytes:
 
 def chunks_of(data: bytes, *, damaged: bool = False) -> list[Chunk]:
     """The same messages, raw and filtered; with ``damaged`` the last bit was flipped on the way."""
-    slices, offsets, end = filter_by_tag(memoryview(data), BASE, {b"x"})
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, Filter(("x",)))
     bodies = [bytearray(data), bytearray(b"".join(slices))]
     for body in bodies:
         body[-1] ^= damaged

@@ -11,10 +11,11 @@ from vq.coordination.topics import needs
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import InvalidState
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 
-BOTH = ConsumerGroup(topics={"t": "", "u": "red"})
-ONLY_T = ConsumerGroup(topics={"t": ""})
+BOTH = ConsumerGroup(topics={"t": ALL, "u": Filter(("red",))})
+ONLY_T = ConsumerGroup(topics={"t": ALL})
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
 

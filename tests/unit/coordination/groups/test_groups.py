@@ -21,6 +21,7 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member, Owner
 from vq.errors import InvalidArgument, InvalidState
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -29,25 +30,35 @@ P0 = TopicPartition("t", 0)
 # The contract -----------------------------------------------------------------------------------
 async def test_the_first_member_makes_the_contract(client, other) -> None:
     """Later ones get it, and may add topics."""
-    first = ConsumerGroup(start="latest", topics={"t": ""})
+    first = ConsumerGroup(start="latest", topics={"t": ALL})
     assert await groups.ensure_group(client, "g", first) == first
-    merged = await groups.ensure_group(other, "g", ConsumerGroup(topics={"u": "tag"}))
-    assert merged == ConsumerGroup(start="latest", topics={"t": "", "u": "tag"})
+    merged = await groups.ensure_group(other, "g", ConsumerGroup(topics={"u": Filter(("tag",))}))
+    assert merged == ConsumerGroup(start="latest", topics={"t": ALL, "u": Filter(("tag",))})
     assert await groups.read_group(client, "g") == merged
     assert await groups.list_groups(client) == ["g"]
 
 
+async def test_the_order_of_tags_is_no_disagreement(client) -> None:
+    """What a stream of an earlier vq wrote, with spaces, is the same filter, too."""
+    path = ConsumerGroup.path("g")
+    stored = '{"v": 1, "model": "clustering", "start": "earliest", "topics": {"t": "red || blue"}}'
+    await client.create(path, stored.encode(), parents=True)
+    wanted = ConsumerGroup(topics={"t": Filter(("blue", "red"))})
+    assert await groups.ensure_group(client, "g", wanted) == wanted
+    assert (await client.get(path)).data.decode() == stored
+
+
 async def test_members_that_disagree_are_refused(client) -> None:
     """Another model or another filter for the same topic would skip or repeat messages."""
-    await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": "red"}))
+    await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": Filter(("red",))}))
     with pytest.raises(InvalidArgument, match="broadcasting"):
         await groups.ensure_group(client, "g", ConsumerGroup(model="broadcasting"))
     with pytest.raises(InvalidArgument, match=r"'red'.*'blue'"):
-        await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": "blue"}))
+        await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": Filter(("blue",))}))
     with pytest.raises(
         InvalidArgument, match=r"reads 'red' of topic 't', .* wants all of topic 't'"
     ):
-        await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
+        await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
 
 
 async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:
@@ -72,7 +83,7 @@ async def test_a_group_whose_node_has_no_contract_gets_one(client) -> None:
     """A member that was away may make nodes below a group that was deleted meanwhile."""
     await client.create("consumers/g/members", parents=True)
     assert await groups.read_group(client, "g") is None
-    wanted = ConsumerGroup(topics={"t": "red"})
+    wanted = ConsumerGroup(topics={"t": Filter(("red",))})
     assert await groups.ensure_group(client, "g", wanted) == wanted
     assert await groups.read_group(client, "g") == wanted
 
@@ -122,7 +133,7 @@ async def test_a_member_that_leaves_late_leaves_a_later_one_of_its_name(client) 
 # The end ------------------------------------------------------------------------------------------
 async def test_a_group_is_deleted_only_without_members(client) -> None:
     """With all its progress."""
-    await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
+    await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     await groups.join_group(client, "g", "m1", Member(nonce="n1"))
     mine = await claims.claim(client, "g", "m1", P0)
     await OffsetStore(client).commit([(mine, at(1))])
@@ -137,7 +148,7 @@ async def test_a_member_that_comes_while_its_group_is_deleted_stays_in_it(
     client: MemoryCoordinator, other: MemoryCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its node, and the group with its contract."""
-    contract = ConsumerGroup(topics={"t": ""})
+    contract = ConsumerGroup(topics={"t": ALL})
     await groups.ensure_group(client, "g", contract)
     await OffsetStore(client).reset("g", P0, at(7))
     delete = client.delete

@@ -27,6 +27,7 @@ from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.coordination.tree.values.partitions import Partition
 from vq.coordination.tree.values.topics import DELETING, IN_GRACE, GraceClock, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
+from vq.message_filter import ALL
 from vq.model import TopicDeletion, TopicOrigin, TopicPartition, TopicSettings
 
 BY = TopicOrigin(client="operator", host="h", time_ms=1_763_800_000_000)
@@ -70,7 +71,7 @@ async def test_an_undeleted_topic_is_as_it_was(client: MemoryCoordinator) -> Non
     """Id, settings, placements and the progress of its groups; meanwhile nobody sees it."""
     settings = TopicSettings(partitions=4, retention_hours=5)
     made = await topics.create_topic(client, "t", settings, origin=BY)
-    await ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
+    await ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     claim = await claims.claim(client, "g", "m", P)
     committed = CommittedOffset(offset=7, topic_id=made.id)
     await OffsetStore(client).commit([(claim, committed)])
@@ -322,7 +323,7 @@ async def test_an_undelete_and_a_removal_at_once_have_one_winner(
 
 async def test_a_removal_that_was_begun_is_finished_by_another(client: MemoryCoordinator) -> None:
     view = await topics.create_topic(client, "t", TopicSettings(partitions=3))
-    await ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
+    await ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     claim = await claims.claim(client, "g", "m", P)
     await OffsetStore(client).commit([(claim, CommittedOffset(offset=7))])
     await retire(client, grace_ms=0)

@@ -12,12 +12,13 @@ from vq.coordination.topics.needs import NO_GROUP, read_needs
 from vq.coordination.tree.reading import AT_ONCE_MAX
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import VqError
+from vq.message_filter import ALL
 from vq.model import TopicPartition
 
 
 async def group(client, name: str, topic: str, **offsets: CommittedOffset) -> None:
     """A group that reads a topic and has committed ``p0``, ``p1`` and so on."""
-    await groups.ensure_group(client, name, ConsumerGroup(topics={topic: ""}))
+    await groups.ensure_group(client, name, ConsumerGroup(topics={topic: ALL}))
     for partition, offset in offsets.items():
         where = TopicPartition(topic, int(partition[1:]))
         await OffsetStore(client).reset(name, where, offset)

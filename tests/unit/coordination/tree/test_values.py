@@ -38,6 +38,7 @@ from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
 from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError
+from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
@@ -157,11 +158,11 @@ GOLDEN: list[tuple[Value, str]] = [
     (RunCounter(next=7, daily_ms=8), '{"v": 1, "next": 7, "since_ms": 0, "daily_ms": 8}'),
     (GraceClock(counted_ms=60_000), '{"v": 1, "counted_ms": 60000}'),
     (
-        ConsumerGroup(start="latest", topics={"t": "red"}),
+        ConsumerGroup(start="latest", topics={"t": Filter(("red",))}),
         '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',
     ),
     (
-        ConsumerGroup(topics={"t": ""}, by_stream=True),
+        ConsumerGroup(topics={"t": ALL}, by_stream=True),
         '{"v": 1, "model": "clustering", "start": "earliest", "topics": {"t": ""}, '
         '"by_stream": true}',
     ),

@@ -18,6 +18,7 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.partitions import Partition
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import CorruptData, InvalidArgument, NotMaster, TimedOut
+from vq.message_filter import ALL, Filter
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.operations.cluster import bulk
 from vq.operations.cluster.bulk import GroupTopic, MeasuredRange, MessageRange
@@ -40,7 +41,7 @@ async def put(brokers: Brokers, path: str, data: bytes, *, ephemeral: bool = Fal
 async def test_contracts_of_all_groups_are_read_with_those_that_cannot_be(
     brokers: Brokers,
 ) -> None:
-    contract = ConsumerGroup(model="broadcasting", start="latest", topics={"t": "a || b"})
+    contract = ConsumerGroup(model="broadcasting", start="latest", topics={"t": Filter(("a", "b"))})
     await put(brokers, ConsumerGroup.path("g"), contract.encode())
     await put(brokers, Member.path("g", "m1"), Member().encode(), ephemeral=True)
     await put(brokers, ConsumerGroup.path("broken"), b"{")
@@ -114,7 +115,7 @@ async def test_a_node_that_may_not_be_read_is_told_where_it_belongs(brokers: Bro
     """One row of many has its error; the others have what they have."""
     committed = CommittedOffset(offset=7, time_ms=5, member="m")
     for group in ("g", "h"):
-        await put(brokers, ConsumerGroup.path(group), ConsumerGroup(topics={"t": ""}).encode())
+        await put(brokers, ConsumerGroup.path(group), ConsumerGroup(topics={"t": ALL}).encode())
         await put(brokers, Member.path(group, "m"), Member().encode(), ephemeral=True)
         for number in (0, 1):
             path = CommittedOffset.path(group, "t", number)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import cast
 
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.message_filter import ALL
 from vq.model import PartitionPlacement, Span, TopicPartition
 from vq.operations.groups.groups import GroupDescription, GroupNodes, description, progress
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
@@ -37,7 +38,7 @@ async def described(*messages: int | None) -> GroupDescription:
     offsets = {
         TopicPartition("t", number): CommittedOffset(offset=500) for number in range(len(messages))
     }
-    state = GroupNodes(ConsumerGroup(topics={"t": ""}), {}, {}, offsets, {})
+    state = GroupNodes(ConsumerGroup(topics={"t": ALL}), {}, {}, offsets, {})
     rows = [
         await progress(
             cast("Inspector", Answers(each)),
@@ -63,7 +64,7 @@ async def test_a_lag_that_cannot_be_counted_is_unknown_beside_the_bytes_that_are
 async def test_what_is_not_kept_any_more_is_no_lag() -> None:
     partition = TopicPartition("t", 0)
     offsets = {partition: CommittedOffset(offset=500)}
-    state = GroupNodes(ConsumerGroup(topics={"t": ""}), {}, {}, offsets, {})
+    state = GroupNodes(ConsumerGroup(topics={"t": ALL}), {}, {}, offsets, {})
     answers = Answers(3, earliest=600)
     placement = PartitionPlacement(*partition, (Span("b1", 0),))
     row = await progress(cast("Inspector", answers), state, placement, count=True)
@@ -73,7 +74,7 @@ async def test_what_is_not_kept_any_more_is_no_lag() -> None:
 
 async def test_a_group_that_starts_at_the_latest_owes_what_younger_partitions_hold() -> None:
     """A consumer begins at their start, so they count; older ones begin at their end."""
-    contract = ConsumerGroup(start="latest", topics={"t": ""})
+    contract = ConsumerGroup(start="latest", topics={"t": ALL})
     state = GroupNodes(contract, {}, {}, {}, {}, {TopicPartition("t", 1)})
     rows = [
         await progress(

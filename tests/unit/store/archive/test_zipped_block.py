@@ -13,7 +13,13 @@ from support.store import append, blocks_of, flush, memory_disk, open_log, write
 from vq.errors import CorruptData
 from vq.store.archive import zipped_block
 from vq.store.archive.archive import ArchiveFiles
-from vq.store.archive.zip_format import LOCAL_HEADER_BYTES, Member, directory, directory_in, members
+from vq.store.archive.zip_format import (
+    LOCAL_HEADER_BYTES,
+    ZipMember,
+    directory,
+    directory_in,
+    members,
+)
 from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
 
 PAYLOADS = [b"%d" % n * 300 for n in range(10)]
@@ -117,8 +123,8 @@ names = st.text(st.characters(codec="ascii"), min_size=1, max_size=20)
 sizes = st.integers(0, 2**32 - 1)
 
 
-@given(st.lists(st.builds(Member, names, sizes, sizes, sizes, sizes), max_size=5), st.binary())
-def test_a_directory_is_read_as_it_was_written(found: list[Member], before: bytes) -> None:
+@given(st.lists(st.builds(ZipMember, names, sizes, sizes, sizes, sizes), max_size=5), st.binary())
+def test_a_directory_is_read_as_it_was_written(found: list[ZipMember], before: bytes) -> None:
     data = directory(found, len(before))
     position, count = directory_in(data[-22:], len(before) + len(data))
     assert (position, count) == (len(before), len(found))

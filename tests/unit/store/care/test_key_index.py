@@ -7,6 +7,7 @@ import pytest
 from support.batches import batch, keyed
 
 from vq.errors import CorruptData
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.store.care import key_index
 from vq.store.care.key_index import KeyIndex, KeyIndexBuilder, Part, Probe
@@ -70,8 +71,8 @@ def test_keys_of_different_types_and_tags_are_apart(small_parts: None) -> None:
         ]
     )
     assert [numbers(index, Wanted(key=key)) for key in keys] == [[0], [1], [2], [3]]
-    assert numbers(index, Wanted(tags=frozenset([b"tag", b"none"]))) == [4]
-    assert numbers(index, Wanted(key="tag", tags=frozenset([b"tag"]))) == []
+    assert numbers(index, Wanted(filter=Filter(("tag", "none")))) == [4]
+    assert numbers(index, Wanted(key="tag", filter=Filter(("tag",)))) == []
     assert numbers(index, Wanted()) == [0, 1, 2, 3, 4, 5]
     assert Probe(Wanted()).is_idle
 

@@ -10,6 +10,7 @@ from support.batches import keyed
 from support.store import DIRECTORY, flush, memory_disk, open_log
 
 from vq.clock import ManualClock
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.store.care import key_index, walk
 from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
@@ -127,7 +128,7 @@ class Stored:
             if begin <= offset < (self.end if end is None else end)
             and wanted.id in (None, number)
             and (wanted.key is None or (type(key) is type(wanted.key) and key == wanted.key))
-            and (not wanted.tags or tag in wanted.tags)
+            and wanted.filter.takes(tag)
         ]
 
 
@@ -139,8 +140,8 @@ WISHES = [
     Wanted(key=b"a"),
     Wanted(key=1),
     Wanted(key="nobody has it"),
-    Wanted(tags=frozenset([b"new"])),
-    Wanted(key="b", tags=frozenset([b"new", b"old"])),
+    Wanted(filter=Filter(("new",))),
+    Wanted(key="b", filter=Filter(("new", "old"))),
 ]
 
 

@@ -5,6 +5,7 @@ from support.batches import batch, keyed
 from support.cases import case
 
 from vq.errors import CorruptData
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.store.care.wanted import Wanted, key_of, matches
 from vq.store.records.batches import verified
@@ -41,10 +42,10 @@ RECORDS = [
         (Wanted(id=3), [2]),
         (Wanted(id=9), []),
         (Wanted(key="a"), [2, 3]),
-        (Wanted(tags=frozenset([b"new"])), [1, 3]),
-        (Wanted(tags=frozenset([b"new", b"old"])), [1, 3, 4]),
-        (Wanted(key="a", tags=frozenset([b"new"])), [3]),
-        (Wanted(id=4, key="a", tags=frozenset([b"new"])), [3]),
+        (Wanted(filter=Filter(("new",))), [1, 3]),
+        (Wanted(filter=Filter(("new", "old"))), [1, 3, 4]),
+        (Wanted(key="a", filter=Filter(("new",))), [3]),
+        (Wanted(id=4, key="a", filter=Filter(("new",))), [3]),
         (Wanted(id=4, key="b"), []),
     ],
 )
@@ -53,7 +54,7 @@ def test_a_message_must_have_all_that_is_asked_for(wanted: Wanted, numbers: list
 
 
 def test_the_tag_of_a_message_without_one_is_not_the_empty_tag() -> None:
-    assert found(Wanted(tags=frozenset([b"ne"])), RECORDS) == []
+    assert found(Wanted(filter=Filter(("ne",))), RECORDS) == []
 
 
 @pytest.mark.parametrize("headers", [{}, {"a": "b"}])
@@ -70,7 +71,7 @@ def test_a_key_is_found_by_its_type_and_value(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted(id=4), Wanted(key="a"), Wanted(tags=frozenset([b"new", b"old"]))]
+    "wanted", [Wanted(id=4), Wanted(key="a"), Wanted(filter=Filter(("new", "old")))]
 )
 def test_a_message_wanted_has_a_needle(wanted: Wanted) -> None:
     for number in found(wanted, RECORDS):
@@ -90,9 +91,7 @@ def test_damaged_properties_have_no_key(properties: bytes) -> None:
 def test_records_that_do_not_fill_their_batch_are_damage(cut: int) -> None:
     data = batch([RECORDS[1]])
     with pytest.raises(CorruptData):
-        list(
-            matches(data, 0, BatchHeader(0, len(data) - cut, 1, 0), Wanted(tags=frozenset([b"x"])))
-        )
+        list(matches(data, 0, BatchHeader(0, len(data) - cut, 1, 0), Wanted(filter=Filter(("x",)))))
 
 
 def test_fields_behind_the_end_of_a_record_are_damage() -> None:
@@ -100,4 +99,4 @@ def test_fields_behind_the_end_of_a_record_are_damage() -> None:
     record[20:24] = (1_000).to_bytes(4, "big")
     data = batch([bytes(record)])
     with pytest.raises(CorruptData):
-        list(matches(data, 0, BatchHeader(0, len(data), 1, 0), Wanted(tags=frozenset([b"x"]))))
+        list(matches(data, 0, BatchHeader(0, len(data), 1, 0), Wanted(filter=Filter(("x",)))))

@@ -4,6 +4,7 @@ import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, patiently
 
 from vq.errors import CorruptData, OffsetOutOfRange
+from vq.message_filter import ALL, Filter
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log import lookup
 from vq.store.log.log_config import LogConfig
@@ -101,8 +102,8 @@ def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
         assert log.reader.message_before(offset) == message_id, offset
 
 
-@pytest.mark.parametrize("tags", [[], [b"a"]])
-def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(tags: list[bytes]) -> None:
+@pytest.mark.parametrize("wanted", [ALL, Filter(("a",))])
+def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(wanted: Filter) -> None:
     """A flipped bit of its id would make another message of it."""
     disk = memory_disk()
     log = open_log(disk)
@@ -113,7 +114,7 @@ def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(tags: list[
     file.pwrite([b"\x07"], at)
     file.close()
     with pytest.raises(CorruptData):
-        log.reader.message_before(log.end_offset, tags)
+        log.reader.message_before(log.end_offset, wanted)
 
 
 def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
@@ -122,12 +123,12 @@ def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
     append(log, b"first", tag=b"a")
     middle = append(log, b"second", b"third", tag=b"b")
     end = log.end_offset
-    assert log.reader.message_before(end, [b"b"]) == 2
-    assert log.reader.message_before(end, [b"a", b"c"]) == 1
-    assert log.reader.message_before(middle, [b"b"]) is None
+    assert log.reader.message_before(end, Filter(("b",))) == 2
+    assert log.reader.message_before(end, Filter(("a", "c"))) == 1
+    assert log.reader.message_before(middle, Filter(("b",))) is None
     for _ in range(lookup.BATCHES_BACK_MAX):
         append(log, b"x")
-    assert log.reader.message_before(log.end_offset, [b"b"]) is None
+    assert log.reader.message_before(log.end_offset, Filter(("b",))) is None
     with pytest.raises(OffsetOutOfRange):
         log.reader.message_before(log.end_offset + 1)
 

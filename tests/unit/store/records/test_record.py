@@ -10,6 +10,7 @@ from support.key_vectors import KEY_VECTORS
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.message_filter import Filter
 from vq.model import Key
 from vq.store.records.compression import compress
 from vq.store.records.format import (
@@ -103,7 +104,7 @@ def test_an_impossible_length_is_damage_not_a_wait() -> None:
         lambda: decode_records(data, 0),
         lambda: boundaries(data, 0),
         lambda: bytes_needed(data),
-        lambda: filter_by_tag(memoryview(data), 0, {b"x"}),
+        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
     ):
         with pytest.raises(CorruptData):
             call()

@@ -17,7 +17,8 @@ from vq.client.future import ANY_PARTITION
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.client.producer.spread.partitioner import Keys, strategy_of
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
-from vq.model import TAG_SEPARATOR, Key, Message
+from vq.message_filter import TAG_SEPARATOR
+from vq.model import Key, Message
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG

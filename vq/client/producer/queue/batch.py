@@ -60,7 +60,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class BatchRest:
     """What a batch is once some of its messages have left it; see ``Batch``.
 
     Attributes:
@@ -202,7 +202,7 @@ class Batch(Ended):
         """Drop the futures, which all have an outcome, and keep the bytes for a resend."""
         self.items = [_EXPIRED] * len(self.items)
 
-    def without_late(self, now: float, *, drop: bool) -> Rest:
+    def without_late(self, now: float, *, drop: bool) -> BatchRest:
         """Return what is left without the messages whose deadline has passed.
 
         With ``drop``, their records are left out, too; no copy of this batch may be under way.
@@ -220,7 +220,7 @@ class Batch(Ended):
         ]
         return self._encoded_rest(late, kept)
 
-    def without_last(self, first: int, *, drop: bool) -> Rest:
+    def without_last(self, first: int, *, drop: bool) -> BatchRest:
         """Return what is left without the messages from index ``first`` on that have no outcome.
 
         For ``drop``, see ``without_late``.
@@ -238,19 +238,23 @@ class Batch(Ended):
         ]
         return self._encoded_rest(gone, kept)
 
-    def _rest(self, gone: list[SendFuture], items: list[SendFuture]) -> Rest:
+    def _rest(self, gone: list[SendFuture], items: list[SendFuture]) -> BatchRest:
         """Return a rest with the same bytes as now."""
         count, size = self.count - len(gone), self.size - bytes_of(gone)
         deadline = min(map(_deadline, items))
-        return Rest(gone, items, self.ids, self.body, self.sizes, self.crc, deadline, count, size)
+        return BatchRest(
+            gone, items, self.ids, self.body, self.sizes, self.crc, deadline, count, size
+        )
 
-    def _encoded_rest(self, gone: list[SendFuture], kept: list[tuple[SendFuture, int]]) -> Rest:
+    def _encoded_rest(
+        self, gone: list[SendFuture], kept: list[tuple[SendFuture, int]]
+    ) -> BatchRest:
         items, ids = [item for item, _ in kept], [number for _, number in kept]
         body, sizes = _encode(items, ids)
         crc = google_crc32c.value(body)
         return replace(self._rest(gone, items), ids=ids, body=body, sizes=sizes, crc=crc)
 
-    def keep(self, rest: Rest) -> None:
+    def keep(self, rest: BatchRest) -> None:
         """Remove the messages that leave, which have no outcome yet; may be called again."""
         self.items, self.ids = rest.items, rest.ids
         self.body, self.sizes, self.crc = rest.body, rest.sizes, rest.crc
@@ -277,7 +281,7 @@ class Failing(Ended):
         behind: VqError | None = None,
         *,
         batch: Batch | None = None,
-        rest: Rest | None = None,
+        rest: BatchRest | None = None,
     ) -> None:
         """Note what to do; with ``batch``, it keeps ``rest``."""
         super().__init__(len(items), bytes_of(items))

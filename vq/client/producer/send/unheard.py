@@ -24,7 +24,7 @@ _TOPICS_MAX = 1_024
 Cause = tuple[str, type[VqError]]
 
 
-class Failures:
+class UnheardFailures:
     """What failed of one topic for one cause since its last line.
 
     Attributes:
@@ -80,13 +80,13 @@ class OnewayLog:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._failures: dict[Cause, Failures] = {}
+        self._failures: dict[Cause, UnheardFailures] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.callback_for: Callable[[str], SendCallback] = _Callbacks(self._on_failure).__getitem__
 
     def _on_failure(self, topic: str, error: VqError) -> None:
-        failures = self._failures.setdefault((topic, type(error)), Failures())
+        failures = self._failures.setdefault((topic, type(error)), UnheardFailures())
         failures.count += 1
         failures.last = error
         if self._closed:

@@ -9,6 +9,7 @@ from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.values.value import Value
 from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
+from vq.message_filter import Filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class ConsumerGroup(Value):
 
     ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
     ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
-    committed offset. ``topics`` maps each topic to its filter, "" for none. ``by_stream``: a stream
+    committed offset. ``topics`` maps each topic to its filter. ``by_stream``: a stream
     that is no member writes the group's progress; left out when members do. The next member, or the
     next commit of a stream, sets it anew.
     """
@@ -25,7 +26,7 @@ class ConsumerGroup(Value):
     _what = "consumer group"
     model: str = "clustering"
     start: str = "earliest"
-    topics: Mapping[str, str] = field(default_factory=dict)
+    topics: Mapping[str, Filter] = field(default_factory=dict)
     by_stream: bool = False
 
     def __post_init__(self) -> None:
@@ -37,8 +38,15 @@ class ConsumerGroup(Value):
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
 
     def _to_json(self) -> dict[str, Any]:
-        values = {"model": self.model, "start": self.start, "topics": self.topics}
+        topics = {topic: each.stored for topic, each in self.topics.items()}
+        values = {"model": self.model, "start": self.start, "topics": topics}
         return {**values, "by_stream": True} if self.by_stream else values
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        values = cls._plain_fields(document)
+        stored = values.get("topics", {}).items()
+        return cls(**{**values, "topics": {name: Filter.of_stored(text) for name, text in stored}})
 
     @staticmethod
     def path(group: str) -> str:

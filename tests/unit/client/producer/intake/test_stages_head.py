@@ -9,7 +9,7 @@ import pytest
 from vq import limits
 from vq.client.producer.intake.stages import Heads, encode_head, with_flag
 from vq.errors import InvalidArgument, MessageTooLarge
-from vq.model import tags_of
+from vq.message_filter import Filter
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.records.record import Properties, decode_records, encode_properties, encode_record
 
@@ -158,13 +158,13 @@ def test_a_tag_that_no_filter_could_name_is_refused(tag: str, text: str) -> None
 @pytest.mark.parametrize("tag", ["a|b", "a b", "|", "a | b", '"', '""', 'a"b'])
 def test_a_tag_that_is_taken_can_be_named_by_a_filter(tag: str) -> None:
     assert Heads().of_tag(tag) is not None
-    assert tags_of(f"{tag} || other") == (tag, "other")
+    assert Filter.parse(f"{tag} || other").tags == (tag, "other")
 
 
 @pytest.mark.parametrize("tag", ["a,b", ",", "a && b", "*", "a*", ">", '"a"', "a > b"])
 def test_a_tag_with_a_sign_of_other_systems_is_named_between_quotes(tag: str) -> None:
     assert Heads().of_tag(tag) is not None
-    assert tags_of(f'"{tag}" || other') == (tag, "other")
+    assert Filter.parse(f'"{tag}" || other').tags == (tag, "other")
 
 
 def test_a_key_without_a_text_is_refused_by_its_type() -> None:
