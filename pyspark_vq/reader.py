@@ -119,7 +119,7 @@ def checked_for(options: ReadOptions, schema: StructType) -> StructType:
     Raises:
         InvalidArgument: It has not, or the column ``number`` does not go with an option.
     """
-    if is_numbered(schema) and options.tags:
+    if is_numbered(schema) and options.wanted:
         raise InvalidArgument(
             "the column number counts all messages, and the option tag has brokers send some: "
             "leave the option out, and filter the rows by the column tag"
