@@ -85,7 +85,7 @@ async def test_a_filter_fetches_what_it_looks_through(cold):
         await until(lambda: cold.runner.waiting)
         (session,) = cold.node.parts.server.sessions
         (get,) = session.waiting
-        await until(lambda: get._timed_out)
+        await until(lambda: get._waiting.timed_out)
         assert not cold.reads.waiting, "the time-out had the same bytes fetched once more"
         assert not waiting.done()
     frame = await asyncio.wait_for(waiting, WAIT_S)

@@ -6,6 +6,7 @@ from typing import Any
 import google_crc32c
 
 from vq.broker.replication.copying import Copy, CopySession
+from vq.model import TopicPartition
 from vq.store.log.framing import frame
 from vq.store.records.format import CONTROL_BYTES
 
@@ -100,6 +101,8 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
     session = CopySession(connection, master, "n2", logs, disks, bytes_per_s=bytes_per_s)
     channel: Any = SimpleNamespace(
         start_offset=0,
+        partition=TopicPartition("t", 0),
+        topic_id="t-0",
         log=SimpleNamespace(synced_offset=0, end_offset=0),
         copies=SimpleNamespace(told=0, deleted=0),
         follow=lambda *_: None,
