@@ -154,12 +154,14 @@ def check_full(
         consumer.close()
         log = read_back(factory, "t")
     assert cluster.brokers["b1"].stop() == 0
-    assert read_files(cluster, "t", 2) == log
+    # A batch whose outcome the sender did not wait for may be stored after the log was read.
+    stored_at_last = read_files(cluster, "t", 2)
+    assert {number: stored_at_last[number][: len(log[number])] for number in log} == log
     why = refusals(histories / "s0.jsonl", full_since, begin)
     print(dict(why), f"resumed after {took_s:.1f} s")
     assert why["DiskFull"] >= 0.99 * why.total(), f"{dict(why)}: refusals should say why"
     fault = Fault("refused because the disk is full", why["DiskFull"], strikes=1)
-    judge_run(histories, log, fault, acknowledged_min=50)
+    judge_run(histories, stored_at_last, fault, acknowledged_min=50)
 
 
 def ends(factory: vq.MessageFactory, consumer: vq.MessageConsumer) -> dict[vq.TopicPartition, int]:
