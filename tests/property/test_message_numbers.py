@@ -6,9 +6,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.store import append, archive, flush, memory_disk, open_log
+from support.store import append, archive, flush, memory_disk, open_log, restore
 
-from vq.store.archive.archive_writer import BlockWriter
 from vq.store.care.divergence import cut_back
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.block import BlockCache
@@ -103,12 +102,7 @@ class NumbersAgainstList(RuleBasedStateMachine):
         if blocks:
             block = blocks[int(share * (len(blocks) - 1))]
             self.log.check_restorable(block)
-            writer = BlockWriter(self.disk, block.path)
-            while not writer.done:
-                writer.step()
-            writer.place()
-            writer.close()
-            self.log.use_file(block)
+            restore(self.disk, self.log, block)
             flush(self.log)
 
     @rule()

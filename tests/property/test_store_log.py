@@ -11,13 +11,13 @@ from support.store import (
     memory_disk,
     open_log,
     records,
+    restore,
     write_archive,
 )
 
 from vq.clock import ManualClock
 from vq.errors import Busy, DiskFull, InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import ProducerStamp
-from vq.store.archive.archive_writer import BlockWriter
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.log import LogState
@@ -167,12 +167,7 @@ class LogAgainstList(RuleBasedStateMachine):
                 self.log.check_restorable(block)
             except Busy:
                 return
-            writer = BlockWriter(self.disk, block.path)
-            while not writer.done:
-                writer.step()
-            writer.place()
-            writer.close()
-            self.log.use_file(block)
+            restore(self.disk, self.log, block)
 
     # What must be the same ----------------------------------------------------------------------
     def kept(self) -> list[tuple[int, int, int, list[bytes], int]]:

@@ -9,7 +9,7 @@ import google_crc32c
 from vq.clock import Clock, ManualClock
 from vq.model import ProducerStamp
 from vq.store.archive.archive import ArchiveFiles, Stub
-from vq.store.archive.archive_writer import ArchiveWriter
+from vq.store.archive.archive_writer import ArchiveWriter, BlockWriter
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
@@ -141,6 +141,16 @@ def archive(disk: Disk, log: Log, block: Block, *, url: str = "", chunk_bytes: i
     log.use_archive(block, stub.archive)
     flush(log)
     return stub
+
+
+def restore(disk: Disk, log: Log, block: Block) -> None:
+    """Make the file of an archived block of an open log again."""
+    writer = BlockWriter(disk, block.path)
+    while not writer.done:
+        writer.step()
+    writer.place()
+    writer.close()
+    log.use_file(block)
 
 
 def blocks_of(log: Log) -> list[Block]:

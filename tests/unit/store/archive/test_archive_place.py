@@ -20,6 +20,7 @@ from support.store import (
     memory_disk,
     open_log,
     payloads,
+    restore,
     write_archive,
 )
 
@@ -37,7 +38,7 @@ from vq.store.archive.archive_place import (
     open_zip,
     url_in,
 )
-from vq.store.archive.archive_writer import ArchiveCheck, BlockWriter
+from vq.store.archive.archive_writer import ArchiveCheck
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.care.walk import Walk
 from vq.store.directory.directory import DataDirectory
@@ -132,12 +133,7 @@ def test_a_block_is_restored_from_elsewhere(place: str) -> None:
     log = three_blocks(disk)
     raw = disk.read_bytes(blocks_of(log)[0].path)
     archive_at(disk, log, place)
-    writer = BlockWriter(disk, blocks_of(log)[0].path)
-    while not writer.done:
-        writer.step()
-    writer.place()
-    writer.close()
-    log.use_file(blocks_of(log)[0])
+    restore(disk, log, blocks_of(log)[0])
     flush(log)
     assert disk.read_bytes(blocks_of(log)[0].path) == raw
     assert len(log.flushing.discards) == 1

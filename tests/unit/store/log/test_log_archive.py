@@ -15,13 +15,13 @@ from support.store import (
     open_log,
     patiently,
     payloads,
+    restore,
     write_archive,
 )
 
 from vq.clock import ManualClock
 from vq.errors import Busy, CorruptData, InvalidState, OffsetNotBoundary, PartitionFailed
 from vq.store.archive.archive import ArchiveFiles
-from vq.store.archive.archive_writer import BlockWriter
 from vq.store.archive.archived_file import (
     ChunkCache,
     NotInMemory,
@@ -31,7 +31,7 @@ from vq.store.archive.archived_file import (
 )
 from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.block import Block, BlockCache
+from vq.store.log.block import BlockCache
 from vq.store.log.block_facts import read_facts
 from vq.store.log.log import Log, LogConfig
 from vq.store.log.piece import Piece
@@ -407,15 +407,6 @@ def test_a_block_is_not_restored_before_its_file_is_deleted() -> None:
         log.check_archivable(block)
     flush(log)
     log.check_archivable(block)
-
-
-def restore(disk: MemoryDisk, log: Log, block: Block) -> None:
-    writer = BlockWriter(disk, block.path)
-    while not writer.done:
-        writer.step()
-    writer.place()
-    writer.close()
-    log.use_file(block)
 
 
 def test_on_a_full_disk_a_dropped_archive_is_emptied_first() -> None:
