@@ -12,6 +12,7 @@ partition at a time, in order.
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,17 +33,17 @@ from vq.shown import shown_raised
 logger = get_logger(__name__)
 
 
-class Executor:
+class Executor(ABC):
     """Who is at the messages of partitions."""
 
+    @abstractmethod
     def put(self, delivery: "Delivery") -> None:
         """A partition has something to deliver. Any thread."""
-        raise NotImplementedError
 
-    def is_waited_for(self, delivery: "Delivery") -> None:
+    def is_waited_for(self, delivery: "Delivery") -> None:  # noqa: B027  not all care
         """A hand-over waits until the user is done with a message of ``delivery``."""
 
-    def fail(self, error: VqError) -> None:
+    def fail(self, error: VqError) -> None:  # noqa: B027  likewise
         """No message follows, because of this."""
 
 
