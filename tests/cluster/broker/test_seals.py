@@ -10,7 +10,7 @@ from support.client import started
 from support.group_pair import GroupPair
 from support.waiting import until
 
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving import moving
 from vq.coordination.topics.topics import (
     change_settings,
@@ -44,7 +44,7 @@ async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal())
-    await until(lambda: pair.channel(pair.old).state is State.SEALED)
+    await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
     assert not sealing.done()
@@ -62,7 +62,7 @@ async def test_copies_compare_their_logs_while_a_seal_waits(pair):
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal())
-    await until(lambda: pair.channel(pair.old).state is State.SEALED)
+    await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
     for _ in range(10):
         await asyncio.sleep(0)
     assert not pair.files(pair.old).locked()
@@ -109,7 +109,7 @@ async def test_a_seal_that_meets_an_io_error_ends_the_partition(pair, after):
     pair.cluster.disks[pair.old].fail("rename", name="checkpoint.tmp", after=after)
     with pytest.raises((PartitionFailed, StorageFailed)):
         await pair.seal()
-    assert node.parts.partitions.channels["t", 0].state is State.FAILED
+    assert node.parts.partitions.channels["t", 0].state is ChannelState.FAILED
     with pytest.raises(PartitionFailed):
         await pair.put(pair.old)
 
@@ -141,9 +141,9 @@ async def test_the_timer_of_a_seal_that_is_over_does_not_end_the_next_one(pair, 
     await pair.seal()
     first, second = [then for delay_s, then in timers if delay_s == mover._seal_timeout_s]
     first()
-    assert pair.channel(pair.old).state is State.SEALED
+    assert pair.channel(pair.old).state is ChannelState.SEALED
     second()
-    assert pair.channel(pair.old).state is not State.SEALED
+    assert pair.channel(pair.old).state is not ChannelState.SEALED
 
 
 async def test_a_change_of_settings_does_not_end_a_seal(pair):
@@ -156,7 +156,7 @@ async def test_a_change_of_settings_does_not_end_a_seal(pair):
             view = await describe_topic(admin, "t")
             await change_settings(admin, "t", replace(view.settings, writable=writable))
         await until(lambda w=writable: channel.settings.writable is w)
-        assert channel.state is State.SEALED
+        assert channel.state is ChannelState.SEALED
         with pytest.raises(PartitionReadOnly, match="being moved"):
             await pair.put(pair.old)
     assert (await pair.seal()).end_offset == sealed.end_offset
@@ -189,7 +189,7 @@ async def test_a_seal_whose_time_is_up_before_it_is_saved_ends_afterwards(pair):
     channel = pair.channel(pair.old)
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
-        await until(lambda: channel.state is State.SEALED)
+        await until(lambda: channel.state is ChannelState.SEALED)
         pair.mover(pair.old)._expire(channel, version)
     await sealing
     await pair.until_writable(pair.old)
@@ -203,7 +203,7 @@ async def test_a_version_raised_before_the_seal_is_saved_leaves_no_seal_behind(p
     version = (await pair.view()).partition_versions[0]
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
-        await until(lambda: pair.channel(pair.old).state is State.SEALED)
+        await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
         await pair.touch()
         await until(lambda: pair.channel(pair.old).placement_version != version)
     with pytest.raises(PartitionReadOnly):

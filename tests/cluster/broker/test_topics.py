@@ -7,7 +7,7 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.coordination.topics.topics import (
     change_settings,
     create_topic,
@@ -164,7 +164,7 @@ async def test_a_log_that_is_opened_while_its_topic_goes_is_closed(served):
         await until(lambda: runner.waiting)
         async with served.cluster.admin() as admin:
             await delete_topic(admin, "t")
-        await until(lambda: channel.state is State.CLOSED)
+        await until(lambda: channel.state is ChannelState.CLOSED)
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(putting, 5))
     await until(lambda: "t" not in partitions.view.topics)

@@ -27,7 +27,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.health.verifying import Verifier, is_broken
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
 from vq.broker.replication.membership import Membership
@@ -302,7 +302,7 @@ class Repairer:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        for channel in [each for each in self._retries if each.state is State.CLOSED]:
+        for channel in [each for each in self._retries if each.state is ChannelState.CLOSED]:
             del self._retries[channel]
         if self._held:
             broken = set(self._to_repair())
@@ -367,7 +367,7 @@ class Repairer:
         for part in (*channel.older, channel):
             if part.log is not None and part.log.state is LogState.QUARANTINED:
                 await self._heal(channel, part, part.log)
-            elif part.state is State.UNREADABLE and part is not channel:
+            elif part.state is ChannelState.UNREADABLE and part is not channel:
                 await self._start_over(channel)
                 return
 

@@ -19,7 +19,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
@@ -142,9 +142,13 @@ class Pass:
 def is_broken(channel: Channel) -> bool:
     """Whether a log of the partition is in quarantine, or cannot be read."""
     return any(
-        part.state is State.UNREADABLE
+        part.state is ChannelState.UNREADABLE
         or (part.log is not None and part.log.state is LogState.QUARANTINED)
-        or (part.state is State.FAILED and part.log is not None and not part.log.status.readable)
+        or (
+            part.state is ChannelState.FAILED
+            and part.log is not None
+            and not part.log.status.readable
+        )
         for part in (*channel.older, channel)
     )
 

@@ -22,7 +22,7 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.logs import Logs
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
 from vq.log_lines import get_logger
@@ -372,7 +372,7 @@ class _Held:
             InvalidState: It is not so; it is left alone.
         """
         is_here = self.part in (*self.channel.older, self.channel) and self.part.log is self.log
-        if self.channel.state is State.CLOSED or not is_here or not self.log.has(self.block):
+        if self.channel.state is ChannelState.CLOSED or not is_here or not self.log.has(self.block):
             raise _gone(self.channel, self.block)
         if not self.still():
             raise InvalidState(

@@ -20,7 +20,7 @@ from vq.broker.partition.archiving import Archived, Archiving, Verified
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
 from vq.broker.partition.logs import Logs, start_of
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
@@ -287,13 +287,13 @@ class ChannelLogs:
         Not while a seal is being saved: that is done by another thread.
         """
         async with self.lock(channel.partition):
-            if channel.state is not State.UNSEALING or channel.log is None:
+            if channel.state is not ChannelState.UNSEALING or channel.log is None:
                 return False
             channel.unseal_log(channel.log)
             return True
 
     def _check_current(self, channel: Channel, version: int) -> None:
-        if channel.state is State.CLOSED:
+        if channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
         channel.check_version(version)
 
@@ -342,7 +342,7 @@ class ChannelLogs:
                 f"the log of {channel} is not changed: its master was replaced by this node"
             )
         log = channel.log
-        if log is None or channel.failed or channel.state is State.CLOSED:
+        if log is None or channel.failed or channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
         return log
 
@@ -388,7 +388,7 @@ class ChannelLogs:
     async def _open_again(self, channel: Channel, part: Channel) -> None:
         async with self.lock(channel.partition):
             log = part.log
-            if log is None or channel.state is State.CLOSED:
+            if log is None or channel.state is ChannelState.CLOSED:
                 return
             if part is channel:
                 await self.settle(channel)
@@ -416,7 +416,7 @@ class ChannelLogs:
 
     async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
         async with self.lock(channel.partition):
-            if channel.state is State.CLOSED:
+            if channel.state is ChannelState.CLOSED:
                 return
             await self.settle(channel)
             if channel.role.epoch:
@@ -536,7 +536,7 @@ class ChannelLogs:
         self, channel: Channel, offset: int, still: Callable[[], bool], found: list[Freed]
     ) -> None:
         async with self.lock(channel.partition):
-            if channel.state is State.CLOSED or not still():
+            if channel.state is ChannelState.CLOSED or not still():
                 return
             for part in [*channel.older, channel]:
                 found += [await self._drop(part, min(offset, part.high_watermark))]

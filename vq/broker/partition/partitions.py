@@ -23,7 +23,7 @@ from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.context import Context
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.old_blocks import ahead_ms_of
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import lost_at_start
 from vq.broker.partition.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.brokers.registry import read_state
@@ -130,14 +130,16 @@ class Partitions:
             f"{older.log.reason if older.log is not None else older.cause}"
             for channel in self.channels.values()
             for older in channel.older
-            if older.state in {State.QUARANTINED, State.UNREADABLE}
+            if older.state in {ChannelState.QUARANTINED, ChannelState.UNREADABLE}
         ]
         damaged += [
             f"an earlier range of partition {channel} ends at {older.log.end_offset}, not "
             f"{older.end_of_range}"
             for channel in self.channels.values()
             for older in channel.older
-            if older.log is not None and older.state is not State.QUARANTINED and older.is_cut_short
+            if older.log is not None
+            and older.state is not ChannelState.QUARANTINED
+            and older.is_cut_short
         ]
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
@@ -443,7 +445,7 @@ class Partitions:
                 missing_start=log.end_offset,
                 missing_end=span.end,
             )
-        if channel.state is State.UNSEALING:
+        if channel.state is ChannelState.UNSEALING:
             self.unsealing.tell(channel)
 
     async def _add(self, prepared: _Prepared) -> Channel:

@@ -21,7 +21,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
 from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
@@ -321,7 +321,7 @@ class Follower:
             for channel in copied:  # closed, or failed
                 session.remove(channel)
             for channel, retry in list(self._retries.items()):
-                if channel.state is State.CLOSED or now - retry.at > WELL_S:
+                if channel.state is ChannelState.CLOSED or now - retry.at > WELL_S:
                     del self._retries[channel]
             session.look_at_paused(now)
             session.keep_waiting()
@@ -576,7 +576,7 @@ def _can_be_copied(channel: Channel) -> bool:
     return (
         channel.span is not None
         and channel.rules.read
-        and channel.state not in {State.FAILED, State.QUARANTINED}
+        and channel.state not in {ChannelState.FAILED, ChannelState.QUARANTINED}
     )
 
 

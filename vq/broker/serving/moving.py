@@ -24,7 +24,7 @@ from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, check_placement_version
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.coordination.topics.topics import touch_partition
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, NoNode
@@ -87,7 +87,7 @@ class Mover:
             raise PartitionReadOnly(f"partition {channel} takes appends elsewhere, not here")
         if not channel.rules.seal:
             raise channel.why_refused()
-        if channel.state is not State.SEALED:
+        if channel.state is not ChannelState.SEALED:
             channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
         try:
@@ -104,12 +104,12 @@ class Mover:
 
     def _expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
-        if channel.state is State.SEALED and channel.placement_version == version:
+        if channel.state is ChannelState.SEALED and channel.placement_version == version:
             channel.end_move()
             self._unseal_if_over(channel)
 
     def _unseal_if_over(self, channel: Channel) -> None:
-        if channel.state is State.UNSEALING:
+        if channel.state is ChannelState.UNSEALING:
             self.unseal(channel)
 
     def unseal(self, channel: Channel) -> None:
@@ -168,7 +168,7 @@ class Mover:
         number = header.number if header.number_known else None
         begin = LogBegin(header.start_offset, header.producers, number)
         await self._partitions.logs.adopt_log(channel, begin, version=version)
-        if channel.state in {State.FAILED, State.UNREADABLE}:
+        if channel.state in {ChannelState.FAILED, ChannelState.UNREADABLE}:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
         logger.info("partition is prepared", partition=partition, start_offset=header.start_offset)
         return wire.AdoptResponse()
