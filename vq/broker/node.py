@@ -178,7 +178,7 @@ class BrokerNode:
         await coordinator.start(config.start_timeout_s)
         self._remove_listener = coordinator.add_listener(self._on_session)
         await coordinator.sync()  # a server that lags behind knows too few topics, or too many
-        await parts.membership.start()
+        await parts.secret.start()
         await parts.partitions.view.refresh()
         parts.partitions.logs.story.end()
         await parts.partitions.look_for_strangers()

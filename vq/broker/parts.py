@@ -46,8 +46,8 @@ from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.replication.lag import Lags
 from vq.broker.replication.lease import Lease
 from vq.broker.replication.mastership import Mastership
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
+from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
@@ -104,7 +104,7 @@ class Front:
         jobs: What is done again and again.
         role: What the node is in its group.
         gate: Why the node refuses requests.
-        membership: The cluster's secret.
+        secret: The cluster's secret.
         server: The connections.
         flush_times: How long flushes take, on all disks.
         flushes: Measure them, one for each data directory.
@@ -127,13 +127,13 @@ class Front:
             self.role,
         )
         asker = Principal(config.group, config.node)
-        self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
+        self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
         self.server = Server(
             config.connections,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
-            proving=self.membership.proving,
+            proving=self.secret.proving,
         )
         self.flush_times = Histogram()
         self.flushes = tuple(
@@ -159,7 +159,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -206,7 +206,7 @@ class Parts:
         self.directory = directory
         self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
-        self.membership = membership = front.membership
+        self.secret = secret = front.secret
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -283,7 +283,7 @@ class Parts:
             cluster=config.cluster,
             group=config.group,
             node=config.node,
-            membership=membership,
+            secret=secret,
             dead_masters=dead_masters,
             rng=rng,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -325,7 +325,7 @@ class Parts:
             self.follower,
             self.verifier,
             coordinator,
-            membership=membership,
+            secret=secret,
             presence=self.presence,
             soundness=self.soundness,
             network=network,

@@ -30,8 +30,8 @@ from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
+from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator, NoNode
@@ -138,7 +138,7 @@ class Repairer:
         follower: Knows whom the node follows, and what it copies.
         verifier: Knows the damage.
         coordinator: Tells where other nodes are, and who is in sync.
-        membership: Has both ends of a connection show that they belong to the cluster.
+        secret: Has both ends of a connection show that they belong to the cluster.
         presence: Has this node registered anew.
         soundness: Is told whether there is damage.
         network, disk, runner, tasks: To act with.
@@ -159,7 +159,7 @@ class Repairer:
         verifier: Verifier,
         coordinator: Coordinator,
         *,
-        membership: Membership,
+        secret: KnownSecret,
         presence: Presence,
         soundness: Soundness,
         network: Network,
@@ -173,7 +173,7 @@ class Repairer:
     ) -> None:
         self._context = context
         self._partitions = partitions
-        self._membership = membership
+        self._secret = secret
         self._presence = presence
         self._soundness = soundness
         self._follower = follower
@@ -549,7 +549,7 @@ class Repairer:
                 timeout=timeout_s,
                 on_close=lambda _: None,
             )
-            await self._membership.prove(known)
+            await self._secret.prove(known)
         return known
 
     async def _sources(self, channel: Channel) -> list[_Source]:

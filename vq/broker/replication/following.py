@@ -25,8 +25,8 @@ from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
 from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S
+from vq.broker.replication.secret import KnownSecret
 from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
@@ -101,7 +101,7 @@ class Follower:
         disks: Where they lie. While the main directory is gone, nothing is copied.
         network: To reach the master.
         cluster, group, node: Of this node.
-        membership: Has both ends of a connection show that they belong to the cluster.
+        secret: Has both ends of a connection show that they belong to the cluster.
         dead_masters: Is told of a master that this node was connected to, and that is dead: its
             machine says, ``REFUSALS`` times one after the other, that nobody listens.
         rng: For the back-off.
@@ -120,7 +120,7 @@ class Follower:
         cluster: str,
         group: str,
         node: str,
-        membership: Membership,
+        secret: KnownSecret,
         dead_masters: DeadMasters,
         rng: Draws,
         bytes_per_s: int = 0,
@@ -134,7 +134,7 @@ class Follower:
         self._cluster = cluster
         self._group = group
         self._node = node
-        self._membership = membership
+        self._secret = secret
         self._rng = rng
         self._following: Following | None = None
         self._met: Following | None = None  # whom this node was connected to last
@@ -283,7 +283,7 @@ class Follower:
                     f"{following.address} is node {hello.node} of group {hello.group}, not "
                     f"{following.master} of {self._group}"
                 )
-            await self._membership.prove(connection)
+            await self._secret.prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
             self._met, self._reached = following, True
