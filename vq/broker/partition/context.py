@@ -46,7 +46,7 @@ def _fetch_at_once(session: object, read: Any) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class DataPlace:
     """A data directory as the channels see it whose logs lie there.
 
     Attributes:
@@ -82,7 +82,7 @@ class Context:
     """
 
     group: str
-    places: Mapping[Path, Place]
+    places: Mapping[Path, DataPlace]
     clock: Clock
     call_later: Callable[[float, Callable[[], None]], Timer]
     roles: Mapping[str, Role]
@@ -96,7 +96,7 @@ class Context:
         self.suspected.tell(channel, offset)
 
     @property
-    def main(self) -> Place:
+    def main(self) -> DataPlace:
         """The main data directory."""
         return next(iter(self.places.values()))
 
