@@ -37,7 +37,7 @@ from vq.errors import (
 from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.directory.identity import IDENTITY_NAME
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log import Log
@@ -191,7 +191,7 @@ def no_repair(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     fails = [True]
 
     async def replace(
-        self: Repairer, channel: Channel, damage: Damage, log: Log | None = None
+        self: Repairer, channel: Channel, damage: BadRange, log: Log | None = None
     ) -> None:
         if fails:
             raise PartitionQuarantined("no other node has it")

@@ -21,7 +21,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
@@ -334,7 +334,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
 def test_the_ranges_of_a_log_are_bounded():
     """What is more goes to the last one."""
     known = Known(None)  # type: ignore[arg-type]
-    damage = [Damage(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
+    damage = [BadRange(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
     assert known.replace(0, 2_000, damage, 7) == damage
     assert len(known.damage) == RANGES_MAX
     assert known.damage[-1][0].end == 1_995

@@ -58,7 +58,7 @@ from vq.store.care.repair import (
     find_damage,
     read_intact,
 )
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.block import Block
@@ -441,7 +441,7 @@ class Repairer:
             )
 
     # One range ----------------------------------------------------------------------------------
-    async def _replace(self, channel: Channel, damage: Damage, log: Log | None = None) -> None:
+    async def _replace(self, channel: Channel, damage: BadRange, log: Log | None = None) -> None:
         """Replace the bytes of one range, unless retention drops them from ``log`` meanwhile.
 
         Raises:
@@ -461,7 +461,7 @@ class Repairer:
         raise problem
 
     async def _replace_from(
-        self, channel: Channel, damage: Damage, source: _Source, log: Log | None
+        self, channel: Channel, damage: BadRange, source: _Source, log: Log | None
     ) -> None:
         disk, run = self._disk, self._runner.run
         damage, block = _located(log, damage)
@@ -476,7 +476,7 @@ class Repairer:
                 at = todo
 
                 def put(
-                    at: Damage = at, data: bytes = data, following: bytes = following
+                    at: BadRange = at, data: bytes = data, following: bytes = following
                 ) -> tuple[int, Path | None]:
                     end = check_intact(disk, at, block_start, data, following, trusted=trusted)
                     if new is not None:
@@ -502,7 +502,7 @@ class Repairer:
                 await run(new.close, Lane.VERIFY)
         self._note(channel, damage, source, kept)
 
-    async def _joins(self, channel: Channel, damage: Damage, source: _Source) -> bool:
+    async def _joins(self, channel: Channel, damage: BadRange, source: _Source) -> bool:
         """Whether the copy of the master is equal up to the damage, so that it may be copied on.
 
         What lies behind the damage here, if something does, decides more: see ``check_intact``.
@@ -520,7 +520,9 @@ class Repairer:
         data, _ = await self._ask(channel, damage._replace(start=offset, end=offset + 1), source)
         return data.startswith(record)
 
-    async def _ask(self, channel: Channel, damage: Damage, source: _Source) -> tuple[bytes, bytes]:
+    async def _ask(
+        self, channel: Channel, damage: BadRange, source: _Source
+    ) -> tuple[bytes, bytes]:
         topic, number = channel.partition
         request = wire.RepairRequest(
             node=self._node,
@@ -573,7 +575,7 @@ class Repairer:
                 found.append(_Source(node, Address(value.host, value.port), trusted))
         return sorted(found, key=lambda each: -each.trusted_to)
 
-    def _note(self, channel: Channel, damage: Damage, source: _Source, kept: list[Path]) -> None:
+    def _note(self, channel: Channel, damage: BadRange, source: _Source, kept: list[Path]) -> None:
         self.count += 1
         repair = Repair(
             channel.partition,
@@ -597,7 +599,7 @@ class Repairer:
         )
 
 
-def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
+def _located(log: Log | None, damage: BadRange) -> tuple[BadRange, Block | None]:
     """Return damage where its block is by now, and the block if it is archived.
 
     An archive is not written to: a block file takes its place, with all bytes of another node.
@@ -608,9 +610,9 @@ def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
     if block.archive is None:
         return damage._replace(path=block.path), None
     path = ArchiveFiles.of(block.path).block
-    return Damage(block.start_offset, block.end_offset, path, damage.why), block
+    return BadRange(block.start_offset, block.end_offset, path, damage.why), block
 
 
-def _is_dropped(log: Log | None, damage: Damage) -> bool:
+def _is_dropped(log: Log | None, damage: BadRange) -> bool:
     """Whether retention has dropped what is damaged."""
     return log is not None and log.start_offset >= damage.end

@@ -28,7 +28,7 @@ from vq.remoting.connection import RequestId
 from vq.store.archive.archive import place_of
 from vq.store.archive.archived_file import stored_length
 from vq.store.care.reported import ReportedWalk
-from vq.store.care.walk import Damage, Walk
+from vq.store.care.walk import BadRange, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log, LogState
 from vq.store.log.piece import Piece
@@ -60,21 +60,21 @@ class Known:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.damage: list[tuple[Damage, int]] = []  # with the wall clock's ms of finding it
-        self.unreadable: list[tuple[Damage, int]] = []
+        self.damage: list[tuple[BadRange, int]] = []  # with the wall clock's ms of finding it
+        self.unreadable: list[tuple[BadRange, int]] = []
         self.intact_to = 0
         self.pass_ended = 0.0
 
-    def find(self, offset: int) -> Damage | None:
+    def find(self, offset: int) -> BadRange | None:
         """Return the damage that holds ``offset``, if it is known."""
         return next((each for each, _ in self.ranges if each.start <= offset < each.end), None)
 
     @property
-    def ranges(self) -> list[tuple[Damage, int]]:
+    def ranges(self) -> list[tuple[BadRange, int]]:
         """All that readers stop at, in rising order."""
         return sorted([*self.damage, *self.unreadable]) if self.unreadable else self.damage
 
-    def note_unreadable(self, found: Damage, now_ms: int) -> bool:
+    def note_unreadable(self, found: BadRange, now_ms: int) -> bool:
         """Keep a record that cannot be read; whether it was not known."""
         if len(self.unreadable) >= RANGES_MAX or any(
             each.start == found.start for each, _ in self.unreadable
@@ -89,7 +89,7 @@ class Known:
             return piece.start
         return min(max(piece.start, self.intact_to), piece.end)
 
-    def replace(self, start: int, end: int, found: list[Damage], now_ms: int) -> list[Damage]:
+    def replace(self, start: int, end: int, found: list[BadRange], now_ms: int) -> list[BadRange]:
         """Take what verifying ``[start, end)`` found; return what was not known before."""
         known = {each[:2] for each, _ in self.damage}
         kept = [(each, ms) for each, ms in self.damage if each.end <= start or each.start >= end]
@@ -257,7 +257,7 @@ class Verifier(Visitor):
         """Return the partitions of which damage is known that another node may repair."""
         return [each for each in self._damaged if any(True for _ in self._damage(each))]
 
-    def known(self, channel: Channel) -> list[tuple[Log, Damage]]:
+    def known(self, channel: Channel) -> list[tuple[Log, BadRange]]:
         """Return what another node may repair of a partition, in rising order, each in its log."""
         return [(known.log, each) for known, each, _ in self._damage(channel)]
 
@@ -270,13 +270,13 @@ class Verifier(Visitor):
         if not _gone(channel, log) and not unreachable:
             self._note(channel, log, begin, end, walk.damage)
 
-    def _ranges(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+    def _ranges(self, channel: Channel) -> Iterator[tuple[Known, BadRange, int]]:
         for known in self._of(channel):
             for each, found_ms in known.ranges:
                 if each.end > known.log.start_offset:
                     yield known, each, found_ms
 
-    def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+    def _damage(self, channel: Channel) -> Iterator[tuple[Known, BadRange, int]]:
         for known in self._of(channel):
             for each, found_ms in known.damage:
                 if each.end > known.log.start_offset:
@@ -549,7 +549,9 @@ class Verifier(Visitor):
         )
 
     # What was found -----------------------------------------------------------------------------
-    def _note(self, channel: Channel, log: Log, start: int, end: int, found: list[Damage]) -> None:
+    def _note(
+        self, channel: Channel, log: Log, start: int, end: int, found: list[BadRange]
+    ) -> None:
         found = [each for each in found if each.end > log.start_offset]
         known = self._known.get(log)
         if known is None:
@@ -572,7 +574,7 @@ class Verifier(Visitor):
                 hint="docs/howto/repair-damage.md: restore the file, or go past the range",
             )
 
-    def _note_unreadable(self, channel: Channel, log: Log, found: Damage) -> None:
+    def _note_unreadable(self, channel: Channel, log: Log, found: BadRange) -> None:
         known = self._known.setdefault(log, Known(log))
         self._damaged[channel] = None
         if known.note_unreadable(found, self._context.clock.wall_ms()):

@@ -24,7 +24,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import KeyKind
 from vq.store.care.search import Search
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.care.wanted import Wanted
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log
@@ -304,13 +304,13 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
     return not end_offset or part.log is None or position >= part.log.end_offset
 
 
-def _kept(ranges: list[Damage], log: Log) -> list[Damage]:
+def _kept(ranges: list[BadRange], log: Log) -> list[BadRange]:
     """Return what retention has not taken away meanwhile: that is no damage."""
     start = log.start_offset
     return [each._replace(start=max(each.start, start)) for each in ranges if each.end > start]
 
 
-def _told(each: Damage) -> wire.DamagedRange:
+def _told(each: BadRange) -> wire.DamagedRange:
     return wire.DamagedRange(start=each.start, end=each.end, file=str(each.path), reason=each.why)
 
 
