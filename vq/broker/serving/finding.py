@@ -42,7 +42,7 @@ _ID_END: Final = 1 << 63
 _INTEGER_BYTES: Final = 8
 
 
-class Finding:
+class RunningFind:
     """One FIND under way; it ends early with its connection."""
 
     __slots__ = ("header", "is_wanted", "request_id", "session")
@@ -104,7 +104,7 @@ class Finder:
             per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
             total_max=limits.FINDS_MAX,
         )
-        finding = Finding(session, request_id, header)
+        finding = RunningFind(session, request_id, header)
         session.waiting[finding] = None
         return self._carry_out(finding, channel, part, log, search)
 
@@ -130,7 +130,7 @@ class Finder:
         )
 
     async def _carry_out(
-        self, finding: Finding, channel: Channel, part: Channel, log: Log, search: Search
+        self, finding: RunningFind, channel: Channel, part: Channel, log: Log, search: Search
     ) -> None:
         try:
             begin = search.position
@@ -144,7 +144,7 @@ class Finder:
             finding.session.waiting.pop(finding, None)
             self._under_way.end(finding.session)
 
-    async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> Search:
+    async def _work(self, finding: RunningFind, part: Channel, log: Log, search: Search) -> Search:
         """Search until the end, or as long as one request may; return the search as it is then."""
         now = self._context.clock.monotonic
         most = limits.FIND_SEARCHED_BYTES_MAX
@@ -183,7 +183,7 @@ class Finder:
         return search
 
     def _answer(
-        self, finding: Finding, channel: Channel, part: Channel, search: Search, begin: int
+        self, finding: RunningFind, channel: Channel, part: Channel, search: Search, begin: int
     ) -> None:
         log = part.log
         assert log is not None
