@@ -38,7 +38,7 @@ from vq.broker.serving.shares import (
     PIECE_BYTES,
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
-    Line,
+    TurnLine,
     is_full,
     is_much,
     shared,
@@ -83,7 +83,7 @@ class _Later:
 
     __slots__ = ("begun", "events", "line", "pieces", "size")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: TurnLine) -> None:
         self.line = line
         self.events: deque[Opened | Request | Closing] = deque()
         self.pieces: deque[bytes] = deque()
@@ -292,7 +292,9 @@ class BrokerSession(asyncio.Protocol):
         while server.gathered_bytes > server.limits.gathered_bytes_max:
             server.end_largest()
 
-    def _wait(self, line: Line, events: Sequence[Opened | Request | Closing], data: bytes) -> None:
+    def _wait(
+        self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
+    ) -> None:
         """Keep requests and the ``data`` they are of, or data alone; the connection joins a line.
 
         If it is in a line already, it stays there.
@@ -310,7 +312,7 @@ class BrokerSession(asyncio.Protocol):
         self._pause()
 
     def take_turn(self, count: int) -> tuple[int, bool]:
-        """See ``shares.Waiting``."""
+        """See ``shares.WaitingPeer``."""
         later = self._later
         if later is None or self._closing_since is not None:
             return 0, False
@@ -609,8 +611,8 @@ class Server:
         self.put_bytes = 0
         self.gathered_bytes = 0
         self.requests_left = REQUESTS_PER_TURN
-        self.line = Line()
-        self.held = Line()
+        self.line = TurnLine()
+        self.held = TurnLine()
         self.requests_shared = shared(limits.requests_waiting_max)
         self.reads_shared = shared(limits.reads_waiting_max)
         self.put_bytes_shared = shared(limits.put_bytes_waiting_max)
