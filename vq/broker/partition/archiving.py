@@ -27,7 +27,7 @@ from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archive import Archive, place_of
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.archive.archive_writer import ArchiveWriter, BlockWriter
 from vq.store.log.block import FULL_ERRNOS, Block
 from vq.store.log.log import Log
@@ -229,7 +229,7 @@ class Archiving:
             finally:
                 batches = check.batches
                 await self._end(check, at)
-        except Unreachable as error:
+        except ZipUnreachable as error:
             raise _unreachable(channel, error) from error
         except (CorruptData, OSError) as error:
             held.check_archived()  # it may have been restored, or dropped, meanwhile
@@ -247,7 +247,7 @@ class Archiving:
         """Take all steps, with pauses, as long as the block is to be kept as it is.
 
         Raises:
-            Unreachable: A place elsewhere has not answered for long; the step may end one day.
+            ZipUnreachable: A place elsewhere has not answered for long; the step may end one day.
         """
         pace = _Pace(held.channel.context.clock)
         while not steps.done:
@@ -258,7 +258,7 @@ class Archiving:
         """Begin steps; what a place elsewhere begins too late is ended at once.
 
         Raises:
-            Unreachable: As ``_take``.
+            ZipUnreachable: As ``_take``.
         """
 
         def end(work: "asyncio.Future[S]") -> None:
@@ -280,7 +280,7 @@ class Archiving:
         try:
             return await wait_at_most(STEP_TIMEOUT_S, work, late)
         except TimeoutError as error:
-            raise Unreachable("", error) from error
+            raise ZipUnreachable("", error) from error
 
     async def _end(self, steps: _Steps, at: "_At") -> None:
         """Give back what steps hold; a place elsewhere that does not answer is not waited for."""
@@ -446,7 +446,7 @@ class _Errors:
         pass
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, Unreachable):
+        if isinstance(error, ZipUnreachable):
             raise _unreachable(self._channel, error) from error
         if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
             raise DiskFull(f"no space to archive or restore {self._channel}: {error}") from error
@@ -454,7 +454,7 @@ class _Errors:
             self._channel.context.suspect(self._channel, int(error.details["offset"]))
 
 
-def _unreachable(channel: Channel, error: Unreachable) -> PlaceAway:
+def _unreachable(channel: Channel, error: ZipUnreachable) -> PlaceAway:
     return PlaceAway(f"{channel}: {error}", hint="have the broker reach the place of the archives")
 
 

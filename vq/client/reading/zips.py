@@ -16,7 +16,7 @@ from vq.log_lines import get_logger
 from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
 from vq.remoting.wire_pb2 import GetResponse
 from vq.store.archive.archive import place_of
-from vq.store.archive.archive_place import Unreachable, zip_at
+from vq.store.archive.archive_place import ZipUnreachable, zip_at
 from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
 
 __all__ = ["ANSWER_S", "Zips"]
@@ -102,7 +102,7 @@ class Zips:
             block, part = await self._calls_of(place).run(read, bound_s)
         except TimeoutError:
             self._leave(place, f"no answer within {bound_s:g} s")
-        except Unreachable as error:
+        except ZipUnreachable as error:
             self._leave(place, error)
         except (OSError, CorruptData) as error:
             self._tell(wanted.url, error)

@@ -20,7 +20,7 @@ from typing import Final
 from vq.errors import Busy, CorruptData
 from vq.limits import MIB
 from vq.store.archive.archive import Archive, ArchiveFiles, Stub, ZipChunk, place_of
-from vq.store.archive.archive_place import Unreachable, ZipReader, open_zip
+from vq.store.archive.archive_place import ZipReader, ZipUnreachable, open_zip
 from vq.store.disk.disk import Buffer, Disk, File
 from vq.store.disk.file_system import FileSystem
 
@@ -131,7 +131,7 @@ class Fetch:
         """Have the read that follows fail: the place does not answer. Any thread may call it."""
         for key in self._keys:
             if not self._chunks.has(key):
-                self._chunks.fail(key, Unreachable(self.url, why))
+                self._chunks.fail(key, ZipUnreachable(self.url, why))
 
 
 class ArchivedFile:

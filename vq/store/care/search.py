@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from vq.errors import CorruptData
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.care.key_index import KeyIndex, Probe
 from vq.store.care.walk import BadRange, Run, Walk
 from vq.store.care.wanted import Wanted, matches
@@ -241,7 +241,7 @@ class Search:
             last = file.pread(index.last_batch - piece.block_start, CONTROL_BYTES)
         except FileNotFoundError:  # it was just deleted, with its block
             return None
-        except Unreachable:  # nothing is known of the block, so nothing of the index
+        except ZipUnreachable:  # nothing is known of the block, so nothing of the index
             return None
         except (CorruptData, OSError, OverflowError):
             self.unfit.append(piece.block_start)

@@ -9,7 +9,7 @@ from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqE
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.store.archive.archive import place_of
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log import lookup
 from vq.store.log.block import Block
@@ -135,7 +135,7 @@ class LogReader:
         directory = self._status.directory
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {directory}: {error}")
-        if isinstance(error, Unreachable):
+        if isinstance(error, ZipUnreachable):
             return Busy(
                 f"offset {offset} of {partition_of(directory)} is in an archive: {error}",
                 hint="have the broker reach the place of the archive; then try again",
