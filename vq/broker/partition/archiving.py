@@ -71,7 +71,7 @@ class Archived(NamedTuple):
     archive_bytes: int
 
 
-class Verified(NamedTuple):
+class CheckedArchive(NamedTuple):
     """What reading a whole archive has shown.
 
     Attributes:
@@ -216,7 +216,7 @@ class Archiving:
     # Checking -----------------------------------------------------------------------------------
     async def verify(
         self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> Verified:
+    ) -> CheckedArchive:
         """See ``ChannelLogs.verify_archive``."""
         held = _Held(channel, block, still)
         archive = held.check_archived()
@@ -237,7 +237,7 @@ class Archiving:
             details = error.details if isinstance(error, CorruptData) else {}
             channel.context.suspect(channel, int(details.get("offset", block.start_offset)))
             logger.error("archive is damaged", partition=channel, file=block.path, cause=problem)
-        return Verified(archive.length, archive.zip_bytes, batches, problem)
+        return CheckedArchive(archive.length, archive.zip_bytes, batches, problem)
 
     # Shared -------------------------------------------------------------------------------------
     def _alone(self, block: Block) -> "_Alone":

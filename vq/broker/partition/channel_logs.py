@@ -16,7 +16,7 @@ from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.start_story import StartStory
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.archiving import Archived, Archiving, Verified
+from vq.broker.partition.archiving import Archived, Archiving, CheckedArchive
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
 from vq.broker.partition.logs import Logs, start_of
@@ -616,7 +616,7 @@ class ChannelLogs:
 
     async def verify_archive(
         self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> Verified:
+    ) -> CheckedArchive:
         """Read an archive as a whole; return what is wrong, if something is.
 
         Zip, block and batches are compared with what the stub says. Damage of batches is looked

@@ -37,7 +37,7 @@ S_co = TypeVar("S_co", bound=Stored, covariant=True)
 T = TypeVar("T")
 
 
-class Window(Protocol[S_co]):
+class ForwardRange(Protocol[S_co]):
     """A range that is read forwards; in practice a ``forward.ForwardRead``.
 
     Attributes:
@@ -63,7 +63,7 @@ def check_count(count: int) -> None:
 
 
 async def read_last(
-    read: Callable[[int, int], Window[S]],
+    read: Callable[[int, int], ForwardRange[S]],
     bounds: OffsetBounds,
     count: int,
     keep: Callable[[S], T],
