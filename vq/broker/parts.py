@@ -52,7 +52,7 @@ from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
-from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.fetching import ServedSessions
 from vq.broker.serving.finding import Finder
 from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
@@ -371,7 +371,7 @@ class Parts:
             tasks=tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
+        self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         self.watched = Watched(
             config=config,

@@ -15,7 +15,7 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.partition.partitions import Partitions
 from vq.broker.serving import fetch_answer
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import CHECKS_PER_TURN, FetchSession
+from vq.broker.serving.fetching import CHECKS_PER_TURN, ServedSession
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     Busy,
@@ -293,7 +293,7 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     for number in range(60):
         await wide.client.put("w", number, [message(b"x", 1, "red"), message(b"y", 2, "red")])
     turns: list[int] = []
-    check, answer_ = FetchedPartition.check, FetchSession._gather
+    check, answer_ = FetchedPartition.check, ServedSession._gather
 
     def noted_answer(self, waiting) -> None:
         turns.append(0)
@@ -303,7 +303,7 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
         turns[-1] += 1
         check(self)
 
-    monkeypatch.setattr(FetchSession, "_gather", noted_answer)
+    monkeypatch.setattr(ServedSession, "_gather", noted_answer)
     monkeypatch.setattr(FetchedPartition, "check", noted_check)
     end = (await wide.client.offsets("w", 0)).latest
     asked = [add(n, 3, topic="w", tags=tags, validate=True) for n in range(20)]
@@ -652,7 +652,7 @@ async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatc
 
     waiting = served.client.send_fetch(0, add(0))
     await until(lambda: parked(served) == [0])
-    monkeypatch.setattr(FetchSession, "_tell_progress", fail)
+    monkeypatch.setattr(ServedSession, "_tell_progress", fail)
     await fill(served.client, [0])
     frame = await asyncio.wait_for(waiting, WAIT_S)
     with pytest.raises(Exception, match="a bug"):
