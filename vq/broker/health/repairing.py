@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from vq.backoff import Backoff, Draws
 from vq.broker.base.jobs import Every, Jobs
+from vq.broker.base.retries import Retries
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
@@ -118,17 +119,6 @@ class _Source:
     trusted_to: int
 
 
-class _Retry:
-    """When a partition is tried again."""
-
-    __slots__ = ("at", "failures", "told")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.failures = 0
-        self.told = ""
-
-
 class Repairer:
     """Repairs the logs of a node, and gives other nodes what they lack. Loop-bound.
 
@@ -149,6 +139,7 @@ class Repairer:
     Attributes:
         repairs: The last ones, the newest at the end.
         count: How many there were since the start.
+        retries: The partitions that could not be repaired.
     """
 
     def __init__(
@@ -185,8 +176,7 @@ class Repairer:
         self._tasks = tasks
         self._cluster = cluster
         self._node = node
-        self._rng = rng
-        self._retries: dict[Channel, _Retry] = {}
+        self.retries: Retries[Channel] = Retries(BACKOFF, rng)
         self._held: dict[Channel, bool] = {}  # to be given up; True: registered anew since
         self._connections: dict[Address, BrokerConnection] = {}
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
@@ -295,15 +285,15 @@ class Repairer:
         lacks = await self._look_at_channels()
         sound.failed = lacks or any(each.failed for each in self._channels())
         for channel in damaged:
-            retry = self._retries.get(channel)
-            if retry is None or now >= retry.at:
+            if self.retries.is_due(channel, now):
                 await self._try(channel)
         sound.found = sound.found and bool(self._to_repair())
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        for channel in [each for each in self._retries if each.state is ChannelState.CLOSED]:
-            del self._retries[channel]
+        retried = self.retries.failed
+        for channel in [each for each in retried if each.state is ChannelState.CLOSED]:
+            del retried[channel]
         if self._held:
             broken = set(self._to_repair())
             for channel in [each for each in self._held if each not in broken]:
@@ -337,22 +327,19 @@ class Repairer:
         """Repair a partition, or note why that is not possible now."""
         try:
             await self._repair(channel)
-            self._retries.pop(channel, None)
+            self.retries.failed.pop(channel, None)
         except Exception as error:  # the others are to be repaired, too
             if not isinstance(error, VqError | OSError):
                 logger.exception("repairing failed", partition=channel)
-            retry = self._retries.setdefault(channel, _Retry())
-            retry.failures += 1
-            pause_s = BACKOFF.pause_s(retry.failures, self._rng)
-            retry.at = asyncio.get_running_loop().time() + pause_s
-            if retry.told != str(error):
+            now = asyncio.get_running_loop().time()
+            retry, is_new = self.retries.note(channel, error, now)
+            if is_new:
                 logger.warning(
                     "damage is not repaired, trying again",
                     partition=channel,
-                    retry_s=round(pause_s, 2),
+                    retry_s=round(retry.pause_s, 2),
                     error=error,
                 )
-            retry.told = str(error)
 
     async def _repair(self, channel: Channel) -> None:
         """Repair all that is known to be damaged of a partition.

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.retries import Retries
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channel
@@ -69,7 +70,10 @@ WELL_S: Final = 10.0
 #: Connections that were made and broke count as at most so many failures in a row: the master
 #: lives, and a node in sync that pauses for longer than ``LAG_MAX_S`` leaves the set.
 BREAKS_MAX: Final = 3
-#: A failure that usually goes away by itself is told when it happened so often.
+#: Failures that usually go away by themselves: at the end of an earlier range the next one is begun
+#: at once; a topic that was deleted at the master is deleted here, too, a moment later.
+USUAL: Final = (OffsetOutOfRange, UnknownTopic, Busy)
+#: Such a failure is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
 
 
@@ -79,18 +83,6 @@ class _NotKnown(Exception):
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
         self.epoch = epoch
-
-
-class _Retry:
-    """When a partition that failed is tried again."""
-
-    __slots__ = ("at", "failures", "told", "usual")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.failures = 0
-        self.told = ""
-        self.usual = True  # it goes away by itself
 
 
 class Follower:
@@ -143,7 +135,7 @@ class Follower:
         self._session: CopySession | None = None
         self._changed = asyncio.Event()  # whom to follow
         self._look = asyncio.Event()  # that, or something about the session
-        self._retries: dict[Channel, _Retry] = {}
+        self._retries: Retries[Channel] = Retries(BACKOFF, rng)
         self._held: dict[Channel, None] = {}
         self._suspended = ""
         self._gone = [each.gone for each in disks.all]
@@ -158,7 +150,7 @@ class Follower:
         """
         if following != self._following:
             self._following = following
-            self._retries.clear()
+            self._retries.failed.clear()
             if self._session is not None:  # nothing more is written for it
                 self._session.leave(epoch)
             self._changed.set()
@@ -315,14 +307,14 @@ class Follower:
                     del copied[channel]
                     continue
                 has_space = len(comparing) < COMPARED_AT_ONCE
-                if has_space and channel not in comparing and self._is_due(channel):
+                if has_space and channel not in comparing and self._retries.is_due(channel, now):
                     comparing.add(channel)
                     tasks.start(self._begin(session, following, connection, channel, comparing))
             for channel in copied:  # closed, or failed
                 session.remove(channel)
-            for channel, retry in list(self._retries.items()):
+            for channel, retry in list(self._retries.failed.items()):
                 if channel.state is ChannelState.CLOSED or now - retry.at > WELL_S:
-                    del self._retries[channel]
+                    del self._retries.failed[channel]
             session.look_at_paused(now)
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
@@ -333,33 +325,22 @@ class Follower:
         copied = self._session.channels if self._session is not None else {}
         return {
             channel: retry.told
-            for channel, retry in self._retries.items()
-            if channel not in copied and (not retry.usual or retry.failures > USUAL_FAILURES_MAX)
+            for channel, retry in self._retries.failed.items()
+            if channel not in copied
+            and (not issubclass(retry.kind, USUAL) or retry.failures > USUAL_FAILURES_MAX)
         }
-
-    def _is_due(self, channel: Channel) -> bool:
-        retry = self._retries.get(channel)
-        return retry is None or asyncio.get_running_loop().time() >= retry.at
 
     def _note(self, channel: Channel, error: VqError) -> None:
         """Note that a partition cannot be copied now."""
-        retry = self._retries.setdefault(channel, _Retry())
-        retry.failures += 1
-        pause_s = BACKOFF.pause_s(retry.failures, self._rng)
-        retry.at = asyncio.get_running_loop().time() + pause_s
-        # At the end of an earlier range the next one is begun at once; a topic that was deleted at
-        # the master is deleted here, too, a moment later.
-        usual = isinstance(error, OffsetOutOfRange | UnknownTopic | Busy)
-        retry.usual = usual
-        if retry.told != str(error):
+        retry, is_new = self._retries.note(channel, error, asyncio.get_running_loop().time())
+        if is_new:
             logger.log(
-                logging.DEBUG if usual else logging.WARNING,
+                logging.DEBUG if isinstance(error, USUAL) else logging.WARNING,
                 "partition is not copied, trying again",
                 partition=channel,
-                retry_s=round(pause_s, 2),
+                retry_s=round(retry.pause_s, 2),
                 error=error,
             )
-        retry.told = str(error)
 
     async def _begin(
         self,
