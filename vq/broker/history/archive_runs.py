@@ -217,7 +217,7 @@ class Archiver:
 
     async def _do(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         """Do a run; return its result. What an interrupted one has done counts, too."""
-        tally = _Tally(self.clock, before)
+        tally = _RunTally(self.clock, before)
         logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
         begun = tally.result(RunState.RUNNING)
         self.last = LastRun(number, begun)
@@ -245,7 +245,7 @@ class Archiver:
         )
         return result
 
-    async def _tell_progress(self, number: int, tally: "_Tally", told: RunResult) -> None:
+    async def _tell_progress(self, number: int, tally: "_RunTally", told: RunResult) -> None:
         """Write how far a run is, while ZooKeeper takes it; the end of the run is told apart."""
         while True:
             await asyncio.sleep(PROGRESS_S)
@@ -267,7 +267,7 @@ class Archiver:
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
-    async def _archive_all(self, run: RunOrder, tally: "_Tally") -> None:
+    async def _archive_all(self, run: RunOrder, tally: "_RunTally") -> None:
         wanted = sorted(
             (each for each in self._channels.values() if _is_wanted(each, run)),
             key=lambda each: each.partition,
@@ -278,7 +278,7 @@ class Archiver:
         await BlockPass(_Archiving(self, run, tally), wanted, self.clock).go_on()
 
 
-class _Tally:
+class _RunTally:
     """What one run has done so far, by topic.
 
     Attributes:
@@ -325,7 +325,7 @@ class _Rolling(Visitor):
 
     what = "run of the archive"
 
-    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _RunTally) -> None:
         self._archiver = archiver
         self._run = run
         self._tally = tally
@@ -351,7 +351,7 @@ class _Archiving(Visitor):
 
     what = "run of the archive"
 
-    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _RunTally) -> None:
         self.pause_s = PAUSE_S
         self.problems = archiver.problems
         self._archiver = archiver

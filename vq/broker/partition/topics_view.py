@@ -55,7 +55,7 @@ PROBLEMS_TOLD_MAX: Final = 20
 PROBLEM_CHARACTERS_MAX: Final = 1_000
 
 
-class _Found(NamedTuple):
+class _TopicRead(NamedTuple):
     """What is known of a topic: as it was last read, and what is wrong with it now."""
 
     view: TopicView | None
@@ -285,7 +285,7 @@ class TopicsView:
         """Whether a name is to be read by itself: the list of topics tells nothing new of it."""
         return name in self._mirror.values or name in self.problems
 
-    async def _read_one(self, name: str, watch: Watch) -> _Found | None:
+    async def _read_one(self, name: str, watch: Watch) -> _TopicRead | None:
         before = self._mirror.values.get(name)
         known = None if before is None else before.view
         # No watch for names that only a client claims to know: whoever invents names must not make
@@ -301,10 +301,10 @@ class TopicsView:
         except (UnknownTopic, NoNode):
             return None
         except VqError as error:
-            return _Found(known, error)
+            return _TopicRead(known, error)
         if before is not None and before.view is view and before.damage is None:
             return before
-        return _Found(view)
+        return _TopicRead(view)
 
     async def _refresh_one(self, name: str) -> None:
         """Refresh a topic; what is wrong with one topic must not keep the others from us."""

@@ -65,7 +65,7 @@ class _Batch(NamedTuple):
     records: Records
 
 
-class _Entry:
+class _Producer:
     """One producer. Invariant: ``batches`` holds consecutive sequences, 1 to 5 of them."""
 
     __slots__ = ("batches", "epoch", "last")
@@ -91,7 +91,7 @@ class ProducerTable:
     __slots__ = ("_entries", "forgot")
 
     def __init__(self, *, forgot: bool = False) -> None:
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: OrderedDict[int, _Producer] = OrderedDict()
         self.forgot = forgot
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class ProducerTable:
         entries = self._entries
         entry = entries.get(producer_id)
         if entry is None or epoch != entry.epoch:
-            entry = entries[producer_id] = _Entry(epoch)
+            entry = entries[producer_id] = _Producer(epoch)
             if len(entries) > PRODUCERS_PER_PARTITION_MAX:
                 entries.popitem(last=False)
                 self.forgot = True
@@ -276,7 +276,7 @@ class ProducerTable:
         return table
 
 
-def _repeated(entry: _Entry, stamp: ProducerStamp) -> int:
+def _repeated(entry: _Producer, stamp: ProducerStamp) -> int:
     sequence = stamp.sequence
     if sequence > entry.last:
         raise SequenceGap(
