@@ -40,6 +40,7 @@ from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
+from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.following import Follower
 from vq.broker.replication.handing_over import HandOver
 from vq.broker.replication.insync_set import InSyncSet
@@ -270,11 +271,12 @@ class Parts:
             hand_over=self.hand_over,
             jobs=jobs,
         )
+        fitness = NodeFitness(self.soundness, self.doubt, self.partitions)
         dead_masters = DeadMasters(
             coordinator,
             group=config.group,
             node=config.node,
-            may_lead=lambda: not self.soundness.has_damage(),
+            fitness=fitness,
         )
         self.follower = Follower(
             self.partitions,
@@ -314,7 +316,7 @@ class Parts:
             role=role,
             soundness=self.soundness,
             doubt=self.doubt,
-            partitions=self.partitions,
+            fitness=fitness,
             mastership=self.mastership,
         )
 

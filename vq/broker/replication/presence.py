@@ -8,9 +8,9 @@ power. Not in here: what an epoch changes on this node (``mastership``), what da
 import random
 
 from vq.broker.base.config import BrokerConfig
-from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import Soundness
 from vq.clock import Clock
@@ -39,7 +39,7 @@ class Presence:
         role: What the node is in the group.
         soundness: Whether it has damage.
         doubt: What a loss of power may have taken.
-        partitions: Know where the logs of the node end, added up.
+        fitness: What it says of itself.
         mastership: Takes how this node stands in its group.
 
     Attributes:
@@ -57,7 +57,7 @@ class Presence:
         role: Role,
         soundness: Soundness,
         doubt: Doubt,
-        partitions: Partitions,
+        fitness: NodeFitness,
         mastership: Mastership,
     ) -> None:
         self._config = config
@@ -68,16 +68,14 @@ class Presence:
         self._role = role
         self._soundness = soundness
         self._doubt = doubt
-        self._partitions = partitions
+        self._fitness = fitness
         self._leadership = Leadership(
             coordinator,
             group=config.group,
             node=config.node,
             directory=directory,
             accept_data_loss=config.accept_data_loss,
-            lost_power=lambda: doubt.lost,
-            damaged=soundness.has_damage,
-            full=lambda: soundness.disk_full,
+            fitness=fitness,
             rng=rng,
             on_change=mastership.stands,
             on_in_sync=self._is_in_sync,
@@ -118,10 +116,7 @@ class Presence:
             labels=config.labels,
             pid=pid,
             rack=config.rack,
-            lost_power=lambda: self._doubt.lost,
-            damaged=lambda: self._soundness.damaged,
-            full=lambda: self._soundness.disk_full,
-            log_end_bytes=self._partitions.log_end_bytes,
+            fitness=self._fitness,
             rng=self._rng,
             on_change=self._registration_changed,
         )
