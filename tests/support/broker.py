@@ -153,8 +153,10 @@ class MemoryCluster:
             disk=disk,
             clock=clock,
             rng=random.Random(7),
-            flusher=self.flushers[key],
-            new_flusher=lambda clock: LoopFlusher(FlushRunner(clock)),
+            flushers=(
+                self.flushers[key],
+                *(LoopFlusher(FlushRunner(clock)) for _ in config.directories[1:]),
+            ),
             runner=runner or self.runners[key],
             log_config=log_config,
         )

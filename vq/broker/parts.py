@@ -9,17 +9,15 @@ Not in here: when parts start and stop (``node``).
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-
-from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
+from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
@@ -92,9 +90,8 @@ class Outside:
     flushers: tuple[Flusher, ...]
     runner: Runner
     log_config: LogConfig
-    process_metrics: Callable[[], Iterable[Metric]]
+    process: Process
     alarm: Alarm
-    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -341,7 +338,7 @@ class Parts:
         )
         NodeLoad(
             jobs,
-            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
+            LoadMeter(self.context.counters, self.flushes, clock, outside.process),
             LoadPublisher(self.presence, clock),
             partitions=self.partitions,
             disks=disks,
@@ -442,4 +439,4 @@ class Parts:
             gate=gate,
             tasks=tasks,
         )
-        self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)
+        self.monitor = Monitor(self.watched, coordinator, outside.process)
