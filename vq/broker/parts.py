@@ -33,6 +33,7 @@ from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.role import Role
@@ -43,7 +44,6 @@ from vq.broker.replication.following import Follower
 from vq.broker.replication.handing_over import HandOver
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.replication.lag import Lags
-from vq.broker.replication.lease import Lease
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
@@ -114,7 +114,7 @@ class Front:
         self.turn = Turn(asyncio.get_running_loop().call_soon)
         self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
-        self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
+        self.role = Role(config.group, Lease(coordinator, clock), refusal)
         self.gate = Gate(
             ServerIdentity(
                 cluster=config.cluster,
