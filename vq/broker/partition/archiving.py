@@ -12,15 +12,16 @@ not closed, durable, committed and intact.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.base.flusher_share import is_done
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.partition.channel import Channel, Channels
+from vq.broker.partition.file_changes import FileChanges
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
@@ -107,21 +108,13 @@ class Archiving:
     Args:
         logs: The files.
         runner: For work on them.
-        lock: Returns the lock of a partition.
-        whole: Does the whole of a change, also if whoever waits for it is cancelled.
+        changes: Of the files of all channels.
     """
 
-    def __init__(
-        self,
-        logs: Logs,
-        runner: Runner,
-        lock: Callable[[tuple[str, int]], asyncio.Lock],
-        whole: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
-    ) -> None:
+    def __init__(self, logs: Logs, runner: Runner, changes: FileChanges) -> None:
         self._logs = logs
         self._runner = runner
-        self._lock = lock
-        self._whole = whole
+        self._changes = changes
         self._busy: set[Block] = set()
         self._problems = Problems(logger, "archive elsewhere cannot be removed, trying again")
 
@@ -143,7 +136,7 @@ class Archiving:
             )
             try:
                 await self._take(writer, held, at)
-                await self._whole(self._swap_in(held, writer))
+                await self._changes.whole(self._swap_in(held, writer))
             finally:
                 await self._end(writer, at)
             await is_done(lambda: held.log.flushing.deletes)
@@ -152,7 +145,7 @@ class Archiving:
     async def _swap_in(self, held: "_Held", writer: ArchiveWriter) -> None:
         """Have the archive take the place of the block file."""
         block, log, run = held.block, held.log, self._runner.run
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_archivable()
             path = block.path
             try:
@@ -182,13 +175,13 @@ class Archiving:
             writer = await self._begin(lambda: self._logs.restore(path), at)
             try:
                 await self._take(writer, held, at)
-                await self._whole(self._swap_out(held, writer))
+                await self._changes.whole(self._swap_out(held, writer))
             finally:
                 await self._end(writer, at)
             await is_done(lambda: held.log.flushing.deletes)
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_restorable()
             await self._runner.run(writer.place, Lane.ARCHIVE)
             self.use_file(held)
@@ -199,10 +192,10 @@ class Archiving:
         """See ``ChannelLogs.put_back``."""
         with self._alone(block):
             held = _Held(channel, block, still)
-            await self._whole(self._place(held, place))
+            await self._changes.whole(self._place(held, place))
 
     async def _place(self, held: "_Held", place: Callable[[], None]) -> None:
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_restorable()
             await self._runner.run(place, Lane.VERIFY)
             self.use_file(held)

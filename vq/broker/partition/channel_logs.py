@@ -6,10 +6,9 @@ Not in here: which channels exist (``partitions``), when a partition moves (``mo
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import NamedTuple
 
 from vq.broker.base.flusher_share import give_way, is_done
 from vq.broker.base.notice import Notice
@@ -19,11 +18,11 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition.archiving import Archived, Archiving, CheckedArchive
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
+from vq.broker.partition.file_changes import FileChanges
 from vq.broker.partition.logs import Logs, start_of
 from vq.broker.partition.partition_state import ChannelState
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.care.divergence import Diverged
 from vq.store.log.block import Block
@@ -63,6 +62,7 @@ class ChannelLogs:
     """Changes the logs of channels.
 
     Attributes:
+        changes: Of their files.
         cut: Told when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
         story: What was opened while the node started.
@@ -72,28 +72,13 @@ class ChannelLogs:
         self._logs = logs
         self._runner = runner
         self._tasks = tasks
-        self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
+        self.changes = FileChanges()
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.closed_unflushed = False
         self.story = StartStory()
         self.cut = Notice[[]]()
         self._dropping: set[Channel] = set()
-        self._archiving = Archiving(logs, runner, self.lock, self._whole)
-
-    def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
-        """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
-
-        One for each partition: a slow disk, or a long recovery, of one holds up no other.
-        """
-        lock = self._files.get(partition)
-        if lock is None:
-            lock = self._files[partition] = asyncio.Lock()
-        return lock
-
-    def is_changing(self, partition: TopicPartition) -> bool:
-        """Whether a log of the partition is being opened, cut or put aside at this moment."""
-        lock = self._files.get(partition)
-        return lock is not None and lock.locked()
+        self._archiving = Archiving(logs, runner, self.changes)
 
     # Opening ------------------------------------------------------------------------------------
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
@@ -112,7 +97,7 @@ class ChannelLogs:
             Busy, DiskFull: Its directory is gone, or there is no space for it now; it may be tried
                 again.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is None and channel.rules.read:
                 await self._open(channel)
 
@@ -200,7 +185,7 @@ class ChannelLogs:
             PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
                 slept, and what the log holds may be acknowledged by now.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             if channel.log is None and channel.rules.read:
                 await self._open(channel, begin, lane=Lane.MOVES)
@@ -242,13 +227,13 @@ class ChannelLogs:
             StorageFailed: The seal may not be durable.
         """
         await self.ensure_open(channel)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             channel.seal_log()
         # Without the lock: copies, for which this waits, compare their logs with this one.
         await self.settle(channel)
         await self._committed(channel)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             log = channel.log
             if log is None or log.state is not LogState.SEALED or channel.unprepared:
@@ -286,7 +271,7 @@ class ChannelLogs:
 
         Not while a seal is being saved: that is done by another thread.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.state is not ChannelState.UNSEALING or channel.log is None:
                 return False
             channel.unseal_log(channel.log)
@@ -304,7 +289,7 @@ class ChannelLogs:
         Raises:
             DiskFull: There is no space for it now; it may be tried again.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is None and channel.rules.read:
                 await self._open(channel, begin)
 
@@ -313,7 +298,7 @@ class ChannelLogs:
 
         The move for which it was sealed is over; its mover is refused in the present epoch.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is not None and channel.log.state is LogState.SEALED:
                 channel.log.unseal()
 
@@ -323,10 +308,10 @@ class ChannelLogs:
         Raises:
             VqError, OSError: It could not be put aside, or no log begun.
         """
-        await self._whole(self._renew_copy(channel, begin))
+        await self.changes.whole(self._renew_copy(channel, begin))
 
     async def _renew_copy(self, channel: Channel, begin: LogBegin) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             await self._renew(channel, await self._settled_copy(channel), begin)
 
     async def _settled_copy(self, channel: Channel) -> Log:
@@ -346,20 +331,16 @@ class ChannelLogs:
             raise channel.why_refused()
         return log
 
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the whole of a change of files, also if whoever waits for it is cancelled."""
-        await asyncio.shield(asyncio.get_running_loop().create_task(work))
-
     async def cut_log(self, channel: Channel, offset: int) -> None:
         """Have the log of a copy end at ``offset``; what followed is kept beside it.
 
         Raises:
             VqError, OSError: It could not be cut; the channel has its log, or says why not.
         """
-        await self._whole(self._cut_copy(channel, offset))
+        await self.changes.whole(self._cut_copy(channel, offset))
 
     async def _cut_copy(self, channel: Channel, offset: int) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             log = await self._settled_copy(channel)
             channel.detach()
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
@@ -383,10 +364,10 @@ class ChannelLogs:
 
         Its files may have been repaired meanwhile.
         """
-        await self._whole(self._open_again(channel, part))
+        await self.changes.whole(self._open_again(channel, part))
 
     async def _open_again(self, channel: Channel, part: Channel) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             log = part.log
             if log is None or channel.state is ChannelState.CLOSED:
                 return
@@ -411,11 +392,11 @@ class ChannelLogs:
             NotMaster: This node leads by now.
         """
         paths: list[Path] = []
-        await self._whole(self._give_up(channel, paths))
+        await self.changes.whole(self._give_up(channel, paths))
         return paths
 
     async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.state is ChannelState.CLOSED:
                 return
             await self.settle(channel)
@@ -474,7 +455,7 @@ class ChannelLogs:
             PartitionFailed: An I/O error.
         """
         clock = channel.context.clock
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             begun_s, log = clock.monotonic(), channel.log
             if log is None or log.open_block is not block:
                 return
@@ -522,7 +503,7 @@ class ChannelLogs:
         """
         found: list[Freed] = []
         try:
-            await self._whole(self._drop_before(channel, offset, still, found))
+            await self.changes.whole(self._drop_before(channel, offset, still, found))
         finally:
             freed = Freed(
                 sum(each.size_bytes for each in found), sum(each.blocks for each in found)
@@ -535,7 +516,7 @@ class ChannelLogs:
     async def _drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool], found: list[Freed]
     ) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.state is ChannelState.CLOSED or not still():
                 return
             for part in [*channel.older, channel]:
@@ -661,7 +642,7 @@ class ChannelLogs:
     ) -> None:
         """Close a channel, and its logs; ``saves``: whether there is time for a checkpoint."""
         channel.close(error)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             await self.settle(channel)
             for log in channel.take_logs():
                 self.closed_unflushed |= log.state is LogState.FAILED

@@ -288,7 +288,7 @@ class Partitions:
 
     def is_changing(self, partition: TopicPartition) -> bool:
         """See ``dispatcher.Directory``."""
-        return self.logs.is_changing(partition)
+        return self.logs.changes.is_changing(partition)
 
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
         """See ``dispatcher.Directory``."""
