@@ -150,21 +150,21 @@ async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
     assert not reserve.held
 
 
-async def test_an_error_nobody_expected_stays_with_its_topic(served):
+async def test_an_error_nobody_expected_stays_with_its_topic(served, monkeypatch):
     """A bug in the handling of one topic does not keep the broker from the others."""
-    view = served.node.parts.partitions.view
-    on_topic = view._on_topic
+    partitions = served.node.parts.partitions
+    apply_topic = partitions.apply_topic
 
     async def stumble(topic):
         if topic.name == "bad":
             raise ZeroDivisionError
-        await on_topic(topic)
+        await apply_topic(topic)
 
-    view._on_topic = stumble
+    monkeypatch.setattr(partitions, "apply_topic", stumble)
     await served.cluster.create_topic("bad")
     await served.cluster.create_topic("later")
     await until(lambda: ("later", 0) in served.node.parts.partitions.channels)
-    assert "ZeroDivisionError" in str(view.problems["bad"])
+    assert "ZeroDivisionError" in str(partitions.view.problems["bad"])
 
 
 async def test_what_status_tells_of_topics_is_bounded(served):
@@ -411,14 +411,15 @@ async def test_a_topic_that_could_not_be_read_is_read_the_next_time(served, monk
     """A hint is kept when its read fails with the connection."""
     read, seen = topics_view.read_topic, []
 
-    async def note(view):
-        seen.append(view.settings.max_message_bytes)
+    class Notes:
+        async def apply_topic(self, view):
+            seen.append(view.settings.max_message_bytes)
 
     async def lost(*_arguments, **_fields):
         raise ConnectionLost("the connection ended before the answer")
 
     async with served.cluster.admin() as admin:
-        view = TopicsView(admin, on_topic=note, on_gone=note, interval_s=1_000)
+        view = TopicsView(admin, follower=Notes(), interval_s=1_000)
         await view.refresh()
         settings = (await describe_topic(admin, "t")).settings
         await change_settings(admin, "t", replace(settings, max_message_bytes=1_000))

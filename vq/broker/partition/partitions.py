@@ -111,12 +111,7 @@ class Partitions:
         self._kept_trash: set[Path] = set()  # told once
         self.unsealing = Notice[[Channel]]()
         self.added = Notice[[]]()
-        self.view = TopicsView(
-            coordinator,
-            on_topic=self._apply,
-            on_gone=self._remove_topic,
-            interval_s=refresh_interval_s,
-        )
+        self.view = TopicsView(coordinator, follower=self, interval_s=refresh_interval_s)
 
     def highest_epoch(self) -> int:
         """Return the highest epoch of a batch in the logs that are open; 0: there is none."""
@@ -295,8 +290,8 @@ class Partitions:
         self.logs.open(channel, then)
 
     # Following ZooKeeper ------------------------------------------------------------------------
-    async def _apply(self, view: TopicView) -> None:
-        """Take a topic as ZooKeeper has it now."""
+    async def apply_topic(self, view: TopicView) -> None:
+        """See ``TopicFollower``."""
         async with self._membership:
             await self._apply_changes(view)
 
@@ -606,7 +601,8 @@ class Partitions:
                 "kept data found, ZooKeeper does not say that the topic was deleted", path=path
             )
 
-    async def _remove_topic(self, name: str) -> None:
+    async def remove_topic(self, name: str) -> None:
+        """See ``TopicFollower``."""
         async with self._membership:
             topic_ids = self._topic_ids(name)
             known = self.view.topics.get(name)

@@ -15,8 +15,8 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from vq.broker.base.lookups import Lookup, Lookups, Then
 from vq.coordination.brokers.open_counts import OpenCount, correct_counts, read_counts
@@ -69,14 +69,24 @@ class _Counts(NamedTuple):
     counts: dict[str, OpenCount | None]
 
 
+class TopicFollower(Protocol):
+    """Does what the topics ask for; in practice ``Partitions``."""
+
+    async def apply_topic(self, view: TopicView) -> None:
+        """Take a topic that is new or changed."""
+        ...
+
+    async def remove_topic(self, name: str) -> None:
+        """Give up a topic that is no longer there, and was taken before or could not be read."""
+        ...
+
+
 class TopicsView:
     """Follows all topics of a cluster.
 
     Args:
         coordinator: Where to read.
-        on_topic: Called with every topic that is new or changed.
-        on_gone: Called with the name of every topic that is no longer there, and was given to
-            ``on_topic`` or could not be read.
+        follower: Is told of every change.
         interval_s: How often to read again without a reason.
 
     Attributes:
@@ -88,16 +98,14 @@ class TopicsView:
         self,
         coordinator: Coordinator,
         *,
-        on_topic: Callable[[TopicView], Awaitable[None]],
-        on_gone: Callable[[str], Awaitable[None]],
+        follower: TopicFollower,
         interval_s: float,
     ) -> None:
         self._coordinator = coordinator
-        self._on_topic = on_topic
-        self._on_gone = on_gone
+        self._follower = follower
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
-        self._told: set[str] = set()  # given to ``on_topic``, perhaps in vain, and not gone yet
+        self._told: set[str] = set()  # given to ``follower``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
         self.removing: set[str] = set()
         self._wake = asyncio.Event()
@@ -346,13 +354,13 @@ class TopicsView:
                 self.removing.add(name)
             # Also where nothing, or not all of it, could be followed: there may be data of it.
             if name in self._told or name in self.problems:
-                await self._on_gone(name)
+                await self._follower.remove_topic(name)
                 self._known.pop(name, None)
                 self._told.discard(name)
         elif view.phase in {READY, IN_GRACE}:
             self.removing.discard(name)
             self._told.add(name)
-            await self._on_topic(view)
+            await self._follower.apply_topic(view)
             self._known[name] = view
 
 
