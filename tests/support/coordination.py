@@ -11,6 +11,7 @@ from vq.coordination.brokers.leadership import Leadership, Registered, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.leases.slots import IdMaker
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -99,6 +100,17 @@ class LeadingBroker:
     def _leads(self, registered: Registered | None) -> None:
         self.registered = registered
         self._on_change(registered)
+
+
+class Used(IdMaker):
+    """Has made ids up to a wall time."""
+
+    def __init__(self, used_ms: int) -> None:
+        self._used_ms = used_ms
+
+    def used_ms(self) -> int:
+        """See ``IdMaker``."""
+        return self._used_ms
 
 
 async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:

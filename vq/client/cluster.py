@@ -26,7 +26,7 @@ from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
 from vq.coordination.brokers.secret import read_secret
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.coordination.leases.slots import SlotLease
+from vq.coordination.leases.slots import IdMaker, SlotLease
 from vq.coordination.topics.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.topics.routes import Master, Routes, RouteWatcher
 from vq.coordination.tree.coordinator import Coordinator, SessionState
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class ClusterClient:
+class ClusterClient(IdMaker):
     """A client's view of a cluster, and its connections to brokers and ZooKeeper.
 
     Attributes:
@@ -103,9 +103,7 @@ class ClusterClient:
             clock,
             holder=config.client_id,
             rng=rng,
-            on_change=self._slot_changed,
-            on_mark=self._mark_moved,
-            used_ms=lambda: 0 if self._ids is None else self._ids.used_ms,
+            maker=self,
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
@@ -401,7 +399,12 @@ class ClusterClient:
             self.ids_ready = True
             self._changed()
 
-    def _slot_changed(self, slot: int | None) -> None:
+    def used_ms(self) -> int:
+        """See ``IdMaker``."""
+        return 0 if self._ids is None else self._ids.used_ms
+
+    def slot_changed(self, slot: int | None) -> None:
+        """See ``IdMaker``."""
         self.ids_ready = slot is not None or bool(self._given_up)
         if slot is not None:
             after_ms, until_ms = self.slot.from_ms, self.slot.until_ms
@@ -413,8 +416,8 @@ class ClusterClient:
                     self._ids.use_slot(slot, after_ms=after_ms, until_ms=until_ms)
         self._changed()
 
-    def _mark_moved(self, until_ms: int) -> None:
-        """Apply the slot's new mark ``until_ms``; 0: the slot was released."""
+    def mark_moved(self, until_ms: int) -> None:
+        """See ``IdMaker``."""
         if self._ids is None:
             return
         with self._ids_lock:

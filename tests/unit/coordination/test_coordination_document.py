@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import case
-from support.coordination import client_of
+from support.coordination import Used, client_of
 
 from vq import limits
 from vq.client.ids import EPOCH_MS, IdGenerator
@@ -221,7 +221,7 @@ async def leased(client: MemoryCoordinator, start: int, mark_ms: int | None = No
     if mark_ms is not None:
         await client.create(SlotMark.path(start), SlotMark(until_ms=mark_ms).encode())
     clock = ManualClock(wall_ms=NOW_MS)
-    lease = SlotLease(client, clock, holder="app7/4711", used_ms=lambda: NOW_MS)
+    lease = SlotLease(client, clock, holder="app7/4711", maker=Used(NOW_MS))
     await lease.start()
     return lease
 
