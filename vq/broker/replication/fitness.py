@@ -38,5 +38,12 @@ class NodeFitness(Fitness):
     def full(self) -> bool:
         return self._soundness.disk_full
 
+    def is_in_sync(self) -> None:
+        """Not while it has damage: its next start may not find that again, as it reads no more than
+        what follows a checkpoint.
+        """
+        if not self._soundness.damaged:
+            self._doubt.end()
+
     def log_end_bytes(self) -> int:
         return self._partitions.log_end_bytes()

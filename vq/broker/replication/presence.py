@@ -78,7 +78,6 @@ class Presence:
             fitness=fitness,
             rng=rng,
             on_change=mastership.stands,
-            on_in_sync=self._is_in_sync,
         )
         self.registration: BrokerRegistration | None = None
         soundness.changed.listen(self._tell_damage)
@@ -138,7 +137,7 @@ class Presence:
         if self._soundness.damaged:
             self._doubt.begin_now()
         elif self._role.epoch:
-            self._is_in_sync()
+            self._fitness.is_in_sync()
         self.registration.wake()
         self._leadership.wake()
 
@@ -157,12 +156,3 @@ class Presence:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
-
-    def _is_in_sync(self) -> None:
-        """Take that this node has all that counts, whatever a loss of power took before.
-
-        Not while it has damage: its next start may not find that again, as it reads no more than
-        what follows a checkpoint.
-        """
-        if not self._soundness.damaged:
-            self._doubt.end()

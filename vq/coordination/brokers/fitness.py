@@ -1,7 +1,7 @@
 """What a node says of itself to its group: whether it may lack messages, has damage, is full.
 
 ``leadership``, ``registry`` and ``dead_masters`` ask it each time anew. After a change of what it
-says, its owner wakes the first two.
+says, its owner wakes the first two. ``leadership`` tells it when nothing is lacking any more.
 """
 
 __all__ = ["Fitness"]
@@ -32,6 +32,12 @@ class Fitness:
     def full(self) -> bool:
         """Whether it refuses messages for a full disk."""
         return False
+
+    def is_in_sync(self) -> None:
+        """Take that the record names the present registration: it leads, or has caught up.
+
+        Called on the loop; must not block.
+        """
 
     def log_end_bytes(self) -> int:
         """Return where its logs end, added up; told after a loss of power."""

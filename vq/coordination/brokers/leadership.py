@@ -142,8 +142,6 @@ class Leadership:
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
             follows. Must not block.
-        on_in_sync: Called on the loop when the record names the present registration: this node
-            leads, or it has caught up. Must not block.
     """
 
     def __init__(
@@ -157,7 +155,6 @@ class Leadership:
         fitness: Fitness | None = None,
         rng: random.Random | None = None,
         on_change: Callable[[Standing], None] | None = None,
-        on_in_sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self.group = check_name("group", group)
@@ -166,7 +163,6 @@ class Leadership:
         self._directory = directory
         self._accept_data_loss = accept_data_loss
         self._fitness = fitness or Fitness()
-        self._on_in_sync = on_in_sync
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
         self._incarnation: int | None = None
@@ -287,7 +283,7 @@ class Leadership:
             self._standing = standing
             self._tell(standing)
         if isinstance(standing, Registered):
-            self._on_in_sync()
+            self._fitness.is_in_sync()
         return standing
 
     def _tell(self, standing: Standing) -> None:
@@ -324,7 +320,7 @@ class Leadership:
             return None
         state = view.state
         if state.incarnations.get(self.node) == incarnation and self.node in state.insync:
-            self._on_in_sync()
+            self._fitness.is_in_sync()
         following = Following(incarnation, state.epoch, state.master)
         if (registered := view.registered(self.group, state.master)) is not None:
             node, value = registered
