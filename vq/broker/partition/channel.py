@@ -173,7 +173,7 @@ class Channel:
         self.acks.alone = self.acknowledges_alone
         self.parked: Parked = {}
         self.copies = Copies()
-        self._flush_due = FlushDue(context.call_later, self.flush_now)
+        self._flush_due = FlushDue(context, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
         self.earlier = False

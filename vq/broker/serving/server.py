@@ -123,7 +123,7 @@ class BrokerSession(asyncio.Protocol):
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.now)
+        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.clock)
         self._silence = Silence(server.now())
         self._closing_since: float | None = None
         self._gathered = 0
@@ -603,6 +603,7 @@ class Server:
         self._gate = gate
         self._listener: Listener | None = None
         self.proving = proving
+        self.clock = clock
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
         self.paused: dict[BrokerSession, None] = {}

@@ -342,8 +342,8 @@ class MemoryCoordinator(SessionBase):
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._context = contextvars.copy_context()
-        self._request_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
-        self._reply_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
+        self._request_pipe = Pipe(ensemble)
+        self._reply_pipe = Pipe(ensemble)
         self._in_flight: dict[asyncio.Future[Any], None] = {}
         self.watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
