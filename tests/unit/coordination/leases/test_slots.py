@@ -104,7 +104,7 @@ async def test_a_new_session_that_takes_a_while_gets_one_slot(
         return await get(path)
 
     monkeypatch.setattr(client, "get", noted)
-    client._enter(SessionState.LOST)  # the twin itself has its next session in the same moment
+    client.enter(SessionState.LOST)  # the twin itself has its next session in the same moment
     await until(lambda: searches)
     ensemble.reconnect(client)
     await until(lambda: lease.slot not in {None, first})
@@ -126,6 +126,7 @@ class Holder(IdMaker):
     """One process: a clock, a lease of the only slot, and the ids it made."""
 
     def __init__(self, client: Coordinator, *, wall_ms: int) -> None:
+        self.client = client
         self.clock = ManualClock(wall_ms=wall_ms)
         self.generator: IdGenerator | None = None
         self.lease = SlotLease(client, self.clock, maker=self, slots=1)
@@ -145,7 +146,7 @@ class Holder(IdMaker):
 
     async def mark_ms(self) -> int:
         """As the ensemble has it."""
-        node = await self.lease._coordinator.get(SlotMark.path(0))
+        node = await self.client.get(SlotMark.path(0))
         return SlotMark.decode("m", node.data).until_ms
 
     async def moves_mark(self) -> bool:
