@@ -118,5 +118,5 @@ async def test_a_broker_reads_the_topics_that_came_or_went(size: int) -> None:
 async def heard(view: TopicsView) -> None:
     """Wait until a watch has fired."""
     async with asyncio.timeout(WAIT_S):
-        await view._wake.wait()
-    view._wake.clear()
+        await view.hinted.wait()
+    view.hinted.clear()

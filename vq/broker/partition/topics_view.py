@@ -92,6 +92,9 @@ class TopicsView:
     Attributes:
         problems: Topics that could not be followed when they were last looked at, and why.
         removing: Topics whose nodes somebody removes, or began to.
+        lookups: Who waits for a read of a topic.
+        refreshing: Held while topics are read; no read begins while somebody holds it.
+        hinted: Set when something is to be read.
     """
 
     def __init__(
@@ -108,18 +111,18 @@ class TopicsView:
         self._told: set[str] = set()  # given to ``follower``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
         self.removing: set[str] = set()
-        self._wake = asyncio.Event()
+        self.hinted = asyncio.Event()
         self._mirror = Mirror(
             coordinator,
             TOPICS,
             self._read_one,
-            on_hint=self._wake.set,
+            on_hint=self.hinted.set,
             on_value=lambda name, _: self._due.add(name),
         )
         self._due: set[str] = set()  # topics to be followed anew
         self._all = True
-        self._lock = asyncio.Lock()
-        self._lookups = Lookups()
+        self.refreshing = asyncio.Lock()
+        self.lookups = Lookups()
 
     @property
     def topics(self) -> dict[str, TopicView]:
@@ -160,7 +163,7 @@ class TopicsView:
             self._all = True
         else:
             self._follow_anew([topic])
-        self._wake.set()
+        self.hinted.set()
 
     def _follow_anew(self, topics: Iterable[str]) -> None:
         """Have topics read again, and followed unless that is done."""
@@ -179,12 +182,12 @@ class TopicsView:
             then: What to call.
             asker: Whose requests are counted together, and take turns with others': a connection.
         """
-        refusal = self._lookups.why_not(asker)
+        refusal = self.lookups.why_not(asker)
         if refusal:
             asyncio.get_running_loop().call_soon(then, Busy(f"{refusal}; try again"))
             return
-        self._lookups.add(topic, asker, then)
-        self._wake.set()
+        self.lookups.add(topic, asker, then)
+        self.hinted.set()
 
     async def _answer(self, asked: Iterable[Lookup], error: VqError | None) -> None:
         """Call back those who asked; what one of them raises is no matter of the others.
@@ -194,7 +197,7 @@ class TopicsView:
         for number, lookup in enumerate(asked, 1):
             if not number % ANSWERS_PER_TURN:
                 await asyncio.sleep(0)
-            self._lookups.done(lookup)
+            self.lookups.done(lookup)
             try:
                 lookup.then(error)
             except Exception:
@@ -207,7 +210,7 @@ class TopicsView:
             ConnectionLost, SessionExpired: ZooKeeper cannot be read now; everything will be read
                 next time. What is wrong with one topic is kept in ``problems``.
         """
-        async with self._lock:
+        async with self.refreshing:
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -261,15 +264,15 @@ class TopicsView:
             wait_s = min(audit_at, retry_at if self.problems else math.inf) - loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
+                    await self.hinted.wait()
             # Not in ``refresh``, which others call, too: they answer nobody who asked.
-            self._wake.clear()
+            self.hinted.clear()
             if loop.time() >= audit_at:
                 self._all, audit_at = True, loop.time() + self._interval_s
             if loop.time() >= retry_at:
                 self._follow_anew(self.problems)
                 retry_at = loop.time() + PROBLEM_RETRY_S
-            names, lists, asked = self._lookups.take(ASKED_AT_ONCE_MAX, self._is_followed)
+            names, lists, asked = self.lookups.take(ASKED_AT_ONCE_MAX, self.is_followed)
             self._follow_anew(names)
             if lists:
                 self._mirror.mark_names()
@@ -283,13 +286,13 @@ class TopicsView:
                 logger.exception("following topics failed, trying again", retry_s=RETRY_S)
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
             if error is not None:
-                asked += self._lookups.take_all()
+                asked += self.lookups.take_all()
             await self._answer(asked, error)
-            if self._lookups:
-                self._wake.set()
+            if self.lookups:
+                self.hinted.set()
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
-    def _is_followed(self, name: str) -> bool:
+    def is_followed(self, name: str) -> bool:
         """Whether a name is to be read by itself: the list of topics tells nothing new of it."""
         return name in self._mirror.values or name in self.problems
 
