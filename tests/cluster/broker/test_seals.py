@@ -133,13 +133,14 @@ async def test_the_timer_of_a_seal_that_is_over_does_not_end_the_next_one(pair, 
     """A mover that comes second has as much time as the first."""
     timers: list[tuple[float, Any]] = []
     await pair.put(pair.old)
-    mover = pair.mover(pair.old)
-    monkeypatch.setattr(mover._context, "call_later", lambda *timer: timers.append(timer))
+    node = pair.cluster.nodes[pair.old]
+    monkeypatch.setattr(node.parts.context, "call_later", lambda *timer: timers.append(timer))
     await pair.seal()
     await pair.touch()
     await pair.until_writable(pair.old)
     await pair.seal()
-    first, second = [then for delay_s, then in timers if delay_s == mover._seal_timeout_s]
+    seals = [then for delay_s, then in timers if delay_s == node.config.seal_timeout_s]
+    first, second = seals
     first()
     assert pair.channel(pair.old).state is ChannelState.SEALED
     second()
@@ -172,9 +173,9 @@ async def test_a_seal_that_ends_after_the_move_does_not_reopen_the_old_place(clu
     end = await pair.move()
     mover, channel = pair.mover(pair.old), pair.channel(pair.old)
     assert channel.placement.writer_group == pair.old, "it has heard of the move"
-    mover._expire(channel, version)
-    assert channel in mover._unsealing
-    await until(lambda: channel not in mover._unsealing)
+    mover.expire(channel, version)
+    assert channel in mover.being_unsealed
+    await until(lambda: channel not in mover.being_unsealed)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
     assert channel.log is not None
@@ -190,7 +191,7 @@ async def test_a_seal_whose_time_is_up_before_it_is_saved_ends_afterwards(pair):
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
         await until(lambda: channel.state is ChannelState.SEALED)
-        pair.mover(pair.old)._expire(channel, version)
+        pair.mover(pair.old).expire(channel, version)
     await sealing
     await pair.until_writable(pair.old)
     await pair.put(pair.old)
@@ -265,7 +266,7 @@ async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatc
         await pair.seal(version)
         assert not channel.takes_puts
         lose(cluster.coordinators[pair.old], skip=2)  # the write comes after two reads
-        pair.mover(pair.old)._expire(channel, version)
+        pair.mover(pair.old).expire(channel, version)
         await pair.until_writable(pair.old)
         await until(lambda v=version: channel.placement_version > v)
         assert not cluster.coordinators[pair.old].faults.lose_request
