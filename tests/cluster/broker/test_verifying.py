@@ -119,7 +119,7 @@ async def test_reports_of_one_place_share_one_look(served, monkeypatch):
     starts = await _fill(served.client)
     _overwrite(served, starts[4] + 30, b"damage")
     monkeypatch.setattr(verifying, "REPORTS_BURST", 1)
-    served.node.parts.verifier._tokens = 1.0
+    served.node.parts.verifier.tokens = 1.0
     answers = await asyncio.gather(*(_verify(served.client, offset=starts[4]) for _ in range(20)))
     assert all(len(answer.damage) == 1 for answer in answers)
 
@@ -290,7 +290,7 @@ async def test_what_was_verified_is_forgotten_with_its_topic(served):
         _overwrite(served, starts[4] + 30, b"damage")
         assert (await _pass(served)).damage
         channel = channels["t", 0]
-        assert (list(verifier._passes), list(verifier._known)) == ([channel], [channel.log])
+        assert (list(verifier.passes), list(verifier._known)) == ([channel], [channel.log])
         async with served.cluster.admin() as coordinator:
             await delete_topic(coordinator, "t")
         await until(lambda: ("t", 0) not in channels)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.late_clock import give_wall_clock
 from support.waiting import until
 
 from vq import aio
@@ -270,8 +271,8 @@ async def test_a_group_with_a_clock_that_is_behind_is_searched_too(
     await factory.admin.move(plan)
     there = cluster.nodes["b2"].parts.partitions.channels["t", 0]
     await until(lambda: there.log is not None)
-    wall_ms = there.log._wall_ms
-    there.log._wall_ms = lambda: wall_ms() - 60_000
+    wall_ms = there.context.clock.wall_ms
+    give_wall_clock(there.log, lambda: wall_ms() - 60_000)
     await send(factory, [4, 6])
     whole = await all_of(factory)
     times = {int(each.content): each.append_time_ms or 0 for each in whole.messages}

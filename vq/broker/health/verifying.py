@@ -154,7 +154,12 @@ def is_broken(channel: Channel) -> bool:
 
 
 class Verifier(Visitor):
-    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
+    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for.
+
+    Attributes:
+        passes: Under way, or ended last.
+        tokens: So many reports may be looked into now.
+    """
 
     what = "verification"
 
@@ -177,12 +182,12 @@ class Verifier(Visitor):
         self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
         self._known: dict[Log, Known] = {}
         self._damaged: dict[Channel, None] = {}  # all of which any was ever found
-        self._passes: dict[Channel, Pass] = {}
+        self.passes: dict[Channel, Pass] = {}
         self._reports: dict[tuple[Channel, int], list[Callable[[], None]]] = {}
         self._reporting = False
         self._passing = False
         self._told: deque[tuple[Channel, int]] = deque(maxlen=RANGES_MAX)  # to be intact here
-        self._tokens = float(REPORTS_BURST)
+        self.tokens = float(REPORTS_BURST)
         self._tokens_at = context.clock.monotonic()
 
     # What others ask ----------------------------------------------------------------------------
@@ -287,7 +292,7 @@ class Verifier(Visitor):
         return [known for known in found if known is not None]
 
     def _response(self, channel: Channel) -> wire.VerifyResponse:
-        found = self._passes.get(channel)
+        found = self.passes.get(channel)
         response = wire.VerifyResponse(
             damage=self.damage(channel), unverified=_unverified(channel, found)
         )
@@ -329,14 +334,14 @@ class Verifier(Visitor):
     def _spend_token(self) -> None:
         now = self._context.clock.monotonic()
         earned = (now - self._tokens_at) / REPORT_EVERY_S
-        self._tokens = min(self._tokens + earned, float(REPORTS_BURST))
+        self.tokens = min(self.tokens + earned, float(REPORTS_BURST))
         self._tokens_at = now
-        if self._tokens < 1:
+        if self.tokens < 1:
             raise Busy(
                 f"more than {REPORTS_BURST} reports of damage at once, or than one every "
                 f"{REPORT_EVERY_S:g} s; try again later"
             )
-        self._tokens -= 1
+        self.tokens -= 1
 
     async def _look_into_reports(self) -> None:
         """Look into one report after the other until there are no more."""
@@ -386,7 +391,7 @@ class Verifier(Visitor):
         """
         if header.topic_id != channel.topic_id:
             raise InvalidRequest("a pass is begun only for a topic_id, as ZooKeeper has it")
-        found = self._passes.get(channel)
+        found = self.passes.get(channel)
         if found is None or found.ended:
             found = self._new_pass(channel)
             if not self._passing:
@@ -411,7 +416,7 @@ class Verifier(Visitor):
                 if lately < piece.end:
                     found.add(log, piece._replace(start=lately))
             found.ends[log] = end
-        self._passes[channel] = found
+        self.passes[channel] = found
         self._forget_gone()
         logger.info(
             "verification started",
@@ -434,18 +439,18 @@ class Verifier(Visitor):
     async def _carry_out_passes(self) -> None:
         """Go on with passes, one partition after the other, until all have ended."""
         try:
-            while asked := [each.channel for each in self._passes.values() if not each.ended]:
+            while asked := [each.channel for each in self.passes.values() if not each.ended]:
                 await BlockPass(self, asked, self._context.clock).go_on()
         finally:
             self._passing = False
 
     def wants(self, channel: Channel) -> bool:
         """See ``Visitor.wants``."""
-        return channel in self._passes
+        return channel in self.passes
 
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """Verify the next piece of a partition, as was asked for; see ``Visitor``."""
-        current = self._passes[channel]
+        current = self.passes[channel]
         try:
             await self._go_on(current)
         except Exception as error:
@@ -560,7 +565,7 @@ class Verifier(Visitor):
             known = self._known[log] = Known(log)
         if found:
             self._damaged[channel] = None
-        running = self._passes.get(channel)
+        running = self.passes.get(channel)
         if running is not None and not running.ended:
             running.found |= {(log, each.start, each.end) for each in found}
         for each in known.replace(start, end, found, self._context.clock.wall_ms()):
@@ -592,8 +597,8 @@ class Verifier(Visitor):
         """Keep nothing of logs that were closed."""
         for log in [log for log in self._known if log.state is LogState.CLOSED]:
             del self._known[log]
-        for channel in [each for each in self._passes if not each.rules.verify]:
-            del self._passes[channel]
+        for channel in [each for each in self.passes if not each.rules.verify]:
+            del self.passes[channel]
         for channel in [each for each in self._damaged if not each.rules.verify]:
             del self._damaged[channel]
 

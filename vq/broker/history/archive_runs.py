@@ -112,6 +112,8 @@ class Archiver:
     Attributes:
         last: The last run; None: there was none since the start.
         problems: With topics.
+        ended: What this node has done of the runs that there are, written or to be written.
+        written: The runs of which that is written.
     """
 
     def __init__(
@@ -151,8 +153,8 @@ class Archiver:
             coordinator, RunCounter.path(), self._read_run, on_hint=self._keeper.wake
         )
         self._runs: Mapping[int, RunOrder] = {}
-        self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
-        self._written: set[int] = set()
+        self.ended: dict[int, RunResult] = {}
+        self.written: set[int] = set()
         self._set_aside: set[int] = set()
         self.problems = Problems(logger, "block cannot be archived, trying again")
         self.last: LastRun | None = None
@@ -177,10 +179,10 @@ class Archiver:
             logger.warning("run cannot be read and is not done", number=number, error=found[number])
         self._set_aside = found.keys() - runs.keys()
         self._runs = runs
-        self._written &= runs.keys()
-        self._ended = {number: each for number, each in self._ended.items() if number in runs}
+        self.written &= runs.keys()
+        self.ended = {number: each for number, each in self.ended.items() if number in runs}
         for number, run in runs.items():
-            if number not in self._written:
+            if number not in self.written:
                 await self._settle(number, run)
 
     async def _read_run(self, name: str, _watch: Watch) -> RunOrder | Unreadable | None:
@@ -191,16 +193,16 @@ class Archiver:
 
     async def _settle(self, number: int, run: RunOrder) -> None:
         """Have a run done and its result written, unless that is so."""
-        if number not in self._ended:
+        if number not in self.ended:
             before = await read_result(self._coordinator, number, self._group, self._node)
             if before is not None and before.has_ended:
                 self.last = LastRun(number, before)
             else:
-                self._ended[number] = await self._do_or_leave(number, run, before)
-                await self._write(number, self._ended[number])
+                self.ended[number] = await self._do_or_leave(number, run, before)
+                await self._write(number, self.ended[number])
         else:  # the last write of the result failed
-            await self._write(number, self._ended[number])
-        self._written.add(number)
+            await self._write(number, self.ended[number])
+        self.written.add(number)
 
     async def _write(self, number: int, result: RunResult) -> None:
         await write_result(self._coordinator, number, self._group, self._node, result)

@@ -65,6 +65,7 @@ class ChannelLogs:
         changes: Of their files.
         cut: Told when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
+        dropping: Copies that drop what their master dropped, just now.
         story: What was opened while the node started.
     """
 
@@ -77,7 +78,7 @@ class ChannelLogs:
         self.closed_unflushed = False
         self.story = StartStory()
         self.cut = Notice[[]]()
-        self._dropping: set[Channel] = set()
+        self.dropping: set[Channel] = set()
         self._archiving = Archiving(logs, runner, self.changes)
 
     # Opening ------------------------------------------------------------------------------------
@@ -420,8 +421,8 @@ class ChannelLogs:
     # Retention ----------------------------------------------------------------------------------
     def drop_soon(self, channel: Channel, offset: int) -> None:
         """Drop what the master has dropped; a drop that fails is tried again with the next call."""
-        if channel not in self._dropping:
-            self._dropping.add(channel)
+        if channel not in self.dropping:
+            self.dropping.add(channel)
             self._tasks.start(self._drop_like_master(channel, offset, channel.copies.epoch))
 
     async def _drop_like_master(self, channel: Channel, offset: int, epoch: int) -> None:
@@ -443,7 +444,7 @@ class ChannelLogs:
                 error=error,
             )
         finally:
-            self._dropping.discard(channel)
+            self.dropping.discard(channel)
 
     async def roll(self, channel: Channel, block: Block) -> None:
         """End the block of a log that takes appends, if it is still that one.

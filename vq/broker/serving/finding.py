@@ -73,13 +73,16 @@ class Finder:
         context: Of the channels.
         indexes: Makes key indexes again that are of no use.
         disk, runner: To act with.
+
+    Attributes:
+        under_way: The searches, within a bound.
     """
 
     def __init__(self, context: Context, indexes: Indexes, *, disk: Disk, runner: Runner) -> None:
         self._context = context
         self._disk = disk
         self._runner = runner
-        self._under_way = UnderWay("searches")
+        self.under_way = UnderWay("searches")
         self._indexes = indexes
 
     def find(
@@ -99,7 +102,7 @@ class Finder:
         if log is None:
             raise Busy(f"the log of {channel} is not open yet")
         search = self._search(part, log, header, wanted, begin, end)
-        self._under_way.begin(
+        self.under_way.begin(
             session,
             per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
             total_max=limits.FINDS_MAX,
@@ -142,7 +145,7 @@ class Finder:
             self._answer(finding, channel, part, search, begin)
         finally:
             finding.session.waiting.pop(finding, None)
-            self._under_way.end(finding.session)
+            self.under_way.end(finding.session)
 
     async def _work(self, finding: RunningFind, part: Channel, log: Log, search: Search) -> Search:
         """Search until the end, or as long as one request may; return the search as it is then."""

@@ -585,6 +585,7 @@ class Server:
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
         refusals: How many requests were answered with which error.
+        admission: Who may connect.
     """
 
     door: Door
@@ -621,7 +622,7 @@ class Server:
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
         self.refusals: Counter[type[VqError]] = Counter()
-        self._admission = Admission(limits)
+        self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
 
@@ -676,7 +677,7 @@ class Server:
     def admit(self, session: BrokerSession) -> None:
         """Count a new connection; end the connections that exceed a bound, perhaps itself."""
         self.sessions[session] = None
-        for peer, error in self._admission.admit(session, self.now()):
+        for peer, error in self.admission.admit(session, self.now()):
             # A newcomer's HELLO may be under way; one that was silent for long has sent nothing.
             cast("BrokerSession", peer).end(error, linger=peer is session)
 
@@ -730,14 +731,14 @@ class Server:
 
     def opened(self, session: BrokerSession) -> None:
         """Note that a session said HELLO."""
-        self._admission.spoke(session, self.now())
+        self.admission.spoke(session, self.now())
 
     def leaves(self, session: BrokerSession, error: VqError) -> None:
         """Note that a connection is being ended: it does not count any more.
 
         Each sweep writes one log line for all of them.
         """
-        self._admission.forget(session, self.now())
+        self.admission.forget(session, self.now())
         self.refused += 1
         self._bad_peers[session.address] += 1
         self._last_bad = error
@@ -749,12 +750,12 @@ class Server:
         del self.sessions[session]
         self.paused.pop(session, None)
         self.lingering.pop(session, None)
-        self._admission.forget(session, self.now())
+        self.admission.forget(session, self.now())
 
     def end_silent(self) -> None:
         """End some silent connections: the process has no file descriptor for new ones."""
         for _ in range(SILENT_ENDED):
-            peer = self._admission.oldest_silent()
+            peer = self.admission.oldest_silent()
             if peer is None:
                 return
             error = Busy("the broker has run out of file descriptors, and this one sent no HELLO")
