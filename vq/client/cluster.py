@@ -76,6 +76,7 @@ class ClusterClient(IdMaker):
         context: That in which the factory was opened. What serves all callers runs in copies of it,
             and so do the application's callbacks and listeners.
         forked: This is the child of a fork: loop and connections belong to the parent.
+        listeners: Told of changes, see ``on_change``.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class ClusterClient(IdMaker):
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self.connections = BrokerConnections(
-            config, network, rng, on_change=self._changed, context=self.context
+            config, network, rng, on_change=self.changed, context=self.context
         )
         self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
-        self._listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = []
         self._calls = SharedCalls(self.context)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -366,8 +367,8 @@ class ClusterClient(IdMaker):
         Returns:
             A function that removes the listener.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener) if listener in self.listeners else None
 
     def _routes_changed(self, routes: Routes) -> None:
         """Try a broker that leads now at once: earlier failures say nothing of it."""
@@ -376,10 +377,11 @@ class ClusterClient(IdMaker):
                 copies = (copy.address for copy in master.copies)
                 self.connections.try_now((master.address, *copies))
         self._masters = routes.masters
-        self._changed()
+        self.changed()
 
-    def _changed(self, *_: Any) -> None:
-        for listener in list(self._listeners):
+    def changed(self, *_: Any) -> None:
+        """Tell those who wait for a change: of brokers, of connections, of ids."""
+        for listener in list(self.listeners):
             try:
                 listener()
             except Exception:  # call the other listeners nevertheless
@@ -397,7 +399,7 @@ class ClusterClient(IdMaker):
         if state is SessionState.CLOSED and not self._closed:
             self._given_up = self.coordinator.why_closed
             self.ids_ready = True
-            self._changed()
+            self.changed()
 
     def used_ms(self) -> int:
         """See ``IdMaker``."""
@@ -414,7 +416,7 @@ class ClusterClient(IdMaker):
                     self._ids = IdGenerator(slot, self.clock, after_ms=after_ms, until_ms=until_ms)
                 else:
                     self._ids.use_slot(slot, after_ms=after_ms, until_ms=until_ms)
-        self._changed()
+        self.changed()
 
     def mark_moved(self, until_ms: int) -> None:
         """See ``IdMaker``."""
@@ -426,7 +428,7 @@ class ClusterClient(IdMaker):
             waited = not self.ids_ready
             self.ids_ready = bool(until_ms)
         if waited and until_ms:
-            self._changed()
+            self.changed()
 
     def take_ids(self, count: int) -> list[int]:
         """Return new message ids; any thread.

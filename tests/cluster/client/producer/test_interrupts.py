@@ -82,7 +82,7 @@ async def everywhere(
     """
     reached = missed = 0
     for place in range(0, PLACES_MAX, step):
-        await until(lambda: core.sender._tick_timer is None and not core.accumulator.awake)
+        await until(lambda: core.sender.tick_timer is None and not core.accumulator.awake)
         interrupter = Interrupter(place, *INSIDE)
         try:
             await send(interrupter, place)
