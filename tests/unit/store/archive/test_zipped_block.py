@@ -61,7 +61,7 @@ RAW, ZIPPED, WANTED = made()
 def test_a_range_is_read_in_whole_chunks() -> None:
     """From the chunk of its first byte up to that of its last one."""
     found = ZippedBlock(Zip(ZIPPED), WANTED)
-    starts = [*found._starts, len(RAW)]
+    starts = [*found.starts, len(RAW)]
     assert len(starts) > 4
     for offset in range(0, len(RAW), 97):
         for size in (1, 500, 3_000, len(RAW)):
