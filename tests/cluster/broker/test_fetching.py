@@ -504,7 +504,7 @@ async def test_an_answer_can_be_had_at_once(served, tags):
 
 async def test_an_answer_counts_its_own_header_only(served, monkeypatch):
     """Answers that were sent make no later answer full."""
-    monkeypatch.setattr(fetch_answer, "_HEADER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(fetch_answer, "HEADER_BYTES_MAX", 1_000)
     await fill(served.client, [0])
     await served.client.fetch(0, add(0))
     for sequence in range(1, 10):

@@ -20,7 +20,7 @@ from vq.remoting.messages import describe_error
 _RESULT_BYTES: Final = 224
 _OFFSET_BYTES: Final = 10
 #: An answer takes no further result beyond this; the largest one still fits behind it.
-_HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
+HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class FetchAnswer:
         """Whether it takes no further result, when its body should have ``max_bytes`` at most."""
         return (
             self.size >= max_bytes
-            or self._header_bytes >= _HEADER_BYTES_MAX
+            or self._header_bytes >= HEADER_BYTES_MAX
             or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
         )
 

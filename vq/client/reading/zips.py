@@ -31,7 +31,7 @@ AWAY_S: Final = 300.0
 #: Parts that are read of one place at a time. A range reads one part, and one ahead.
 THREADS_MAX: Final = 8
 #: Places with threads of their own, of those that were read last.
-_PLACES_MAX: Final = 16
+PLACES_MAX: Final = 16
 #: Zips whose directories are kept: some kilobytes each, of those that tasks read at this moment.
 _OPEN_MAX: Final = 8
 #: Places and zips of which is remembered that a warning told them.
@@ -126,7 +126,7 @@ class Zips:
     def _calls_of(self, place: str) -> BlockingCalls:
         calls = self.calls.pop(place, None) or BlockingCalls(THREADS_MAX, "vq-archive")
         self.calls[place] = calls
-        if len(self.calls) > _PLACES_MAX:
+        if len(self.calls) > PLACES_MAX:
             self.calls.popitem(last=False)[1].close()
         return calls
 

@@ -31,7 +31,7 @@ from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX, decode_control
 __all__ = ["WantedBlock", "ZippedBlock"]
 
 #: What is read of the end of a zip at first: the directory of a block of 128 MiB takes 8 KiB.
-_END_READ_BYTES: Final = 64 * KIB
+END_READ_BYTES: Final = 64 * KIB
 #: No directory of ours has more bytes for one member.
 _ENTRY_BYTES_MAX: Final = 128
 _CHUNK_BYTES_MAX: Final = max(CHUNK_BYTES, BATCH_ON_DISK_BYTES_MAX)
@@ -138,7 +138,7 @@ class ZippedBlock:
             raise CorruptData(f"a chunk of {self._wanted.url} does not begin at offset {offset}")
 
     def _tail(self) -> bytes:
-        size = min(self._wanted.zip_bytes, _END_READ_BYTES)
+        size = min(self._wanted.zip_bytes, END_READ_BYTES)
         return self._read(self._wanted.zip_bytes - size, size)
 
     def _members(self, tail: bytes) -> list[ZipMember]:

@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _EMPTY: Final = memoryview(b"")
 #: So many bytes at the end of a log count as in memory: they were written just now.
-_RECENT_BYTES: Final = 1024 * 1024
+RECENT_BYTES: Final = 1024 * 1024
 
 
 class EpochStart(NamedTuple):
@@ -114,7 +114,7 @@ class LogReader:
         block = self._blocks.active
         if block is None or len(self._blocks) > 1:  # the active one has its index at hand
             self.epoch_before(offset + 1)
-        recent = self._status.end_offset - _RECENT_BYTES
+        recent = self._status.end_offset - RECENT_BYTES
         if block is not None and offset >= max(block.start_offset, recent):
             return None
         found = self._block_at(offset)

@@ -39,7 +39,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 async def core(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ProducerCore]:
-    monkeypatch.setattr(sender, "_TICK_S", 0.01)
+    monkeypatch.setattr(sender, "TICK_S", 0.01)
     async with factory_of(cluster) as factory:
         producer = await factory.create_producer()
         await producer.publish("t")

@@ -399,7 +399,7 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its host is cut off without a word; what it stored before is not stored twice."""
-    monkeypatch.setattr(sender, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(sender, "SILENCE_S", 0.05)
     core = await published(factory)
     await ended(send(core, Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost

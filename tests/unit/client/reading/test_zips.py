@@ -45,7 +45,7 @@ async def test_a_place_that_hangs_takes_no_thread_from_another_one(
 async def test_the_threads_of_places_that_were_read_long_ago_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(zips, "_PLACES_MAX", 2)
+    monkeypatch.setattr(zips, "PLACES_MAX", 2)
     found = Zips(SystemClock(), PLACES)
     for number in range(4):
         await found.read(wanted(f"memory://{number}"), 0, 10, 30.0)

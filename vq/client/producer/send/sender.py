@@ -45,7 +45,7 @@ from vq.shown import shown_error
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-_TICK_S = 0.1
+TICK_S = 0.1
 #: While the sender rests, it runs again after this, also without an answer.
 REST_S = 0.005
 #: So much later for each queue, since the sender then looks at all of them.
@@ -54,7 +54,7 @@ _REPORT = "this is a defect of vq: report it with the traceback in the log"
 #: Without an answer for so long, the error of a full buffer names the broker.
 _STALLED_S = 1.0
 #: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
-_SILENCE_S = 10.0
+SILENCE_S = 10.0
 
 
 class Sender:
@@ -240,7 +240,7 @@ class Sender:
     def _ensure_tick(self) -> None:
         """Schedule the next tick before any step that may raise."""
         if self.tick_timer is None:
-            self.tick_timer = self.loop.call_later(_TICK_S, self.tick)
+            self.tick_timer = self.loop.call_later(TICK_S, self.tick)
 
     def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
         """Send all that can be sent from a queue that the sender owns, and release it."""
@@ -319,7 +319,7 @@ class Sender:
 
     def _put(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
         attempt = batch.attempts
-        timer = self.loop.call_later(_SILENCE_S, self.on_silence, queue, connection)
+        timer = self.loop.call_later(SILENCE_S, self.on_silence, queue, connection)
 
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()
