@@ -14,7 +14,7 @@ from vq.errors import VqError
 from vq.store.commit.storer import Storer
 
 
-class Timer(Protocol):
+class LaterCall(Protocol):
     """A callback that will be called unless it is cancelled first."""
 
     def cancel(self) -> None:
@@ -84,7 +84,7 @@ class Context:
     group: str
     places: Mapping[Path, DataPlace]
     clock: Clock
-    call_later: Callable[[float, Callable[[], None]], Timer]
+    call_later: Callable[[float, Callable[[], None]], LaterCall]
     roles: Mapping[str, Role]
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vq.broker.partition.context import Context, Timer
+from vq.broker.partition.context import Context, LaterCall
 from vq.model import TopicSettings
 
 
@@ -20,7 +20,7 @@ class FlushDue:
         self._context = context
         self._flush = flush
         self._messages = 0
-        self._timer: Timer | None = None
+        self._timer: LaterCall | None = None
 
     def appended(self, count: int, settings: TopicSettings) -> None:
         """Note an append; have it flushed now, or when the time is up."""

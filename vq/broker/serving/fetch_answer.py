@@ -6,7 +6,7 @@ from typing import Final
 from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Timer
+from vq.broker.partition.context import LaterCall
 from vq.broker.partition.places import last_epoch
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.errors import VqError
@@ -38,7 +38,7 @@ class FetchWait:
     max_bytes: int
     wait_s: float
     timed_out: bool
-    timer: Timer | None = None
+    timer: LaterCall | None = None
 
     def stop_timer(self) -> None:
         """Be told no more when the time is up."""

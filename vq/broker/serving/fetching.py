@@ -25,7 +25,7 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
-from vq.broker.partition.context import Context, Timer
+from vq.broker.partition.context import Context, LaterCall
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetched_partition import FetchedPartition
@@ -232,7 +232,7 @@ class ServedSession:
         self._waiting: FetchWait | None = None
         self._due: Due | None = None
         # The call in the next turn: one, however many requests come meanwhile.
-        self._next_turn: Timer | None = None
+        self._next_turn: LaterCall | None = None
         # and its answer so far.
         self._answer = self._new_answer()
         self._checks = 0  # of offsets, since the last call in a next turn

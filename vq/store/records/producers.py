@@ -59,7 +59,7 @@ class Records(NamedTuple):
 _NOT_KNOWN: Final = Records(0xFFFF_FFFF, 0)
 
 
-class _Batch(NamedTuple):
+class _KnownBatch(NamedTuple):
     sequence: int
     start_offset: int
     records: Records
@@ -73,7 +73,7 @@ class _Producer:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.last = -1
-        self.batches: deque[_Batch] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
+        self.batches: deque[_KnownBatch] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
 
 
 class ProducerTable:
@@ -182,7 +182,7 @@ class ProducerTable:
         elif sequence != entry.last + 1:
             entry.batches.clear()
         entry.last = sequence
-        entry.batches.append(_new(_Batch, (sequence, start_offset, records)))
+        entry.batches.append(_new(_KnownBatch, (sequence, start_offset, records)))
         entries.move_to_end(producer_id)
 
     def record_all(self, batches: Sequence[BatchHeader]) -> None:
