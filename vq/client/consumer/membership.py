@@ -36,6 +36,7 @@ from vq.client.consumer.share import GroupConsumer, Share
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import Claim
+from vq.coordination.groups.contract import merge
 from vq.coordination.groups.group_mirror import Assigned, GroupMirror
 from vq.coordination.groups.rebalance import assign
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
@@ -81,7 +82,7 @@ class Membership:
 
     Attributes:
         target_count: Partitions that it is to hold, as last computed.
-        contract: What the group agreed on.
+        contract: What the group agreed on, as last read; its failure policy may change.
         is_paused: Delivery pauses, since ownership is in doubt.
         share: What it has in the tree.
     """
@@ -105,14 +106,14 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
-        self._filters = dict(filters)
+        self._wanted = ConsumerGroup(start=str(config.start_position), topics=dict(filters))
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
             cluster, config.group, member, holds=holds, consumer=consumer, wake=self.wake
         )
-        self._mirror = GroupMirror(self._coordinator, self._group, on_members=self.wake)
+        self._mirror = GroupMirror(self._coordinator, self._group, on_change=self.wake)
         self._audit_at = -math.inf
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
@@ -283,8 +284,15 @@ class Membership:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _ensure_contract(self) -> None:
-        wanted = ConsumerGroup(start=str(self._config.start_position), topics=self._filters)
-        self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
+        self.contract = await groups.ensure_group(self._coordinator, self._group, self._wanted)
+
+    async def _follow_contract(self, *, again: bool = False) -> None:
+        """Take what the contract became; what this member needs of it comes back."""
+        present = await self._mirror.contract(again=again)
+        if present is None or merge(self._group, present, self._wanted) != present:
+            await self._ensure_contract()
+        else:
+            self.contract = present
 
     async def _join(self) -> None:
         if self._session:  # the group may have been deleted since the last time
@@ -292,7 +300,7 @@ class Membership:
         value = Member(
             host=socket.gethostname(),
             pid=os.getpid(),
-            topics=tuple(sorted(self._filters)),
+            topics=tuple(sorted(self._wanted.topics)),
             since_ms=self._cluster.clock.wall_ms(),
             nonce=self._nonce,
         )
@@ -300,7 +308,7 @@ class Membership:
         await groups.join_group(self._coordinator, self._group, self._member, value)
         # A group forgets a topic only while no member subscribes to it (``forgetting``): what was
         # forgotten between the two steps above comes back.
-        await self._ensure_contract()
+        await self._follow_contract(again=True)
         self._session = self._coordinator.session_id
         if not self.is_paused:
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
@@ -390,9 +398,10 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
-        for topic in self._filters:  # takes long the first time; others may join meanwhile
+        for topic in self._wanted.topics:  # takes long the first time; others may join meanwhile
             await self._partitions(topic)
         proof = await self._prove()
+        await self._follow_contract()
         present = await self._mirror.members()
         if self._member not in present:
             await self._join()

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from vq.coordination.groups.contract import merge
 from vq.coordination.tree.coordinator import (
     Coordinator,
     Create,
@@ -28,8 +29,8 @@ from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.coordination.tree.values.group_terms import FailurePolicy, GroupModel
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
-from vq.message_filter import Filter
 from vq.model import check_name
 
 _NAME_RECHECK_S = 1.0
@@ -61,13 +62,13 @@ async def ensure_group(
     the group.
 
     Raises:
-        InvalidArgument: The model, or the filter of a topic, differs: members that disagree would
-            skip or repeat messages. Or the model does not work yet.
+        InvalidArgument: A term, or the filter of a topic, differs: members that disagree would skip
+            or repeat messages. Or the model does not work yet.
     """
-    if contract.model != "clustering":
+    if contract.model != GroupModel.CLUSTERING:
         raise InvalidArgument(
-            f"model = {contract.model!r} does not work yet: each message goes to one member of a "
-            "group; give every reader that needs all messages a group of its own"
+            f"model = {str(contract.model)!r} does not work yet: each message goes to one member "
+            "of a group; give every reader that needs all messages a group of its own"
         )
     path = ConsumerGroup.path(check_name("group", group))
 
@@ -79,7 +80,7 @@ async def ensure_group(
         if not node.data:  # created as a parent, after the group was deleted
             return Plan([Set(path, contract.encode(), node.stat.version)], contract)
         present = ConsumerGroup.decode(path, node.data)
-        merged = _merged(group, present, contract)
+        merged = merge(group, present, contract)
         if merged == present:
             return Plan((), present)
         return Plan([Set(path, merged.encode(), node.stat.version)], merged)
@@ -87,27 +88,28 @@ async def ensure_group(
     return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
 
 
-def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> ConsumerGroup:
-    if present.model != wanted.model:
-        raise InvalidArgument(
-            f"group {group!r} has model {present.model!r}, this member wants {wanted.model!r}; "
-            "use another group name"
-        )
-    for topic, message_filter in wanted.topics.items():
-        if present.topics.get(topic, message_filter) != message_filter:
-            raise InvalidArgument(
-                f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
-                f"{_what(topic, message_filter)}; use another group name"
-            )
-    topics = {**wanted.topics, **present.topics}
-    return replace(present, topics=topics, by_stream=wanted.by_stream)
+async def change_failure_policy(
+    coordinator: Coordinator, group: str, policy: FailurePolicy
+) -> ConsumerGroup:
+    """Give the group another failure policy; its members follow. Returns the new contract.
 
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidArgument: The policy breaks the order that the group's mode promises.
+    """
+    path = ConsumerGroup.path(check_name("group", group))
 
-def _what(topic: str, message_filter: Filter) -> str:
-    """Return which messages a filter lets through, for people."""
-    if not message_filter:
-        return f"all of topic {topic!r}"
-    return f"{message_filter.text!r} of topic {topic!r}"
+    async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:
+        present = await _read_contract(coordinator, group)
+        if present is None:
+            raise UnknownGroup(f"there is no consumer group {group!r}")
+        contract, version = present
+        changed = replace(contract, failure=policy)
+        if changed == contract:
+            return Plan((), contract)
+        return Plan([Set(path, changed.encode(), version)], changed)
+
+    return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
 
 
 async def list_groups(coordinator: Coordinator) -> list[str]:
@@ -115,14 +117,27 @@ async def list_groups(coordinator: Coordinator) -> list[str]:
     return await children_or_none(coordinator, CONSUMERS)
 
 
-async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | None:
-    """Return the group's contract; None if there is no such group, or it has no contract yet."""
+async def read_group(
+    coordinator: Coordinator, group: str, watch: Watch | None = None
+) -> ConsumerGroup | None:
+    """Return the group's contract; None if there is no such group, or it has no contract yet.
+
+    ``watch`` fires when it changes.
+    """
+    present = await _read_contract(coordinator, group, watch)
+    return None if present is None else present[0]
+
+
+async def _read_contract(
+    coordinator: Coordinator, group: str, watch: Watch | None = None
+) -> tuple[ConsumerGroup, int] | None:
+    """Return the contract and its version in the tree."""
     path = ConsumerGroup.path(check_name("group", group))
     try:
-        node = await coordinator.get(path)
+        node = await coordinator.get(path, watch=watch)
     except NoNode:
         return None
-    return ConsumerGroup.decode(path, node.data) if node.data else None
+    return (ConsumerGroup.decode(path, node.data), node.stat.version) if node.data else None
 
 
 # Members ----------------------------------------------------------------------------------------

@@ -6,47 +6,94 @@ from typing import Any, ClassVar, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import CONSUMERS
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.group_terms import (
+    STICKY,
+    FailurePolicy,
+    GroupModel,
+    OnFailure,
+    Ordering,
+    WorkingMode,
+)
+from vq.coordination.tree.values.value import FORMAT_VERSION, Value
 from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
 from vq.message_filter import Filter
+from vq.model import check_name, choice_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup(Value):
     """``consumers/<group>``: the contract of all members; the first member creates it.
 
-    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
-    ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
-    committed offset. ``topics`` maps each topic to its filter. ``by_stream``: a stream
+    ``model``, ``mode`` and ``order`` are choices of ``group_terms``; ``strategy`` names how the
+    partitions are shared out. ``start`` is ``earliest`` or ``latest``: where the group begins in a
+    partition without a committed offset. ``topics`` maps each topic to its filter. ``failure`` says
+    what follows a failed message; it may change while members run. ``by_stream``: a stream
     that is no member writes the group's progress; left out when members do. The next member, or the
     next commit of a stream, sets it anew.
+
+    A term that has its default is left out. With another one the value has version 2: a vq that
+    does not know the terms must not join.
     """
 
     _what = "consumer group"
-    model: str = "clustering"
+    _newest = 2
+    model: str = GroupModel.CLUSTERING
+    mode: str = WorkingMode.ORDERLY
+    order: str = Ordering.STRICT
+    strategy: str = STICKY
     start: str = "earliest"
     topics: Mapping[str, Filter] = field(default_factory=dict)
+    failure: FailurePolicy = FailurePolicy()
     by_stream: bool = False
 
     def __post_init__(self) -> None:
-        if self.model not in {"clustering", "broadcasting"}:
-            raise InvalidArgument(
-                f"model {self.model!r} is neither 'clustering' nor 'broadcasting'"
-            )
+        for name, kind in (("model", GroupModel), ("mode", WorkingMode), ("order", Ordering)):
+            object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
+        check_name("strategy", self.strategy)
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+        is_reordering = self.failure.on_failure == OnFailure.RETRY_TOPIC
+        if is_reordering and self.mode != WorkingMode.CONCURRENT and self.order == Ordering.STRICT:
+            raise InvalidArgument(
+                f"on_failure = 'retry-topic' breaks the order that mode = {str(self.mode)!r} "
+                "promises: a copy comes after later messages; give order = 'relaxed', or "
+                "on_failure = 'hold'"
+            )
+
+    @property
+    def _terms(self) -> dict[str, Any]:
+        """The terms that an earlier vq does not know and that have not their defaults."""
+        terms: dict[str, Any] = {
+            name: str(getattr(self, name))
+            for name, default in (
+                ("mode", WorkingMode.ORDERLY),
+                ("order", Ordering.STRICT),
+                ("strategy", STICKY),
+            )
+            if getattr(self, name) != default
+        }
+        if self.failure != FailurePolicy():
+            terms["failure"] = self.failure.to_json()
+        return terms
+
+    def _version(self) -> int:
+        return self._newest if self._terms else FORMAT_VERSION
 
     def _to_json(self) -> dict[str, Any]:
         topics = {topic: each.stored for topic, each in self.topics.items()}
-        values = {"model": self.model, "start": self.start, "topics": topics}
+        values = {"model": str(self.model), "start": self.start, "topics": topics, **self._terms}
         return {**values, "by_stream": True} if self.by_stream else values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = cls._plain_fields(document)
+        plain = {name: value for name, value in document.items() if name != "failure"}
+        values = cls._plain_fields(plain)
         stored = values.get("topics", {}).items()
-        return cls(**{**values, "topics": {name: Filter.of_stored(text) for name, text in stored}})
+        values["topics"] = {name: Filter.of_stored(text) for name, text in stored}
+        if "failure" in document:
+            values["failure"] = FailurePolicy.from_json(document["failure"])
+        return cls(**values)
 
     @staticmethod
     def path(group: str) -> str:
