@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -93,6 +95,8 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -147,7 +151,10 @@ __all__ = [
     "BatchFailed",
     "Compression",
     "ConsumerConfig",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",

@@ -6,23 +6,15 @@ of it each time, so that over time all is compared with the tree.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
+from vq.coordination.groups.claims import Assigned, read_assigned
 from vq.coordination.groups.groups import MemberView, read_group, read_member
-from vq.coordination.tree.coordinator import Coordinator, NoNode, Watch, join
+from vq.coordination.tree.coordinator import Coordinator, Watch, join
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.values.consumers import Assignment, ConsumerGroup, Member
 from vq.model import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """The last claim of a partition: the member, and the version of the assignment's node."""
-
-    member: str
-    version: int
 
 
 class GroupMirror:
@@ -49,7 +41,11 @@ class GroupMirror:
             on_hint=on_change,
         )
         self._contract = Mirror(
-            coordinator, CONSUMERS, partial(read_group, coordinator), listed=False, on_hint=on_change
+            coordinator,
+            CONSUMERS,
+            partial(read_group, coordinator),
+            listed=False,
+            on_hint=on_change,
         )
         self._contract.add(group)
         self._assigned: dict[str, Mirror[Assigned]] = {}  # by topic
@@ -101,11 +97,6 @@ class GroupMirror:
         parent = Assignment.parent(self._group, topic)
 
         async def read(name: str, watch: Watch) -> Assigned | None:
-            path = join(parent, name)
-            try:
-                node = await self._coordinator.get(path, watch=watch)
-            except NoNode:
-                return None
-            return Assigned(Assignment.decode(path, node.data).member, node.stat.version)
+            return await read_assigned(self._coordinator, join(parent, name), watch)
 
         return Mirror(self._coordinator, parent, read)

@@ -1,12 +1,14 @@
 """A group as a member knows it: everything once, then what changed, never less than the tree."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from support.coordination import expire
 
 from vq.coordination.groups import claims, groups
-from vq.coordination.groups.group_mirror import Assigned, GroupMirror
+from vq.coordination.groups.claims import Assigned
+from vq.coordination.groups.group_mirror import GroupMirror
 from vq.coordination.tree import mirror
 from vq.coordination.tree.coordinator import Check, ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -85,7 +87,7 @@ async def test_a_changed_contract_is_seen(ensemble, client, other, view) -> None
     assert await calls(ensemble, view.contract) == 0
     policy = FailurePolicy(max_attempts=7)
     hints = view.hints
-    changed = await groups.change_failure_policy(other, "g", policy)
+    changed = await groups.change_contract(other, "g", lambda c: replace(c, failure=policy))
     await client.sync()
     assert view.hints > hints
     assert await calls(ensemble, view.contract) == 1

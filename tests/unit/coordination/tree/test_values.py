@@ -24,6 +24,7 @@ from vq.coordination.tree.values.consumers import (
     Member,
     Owner,
     PartitionOfGroup,
+    PastClaim,
 )
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
@@ -188,6 +189,20 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x"}',
     ),
     (Assignment(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
+    (
+        Assignment(
+            member="m",
+            generation=4,
+            history=(PastClaim(member="m", generation=4, time_ms=9, reason="left"),),
+        ),
+        '{"v": 1, "member": "m", "generation": 4, "history": [{"member": "m", "generation": 4, '
+        '"time_ms": 9, "reason": "left"}]}',
+    ),
+    (
+        Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x", rack="r1"),
+        '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x", '
+        '"rack": "r1"}',
+    ),
     (Owner(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
     (
         CommittedOffset(offset=9, message_id=8, time_ms=7, member="m"),
