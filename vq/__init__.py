@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.workers import Listener
+    from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from vq.model import (
         Address,
+        Cancellation,
         Compression,
         FlushMode,
         Key,
@@ -94,7 +95,7 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.workers": ("Listener",),
+    "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
     "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
@@ -122,6 +123,7 @@ _HOMES = {
     ),
     "vq.model": (
         "Address",
+        "Cancellation",
         "Compression",
         "FlushMode",
         "Key",
@@ -149,6 +151,7 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Cancellation",
     "Compression",
     "ConsumerConfig",
     "FailurePolicy",

@@ -21,10 +21,10 @@ from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.hold_states import State
-from vq.client.consumer.holds import Hold, Holds
-from vq.client.consumer.membership import Membership
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.group.hold_states import State
+from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.membership import Membership
 from vq.client.departures import Departures
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
