@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -94,6 +96,8 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.deliver.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -150,7 +154,10 @@ __all__ = [
     "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",

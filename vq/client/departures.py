@@ -37,6 +37,7 @@ class Departure:
         session_id: The session that it left in; 0: there was none.
         claims: Of partitions whose owner nodes may be its own still; generation 0: of a claim that
             was interrupted.
+        has_place: It may have kept its place while it waited for its name.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Departure:
     nonce: str
     session_id: int
     claims: tuple[Claim, ...] = ()
+    has_place: bool = False
 
 
 class Departures:
@@ -121,6 +123,8 @@ class Departures:
         for error in errors:
             if error is not None:
                 raise error
-        await groups.leave_group(
-            self._coordinator, departure.group, departure.member, departure.nonce
-        )
+        group, member, nonce = departure.group, departure.member, departure.nonce
+        if departure.has_place:
+            session_id = self._coordinator.session_id
+            await groups.drop_place(self._coordinator, group, member, nonce, session_id)
+        await groups.leave_group(self._coordinator, group, member, nonce)
