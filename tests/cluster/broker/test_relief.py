@@ -401,7 +401,7 @@ async def test_a_master_deletes_early_for_the_full_disk_of_a_copy_once(node_pair
         await retainer.look()
         assert pair.log("n1").start_offset == ends[1]
         monkeypatch.setattr(relief, "FOLLOW_S", 0.0)
-        retainer.relief._copies_wait_until = 0.0
+        retainer.relief.copies_wait_until = 0.0
         await coordinator.set(path, load)
         await retainer.look()
         assert pair.log("n1").start_offset == ends[3]

@@ -9,7 +9,7 @@ scrape reads what is there. Without a port nothing of it exists.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.facts import Table
+from vq.broker.base.process import Process
 from vq.broker.base.tasks import Tasks
 from vq.broker.observe.metrics import families
 from vq.broker.observe.survey import Survey
@@ -43,7 +44,7 @@ class Monitor:
         table: The facts of the node.
         survey: Adds up what some of them need.
         vitals: Whether the node does its work.
-        process_metrics: Returns families about the process.
+        process: Has families of its own.
     """
 
     def __init__(
@@ -52,13 +53,13 @@ class Monitor:
         table: Table,
         survey: Survey,
         vitals: Vitals,
-        process_metrics: Callable[[], Iterable[Metric]],
+        process: Process,
     ) -> None:
         self._config = config
         self._table = table
         self._survey = survey
         self._vitals = vitals
-        self._process_metrics = process_metrics
+        self._process = process
         self._scraping = asyncio.Lock()
         self._server = HttpServer(
             {"/metrics": self.metrics, "/healthz": self.health, "/readyz": self.readiness}
@@ -123,7 +124,7 @@ class Monitor:
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
         await self._survey.look()
-        return chain(families(self._table), self._process_metrics())
+        return chain(families(self._table), self._process.families())
 
     async def health(self) -> Page:
         """Return that the loop runs: it does, or nobody would see this."""

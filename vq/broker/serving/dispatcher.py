@@ -103,8 +103,8 @@ class Dispatcher:
         self._context = context
         self._gate = gate
         self._tasks = tasks
-        self._lines: dict[tuple[Session, TopicPartition], deque[_Waiting]] = {}
-        self._held: deque[_Waiting] = deque()
+        self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingRequest]] = {}
+        self._held: deque[_WaitingRequest] = deque()
         self._looks_again = False
         gate.moved.listen(self._release_puts)
 
@@ -134,7 +134,7 @@ class Dispatcher:
             if route.of_partition:
                 key = _new(TopicPartition, (header.topic, header.partition))
                 if route.appends and self._lines and not waited and (session, key) in self._lines:
-                    self._wait(key, _Waiting(session, request_id, header, body))
+                    self._wait(key, _WaitingRequest(session, request_id, header, body))
                     return
                 channel = self._channels.get(key)
                 if channel is not None and header.topic_id not in (channel.topic_id, ""):
@@ -150,7 +150,7 @@ class Dispatcher:
             if key is None:
                 work = route.handler(session, request_id, header)
             elif channel is None or (channel.log is None and not waited and route.opens(channel)):
-                self._wait(key, _Waiting(session, request_id, header, body))
+                self._wait(key, _WaitingRequest(session, request_id, header, body))
                 return
             elif route.appends:
                 work = route.handler(channel, session, request_id, header, body)
@@ -205,7 +205,7 @@ class Dispatcher:
             self._context.counters.refused += 1
             session.refuse(request_id, error)
             return
-        held = _Waiting(session, request_id, header, body)
+        held = _WaitingRequest(session, request_id, header, body)
         held.until = self._context.clock.monotonic() + HOLD_S
         self._held.append(held)
         self._look_again()
@@ -242,7 +242,7 @@ class Dispatcher:
     # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
     # waits behind one that waits. Each connection has a queue of its own: a topic that must be
     # looked up delays only the connection that named it.
-    def _wait(self, key: TopicPartition, waiting: "_Waiting") -> None:
+    def _wait(self, key: TopicPartition, waiting: "_WaitingRequest") -> None:
         line = self._lines.get((waiting.session, key))
         if line is not None:
             line.append(waiting)
@@ -271,7 +271,7 @@ class Dispatcher:
                 return
         del self._lines[session, key]
 
-    def _is_ready(self, channel: Channel, waiting: "_Waiting") -> bool:
+    def _is_ready(self, channel: Channel, waiting: "_WaitingRequest") -> bool:
         """Whether a channel can carry out a request at once."""
         route = self.routes[waiting.request_id.command]
         return channel.log is not None or not route.opens(channel)
@@ -336,7 +336,7 @@ def _fail(
     session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
 
 
-class _Waiting:
+class _WaitingRequest:
     """A request that waits for its channel, or a PUT that is held. It ends with its connection.
 
     Then its body is dropped, not only its count: a client that sends, disconnects and connects
@@ -384,7 +384,9 @@ class _Waiting:
         return body
 
 
-def _take(line: deque[_Waiting], count: int, topic_ids: tuple[str, ...]) -> list[_Waiting]:
+def _take(
+    line: deque[_WaitingRequest], count: int, topic_ids: tuple[str, ...]
+) -> list[_WaitingRequest]:
     """Remove those of the first ``count`` that name one of the topic ids; the others stay."""
     first = [line.popleft() for _ in range(count)]
     line.extendleft(each for each in reversed(first) if each.header.topic_id not in topic_ids)
