@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -136,6 +137,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -147,6 +149,7 @@ __all__ = [
     "BatchFailed",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
     "FlushMode",
     "InvalidArgument",
     "InvalidState",
@@ -158,6 +161,7 @@ __all__ = [
     "MessageFactory",
     "MessageFactoryConfig",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
     "Moment",
     "OffsetBounds",

@@ -44,6 +44,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Address, Message, TopicSettings, check_timeout
+from vq.reserved import check_own_name
 from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
@@ -117,10 +118,12 @@ class ProducerCore:
         """Fetch a topic's routes and watch them. Call it before the first message to the topic.
 
         Raises:
+            InvalidArgument: Its name is not valid, or reserved for vq's own topics.
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             TopicClosed: The topic is closed for writes.
         """
         self._check_open()
+        check_own_name(topic)
         await self.cluster.lease_slot()
         self._open(topic, await self.cluster.track_or_create(topic))
 
@@ -132,9 +135,10 @@ class ProducerCore:
             creates it: pass them to ``check`` first.
 
         Raises:
-            UnknownTopic, TopicClosed: See ``publish``.
+            InvalidArgument, UnknownTopic, TopicClosed: See ``publish``.
         """
         self._check_open()
+        check_own_name(topic)
         await self.cluster.lease_slot()
         settings = await self.cluster.track_or_see(topic)
         if settings is None:
