@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.workers import Listener
+    from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from vq.model import (
         Address,
+        Cancellation,
         Compression,
         FlushMode,
         Key,
@@ -93,7 +94,7 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.workers": ("Listener",),
+    "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -119,6 +120,7 @@ _HOMES = {
     ),
     "vq.model": (
         "Address",
+        "Cancellation",
         "Compression",
         "FlushMode",
         "Key",
@@ -147,6 +149,7 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Cancellation",
     "Compression",
     "ConsumerConfig",
     "DeliveryFailure",

@@ -1,5 +1,6 @@
 """Names that belong to vq: topics that it makes for itself, and headers that it gives to messages.
 
+    _vq.delayed         messages that are delivered later
     _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
 
@@ -30,6 +31,9 @@ from vq.shown import shown
 
 #: Begins the name of every reserved topic, and of every header that vq gives to a message.
 PREFIX: Final = "_vq."
+
+#: The topic of messages that are delivered later.
+DELAYED_TOPIC: Final = f"{PREFIX}delayed"
 
 
 class Purpose(StrEnum):

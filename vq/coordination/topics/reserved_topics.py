@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from vq.coordination.topics import topics
 from vq.coordination.topics.cluster_settings import read_settings
@@ -12,6 +13,16 @@ from vq.coordination.tree.values.topics import READY
 from vq.errors import CoordinationError
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import FlushMode, Replication, RetentionPolicy, TopicOrigin, TopicSettings
+
+#: Of the topic in which delayed messages wait. What is acknowledged there is as safe as anything;
+#: what was delivered goes after an hour, and what waits is kept by its master.
+DELAYED_SETTINGS: Final = TopicSettings(
+    partitions=8,
+    flush=FlushMode.SYNC,
+    replication=Replication.SYNC,
+    retention_hours=1,
+    retention_policy=RetentionPolicy.DELETE,
+)
 
 
 def settings_like(strict: Sequence[TopicSettings], defaults: TopicSettings) -> TopicSettings:
