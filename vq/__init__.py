@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -142,6 +143,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -154,6 +156,7 @@ __all__ = [
     "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
     "FailurePolicy",
     "FlushMode",
     "GroupBalance",
@@ -168,6 +171,7 @@ __all__ = [
     "MessageFactory",
     "MessageFactoryConfig",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
     "Moment",
     "OffsetBounds",

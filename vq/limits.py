@@ -21,10 +21,12 @@ COMPRESSION_THRESHOLD_BYTES: Final = 128 * KIB
 TAG_BYTES_MAX: Final = 255
 #: Most tags in the filter of one subscription.
 FILTER_TAGS_MAX: Final = 64
-#: Largest encoded properties (key, headers and the like) of one record.
+#: Largest encoded properties (key, headers and the like) that an application gives a message.
 PROPERTIES_BYTES_MAX: Final = 32 * KIB
+#: Largest encoded properties of a stored record: a copy has some more, see ``reserved``.
+STORED_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX + 4 * KIB
 #: Bytes a record needs beside its payload: fixed header, two length fields, tag, properties.
-RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + PROPERTIES_BYTES_MAX
+RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + STORED_PROPERTIES_BYTES_MAX
 #: Largest sum of records in one batch (the control record in front of it not counted).
 BATCH_BYTES_MAX: Final = 4 * MIB
 #: Longest time for which a producer holds back a batch that is not full.
