@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
         Compression,
@@ -116,6 +117,7 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
         "Compression",
@@ -157,6 +159,7 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
     "MessageProducer",
     "Moment",
@@ -190,6 +193,7 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
     "__version__",
 ]
 

@@ -93,7 +93,7 @@ class GetSession(FetchSession):
 
     def __init__(self, fetches: Fetches, session: Session, header: wire.GetRequest) -> None:
         super().__init__(fetches, session, 0, COPY_READERS if header.from_copy else READERS)
-        self._archives = header.archives and not header.tags
+        self._archives = header.archives and not (header.tags or header.where)
 
     def begin(self, request_id: RequestId, header: wire.GetRequest) -> None:
         """Answer now, or when there is something to tell."""
@@ -111,10 +111,11 @@ class GetSession(FetchSession):
             last_epoch=header.last_epoch,
         )
         try:
-            fetched = FetchedPartition(self, item.handle, Filter.of_request(header.tags), 0)
+            wanted = Filter.of_request(header.tags, header.where)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:
+            fetched = FetchedPartition(self, item.handle, wanted, 0)
             if not fetched.wanted:
                 fetched.min_bytes = max(1, min(header.min_bytes, waiting.max_bytes))
             self._join(fetched, item)

@@ -54,6 +54,7 @@ __all__ = [
     "encode_properties",
     "encode_record",
     "is_intact",
+    "parsed_key",
     "read_properties",
 ]
 
@@ -370,7 +371,7 @@ def decode_properties(data: bytes) -> Properties:
     except DecodeError as error:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
-        key=_key_of(message),
+        key=parsed_key(message),
         headers=dict(message.headers),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
@@ -387,7 +388,7 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
-    return _key_of(message), dict(message.headers) or None
+    return parsed_key(message), dict(message.headers) or None
 
 
 def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
@@ -400,7 +401,8 @@ def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
         message.key_int = key
 
 
-def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
+def parsed_key(message: properties_pb2.RecordProperties) -> Key | None:
+    """Return the key in properties that were parsed."""
     kind = message.WhichOneof("business_id")
     if kind == "key_bytes":
         return message.key_bytes
