@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.workers import Listener
+    from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
+        Cancellation,
         Compression,
         FlushMode,
         Key,
@@ -93,7 +94,7 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.workers": ("Listener",),
+    "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -120,6 +121,7 @@ _HOMES = {
     "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
+        "Cancellation",
         "Compression",
         "FlushMode",
         "Key",
@@ -147,6 +149,7 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Cancellation",
     "Compression",
     "ConsumerConfig",
     "FlushMode",
