@@ -295,12 +295,10 @@ class ServedSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            wanted = Filter.of_request(item.tags)
+            wanted = Filter.of_request(item.tags, item.where)
             if wanted and isinstance(self.reach, CopyReach):
-                raise InvalidRequest("a copy of a log takes all records; send no tags")
-            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
-            )
+                raise InvalidRequest("a copy of a log takes all records; send no filter")
+            size = limits.FETCH_STATE_ENTRY_BYTES + wanted.state_bytes
             if not self._fetches.count_bytes(self._session, size):
                 raise Busy(self._fetches.too_many_bytes)
         except VqError as error:

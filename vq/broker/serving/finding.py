@@ -238,7 +238,7 @@ def wanted_of(header: wire.FindRequest) -> Wanted:
     Raises:
         InvalidRequest: A field has what no message can have.
     """
-    wanted = Filter.of_request(header.tags)
+    wanted = Filter.of_request(header.tags, header.where)
     if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in wanted.encoded):
         raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
     if header.message_id >= _ID_END:

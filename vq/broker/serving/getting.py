@@ -95,7 +95,7 @@ class GetSession(ServedSession):
 
     def __init__(self, fetches: ServedSessions, session: Session, header: wire.GetRequest) -> None:
         super().__init__(fetches, session, 0, COPY_READERS if header.from_copy else READERS)
-        self._archives = header.archives and not header.tags
+        self._archives = header.archives and not (header.tags or header.where)
 
     def begin(self, request_id: RequestId, header: wire.GetRequest) -> None:
         """Answer now, or when there is something to tell."""
@@ -113,10 +113,11 @@ class GetSession(ServedSession):
             last_epoch=header.last_epoch,
         )
         try:
-            fetched = FetchedPartition(self, item.handle, Filter.of_request(header.tags), 0)
+            wanted = Filter.of_request(header.tags, header.where)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:
+            fetched = FetchedPartition(self, item.handle, wanted, 0)
             if not fetched.wanted:
                 fetched.min_bytes = max(1, min(header.min_bytes, waiting.max_bytes))
             self._join(fetched, item)
