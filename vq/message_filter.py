@@ -84,8 +84,13 @@ class Filter:
 
     @property
     def stored(self) -> str:
-        """The text in ZooKeeper: tags as they are; empty for all messages."""
-        return TAG_SEPARATOR.join(self.tags)
+        """The text in ZooKeeper: tags as they are; empty for all messages.
+
+        Without spaces, unless a tag begins or ends with half of the separator.
+        """
+        half = TAG_SEPARATOR[0]
+        is_clear = not any(tag.startswith(half) or tag.endswith(half) for tag in self.tags)
+        return (TAG_SEPARATOR if is_clear else f" {TAG_SEPARATOR} ").join(self.tags)
 
     @property
     def text(self) -> str:
@@ -131,6 +136,11 @@ def _tag_of(text: str, what: str) -> str:
                 f"tag {shown(text)} of {what} has {sign!r}, which no filter understands: "
                 f'{_HOW}; a tag with that sign is named as "{text}", with the double quotes'
             )
+    if tag.strip() != tag:
+        raise InvalidArgument(
+            f"tag {shown(tag)} of {what} begins or ends with white space, which no message's tag "
+            "does: leave it out"
+        )
     try:
         size = len(tag.encode())
     except UnicodeEncodeError as error:
