@@ -166,6 +166,27 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
     assert not answer.done()
 
 
+async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
+    """It has sent one, and is not read until there is room for it."""
+    node, server = await _strict(cluster, idle_timeout_s=0.05, put_bytes_waiting_max=4_096)
+    await cluster.create_topic("t")
+    busy = await Client.connect(cluster.network, node.address)
+    await busy.put("t", 0, [message(b"x")])
+    cluster.flushers["b1"].held = True
+    first = busy.send_put("t", 0, [message(b"x" * 4_000)])
+    await until(lambda: server.put_bytes)
+    other = await Client.connect(cluster.network, node.address)
+    second = other.send_put("t", 0, [message(b"y" * 4_000)])
+    await until(lambda: server.held.addresses)
+    idle = (await cluster.network.connect(node.address, Raw))[1]
+    idle.transport.write(HELLO)
+    await idle.refused()
+    assert not other.closed.is_set()
+    cluster.flushers["b1"].release()
+    for frame in await asyncio.wait_for(asyncio.gather(first, second), WAIT_S):
+        decode_reply(frame)
+
+
 async def test_connections_are_capped(cluster):
     """Beyond the caps a connection is told why and closed; the ones there go on."""
     node, server = await _strict(cluster, connections_max=2)

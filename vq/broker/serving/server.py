@@ -446,7 +446,7 @@ class BrokerSession(asyncio.Protocol):
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
             self._silence.frame = None
-            waits = self.in_flight or self.reads
+            waits = self.in_flight or self.reads or self._later is not None
             if not waits and now - self._silence.idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
