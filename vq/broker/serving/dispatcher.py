@@ -229,6 +229,8 @@ class Dispatcher:
         now = self._context.clock.monotonic()
         held, self._held = self._held, deque()
         for each in held:
+            if each.ended:
+                continue
             waits = self._may_lead_soon(each.header)
             if self._gate.holds or (waits and now < each.until):
                 self._held.append(each)
@@ -244,11 +246,13 @@ class Dispatcher:
     # looked up delays only the connection that named it.
     def _wait(self, key: TopicPartition, waiting: "_Waiting") -> None:
         line = self._lines.get((waiting.session, key))
-        if line is not None:
-            line.append(waiting)
-            return
-        self._lines[waiting.session, key] = deque([waiting])
-        self._advance(waiting.session, key)
+        is_first = line is None
+        if line is None:
+            line = self._lines[waiting.session, key] = deque()
+        waiting.line = line
+        line.append(waiting)
+        if is_first:
+            self._advance(waiting.session, key)
 
     def _advance(self, session: Session, key: TopicPartition) -> None:
         """Carry out the requests that wait, in order, until one must go on waiting."""
@@ -257,7 +261,7 @@ class Dispatcher:
             first = line[0]
             asked = first.header.topic_id
             channel = known(self._directory, key, asked)
-            if first.ended or (channel is not None and self._is_ready(channel, first)):
+            if channel is not None and self._is_ready(channel, first):
                 line.popleft()
                 first.go_on(partial(self.take, waited=True))
             elif channel is None:
@@ -339,20 +343,22 @@ def _fail(
 class _Waiting:
     """A request that waits for its channel, or a PUT that is held. It ends with its connection.
 
-    Then its body is dropped, not only its count: a client that sends, disconnects and connects
-    again must not fill the memory during a slow look-up. Such a PUT was not answered, and the
-    client sends it again over its next connection.
+    Then nothing of it is kept, not only its count is gone: a client that sends, disconnects and
+    connects again must not fill the memory during a slow look-up. Such a PUT was not answered, and
+    the client sends it again over its next connection.
 
     Attributes:
+        line: In which it waits for its channel; all in there are of its connection.
         until: A PUT that is held is refused then.
     """
 
-    __slots__ = ("_body", "header", "request_id", "session", "until")
+    __slots__ = ("_body", "header", "line", "request_id", "session", "until")
 
     def __init__(self, session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
         self.session = session
         self.request_id = request_id
         self.header = header
+        self.line: deque[_Waiting] | None = None
         self.until = 0.0
         self._body: bytes | None = body
         session.waiting[self] = None
@@ -365,6 +371,9 @@ class _Waiting:
     def cancel(self) -> None:
         """See ``session.Cancellable``."""
         self._take()
+        self.header = None
+        if self.line is not None:
+            self.line.clear()
 
     def go_on(self, door: Callable[[Session, RequestId, Any, bytes], None]) -> None:
         """Have the request carried out, unless its connection has ended."""
@@ -386,6 +395,6 @@ class _Waiting:
 
 def _take(line: deque[_Waiting], count: int, topic_ids: tuple[str, ...]) -> list[_Waiting]:
     """Remove those of the first ``count`` that name one of the topic ids; the others stay."""
-    first = [line.popleft() for _ in range(count)]
+    first = [line.popleft() for _ in range(min(count, len(line)))]  # none, if they have ended
     line.extendleft(each for each in reversed(first) if each.header.topic_id not in topic_ids)
     return [each for each in first if each.header.topic_id in topic_ids]
