@@ -69,13 +69,16 @@ class Filter:
         """Return the filter of a request, which has ``tags``.
 
         Raises:
-            InvalidRequest: It has too many.
+            InvalidRequest: It has too many, or one that no message can have.
         """
         if len(tags) > limits.FILTER_TAGS_MAX:
             raise InvalidRequest(
                 f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
             )
-        return cls(tuple(tags))
+        found = cls(tuple(tags))
+        if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in found.encoded):
+            raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
+        return found
 
     @classmethod
     def of_stored(cls, text: str) -> Self:

@@ -293,18 +293,26 @@ class FetchSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            wanted = Filter.of_request(item.tags)
-            if wanted and isinstance(self.reach, CopyReach):
+            if item.tags and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no tags")
-            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
-            )
-            if not self._fetches.count_bytes(self._session, size):
-                raise Busy(self._fetches.too_many_bytes)
+            fetched = self._fetched(item.handle, item.tags, limits.FETCH_STATE_ENTRY_BYTES)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
-        self._join(FetchedPartition(self, item.handle, wanted, size), item)
+        self._join(fetched, item)
+
+    def _fetched(self, handle: int, tags: Collection[str], entry_bytes: int) -> FetchedPartition:
+        """Return a partition for the session, after its filter and ``entry_bytes`` are counted.
+
+        Raises:
+            InvalidRequest: The tags are no filter.
+            Busy: There is no memory for it.
+        """
+        wanted = Filter.of_request(tags)
+        size = entry_bytes + sum(limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded)
+        if size and not self._fetches.count_bytes(self._session, size):
+            raise Busy(self._fetches.too_many_bytes)
+        return FetchedPartition(self, handle, wanted, size)
 
     def _join(self, fetched: FetchedPartition, item: wire.FetchPartition) -> None:
         self.partitions[item.handle] = fetched

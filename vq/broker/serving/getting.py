@@ -13,7 +13,6 @@ from vq.broker.serving.fetching import Fetches, FetchSession
 from vq.broker.serving.reach import COPY_READERS, READERS
 from vq.broker.serving.reading import FILTER_SCAN_BYTES
 from vq.errors import VqError
-from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 
@@ -85,7 +84,7 @@ class GetAnswer(FetchAnswer):
 
 
 class GetSession(FetchSession):
-    """One GET. No other request knows it; what bounds requests bounds its memory."""
+    """One GET. No other request knows it. What bounds reads bounds its memory, but for tags."""
 
     __slots__ = ("_archives",)
 
@@ -111,7 +110,7 @@ class GetSession(FetchSession):
             last_epoch=header.last_epoch,
         )
         try:
-            fetched = FetchedPartition(self, item.handle, Filter.of_request(header.tags), 0)
+            fetched = self._fetched(item.handle, header.tags, 0)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:
