@@ -4,13 +4,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import loads, replicated_loads, sends
+from bench import read_loads, replicated_loads, send_loads, sends
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli.bench import worker, workload
 
 WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **workload.WORKS,
-    **loads.WORKS,
+    **send_loads.WORKS,
+    **read_loads.WORKS,
     **sends.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.workers import Listener
+    from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -92,7 +92,7 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.workers": ("Listener",),
+    "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",

@@ -33,9 +33,9 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import Delivery, Executor
-from vq.client.consumer.inbox import Inbox, Messages
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.inbox import Inbox, Messages
+from vq.client.consumer.deliver.permit import Permit
 from vq.coordination.tree.coordinator import Create, Operation, SessionState, Set, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner

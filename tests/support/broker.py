@@ -17,6 +17,7 @@ from vq.broker.base.config import BrokerConfig, ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
 from vq.broker.node import BrokerNode
 from vq.broker.partition.context import Timer
+from vq.broker.serving.server import Server
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.brokers.secret import read_secret
 from vq.coordination.topics.topics import change_settings, create_topic
@@ -349,6 +350,12 @@ class Client(asyncio.Protocol):
         """STATUS; returns the response header."""
         request = wire.StatusRequest(with_partitions=with_partitions)
         return (await self.call(Command.STATUS, request))[0]
+
+
+async def strict(cluster: MemoryCluster, **limits: Any) -> tuple[BrokerNode, Server]:
+    """Start a node with given bounds of connections; return it and its server."""
+    node = await cluster.start(connections=ConnectionLimits(sweep_interval_s=0.01, **limits))
+    return node, node.parts.server
 
 
 def fetched(frame: Any) -> dict[int, tuple[Any, bytes]]:

@@ -154,3 +154,19 @@ def process_cluster(directory: Path, zookeeper: str) -> Iterator[ProcessCluster]
         cluster.stop()
         with admin(zookeeper) as client:
             client.delete(f"/vq/{cluster.name}", recursive=True)
+
+
+def consumed(cluster: ProcessCluster, topic: str, group: str, count: int, *more: str) -> list[str]:
+    """Return the next ``count`` lines that a group gets."""
+    bounds = ("--max", str(count), "--timeout", "30")
+    ended = cluster.vq("consume", topic, "--group", group, *bounds, *more)
+    assert ended.returncode == 0, ended.stderr.decode()
+    return ended.stdout.decode().splitlines()
+
+
+def drained(cluster: ProcessCluster, topic: str, group: str, count: int, *more: str) -> list[str]:
+    """Return the next ``count`` lines that a group gets, which are all there are."""
+    lines = consumed(cluster, topic, group, count, *more)
+    ended = cluster.vq("consume", topic, "--group", group, "--timeout", "0.5", *more)
+    assert (ended.returncode, ended.stdout) == (0, b"")
+    return lines

@@ -12,10 +12,10 @@ from support.waiting import until
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.hold_states import State
-from vq.client.consumer.holds import Hold, Holds
-from vq.client.consumer.membership import Membership
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.group.hold_states import State
+from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.membership import Membership
 from vq.coordination.groups import claims, groups
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import Owner

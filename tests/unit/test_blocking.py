@@ -12,10 +12,10 @@ import pytest
 from vq.blocking import MessageConsumer, MessageProducer
 from vq.client.config import ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import Delivery
-from vq.client.consumer.inbox import Inbox
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.inbox import Inbox
+from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.pull import ThreadPull
-from vq.client.consumer.workers import Workers
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.interceptors import Interceptors, ProducerInterceptor

@@ -7,8 +7,8 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox, Messages
-from vq.client.consumer.listening import AsyncListener, Listening, listener_of
+from vq.client.consumer.deliver.inbox import Inbox, Messages
+from vq.client.consumer.deliver.listening import AsyncListener, Listening, listener_of
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError

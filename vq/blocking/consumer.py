@@ -6,8 +6,8 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
-from vq.client.consumer.workers import Listener, Workers
 from vq.client.kinds import check_function
 from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread

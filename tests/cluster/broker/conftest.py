@@ -1,6 +1,6 @@
 """A broker in memory with one topic of two partitions, and a client of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -8,8 +8,13 @@ from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster
 from support.node_pair import NodePair
 from support.waiting import until
 
+from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
+from vq.broker.partition.channel import Channel
+from vq.errors import PartitionQuarantined
+from vq.store.care.walk import Damage
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.log.log import Log
 
 
 @dataclass
@@ -63,3 +68,29 @@ async def node_pair(cluster: MemoryCluster) -> NodePair:
     await until(found.same)
     await found.in_sync()
     return found
+
+
+@pytest.fixture
+async def wide(cluster: MemoryCluster, served: Served) -> Served:
+    """Topic ``w`` with many partitions, and ``t`` with two."""
+    await cluster.create_topic("w", partitions=200)
+    channels = served.node.parts.partitions.channels
+    await until(lambda: len(channels) == 202)
+    return served
+
+
+@pytest.fixture
+def no_repair(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have every repair fail; the function that is returned ends that."""
+    repair = Repairer._replace
+    fails = [True]
+
+    async def replace(
+        self: Repairer, channel: Channel, damage: Damage, log: Log | None = None
+    ) -> None:
+        if fails:
+            raise PartitionQuarantined("no other node has it")
+        await repair(self, channel, damage, log)
+
+    monkeypatch.setattr(Repairer, "_replace", replace)
+    return fails.clear

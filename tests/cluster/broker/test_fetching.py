@@ -12,35 +12,18 @@ from support.waiting import WAIT_S, until
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.partition.partitions import Partitions
 from vq.broker.serving import fetch_answer
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import CHECKS_PER_TURN, FetchSession
-from vq.coordination.topics.topics import delete_topic
+from vq.broker.serving.fetching import FetchSession
 from vq.errors import (
     Busy,
     FetchSessionLost,
     InvalidRequest,
     LogTruncated,
-    OffsetNotBoundary,
-    OffsetOutOfRange,
-    ShuttingDown,
-    StaleEpoch,
-    UnknownPartition,
-    UnknownTopic,
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
-
-
-@pytest.fixture
-async def wide(cluster, served):
-    """Topic ``w`` with many partitions, and ``t`` with two."""
-    await cluster.create_topic("w", partitions=200)
-    channels = served.node.parts.partitions.channels
-    await until(lambda: len(channels) == 202)
-    return served
 
 
 # Waiting and waking -------------------------------------------------------------------------------
@@ -245,153 +228,6 @@ async def test_an_answer_waits_for_a_peer_that_does_not_take_the_last_one(cluste
     assert node.parts.context.counters.bytes_out - before == sum(
         len(each[0][1]) for each in found if each
     )
-
-
-# Errors -------------------------------------------------------------------------------------------
-async def test_an_error_of_one_partition_leaves_the_others_alone(served):
-    """Each has its own status; the request is done, and the handle has left the session."""
-    await fill(served.client, [0])
-    found = await served.client.fetch(
-        0,
-        add(1, 99, handle=1),
-        add(1, epoch=9, handle=2),
-        add(9, handle=3),
-        add(0, topic="nobody", handle=4),
-        add(0, 3, validate=True, handle=5),
-        add(0, topic="..", handle=6),
-        add(0, tags=[str(n) for n in range(65)], handle=7),
-        add(0, topic_id="other", handle=8),
-        again(77, 0),
-        add(0),
-    )
-    sequence = 1
-    while len(found) < 10:  # what must be looked up comes in its own time
-        found |= await served.client.fetch(sequence)
-        sequence += 1
-    errors = {
-        handle: described_error(result) for handle, (result, _) in found.items() if result.status
-    }
-    kinds = {handle: type(error) for handle, error in errors.items()}
-    assert kinds == {
-        1: OffsetOutOfRange,
-        2: StaleEpoch,
-        3: UnknownPartition,
-        4: UnknownTopic,
-        5: OffsetNotBoundary,
-        6: InvalidRequest,
-        7: InvalidRequest,
-        8: UnknownTopic,
-        77: InvalidRequest,
-    }
-    assert errors[1].details == {"earliest": 0, "latest": 0}
-    assert payloads(found, 0) == [b"0" * 10] * 3
-
-
-@pytest.mark.parametrize("tags", [[], ["red"]])
-async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
-    """A client that begins names thousands; nobody else must wait for all of them."""
-    for number in range(60):
-        await wide.client.put("w", number, [message(b"x", 1, "red"), message(b"y", 2, "red")])
-    turns: list[int] = []
-    check, answer_ = FetchedPartition.check, FetchSession._gather
-
-    def noted_answer(self, waiting) -> None:
-        turns.append(0)
-        answer_(self, waiting)
-
-    def noted_check(self) -> None:
-        turns[-1] += 1
-        check(self)
-
-    monkeypatch.setattr(FetchSession, "_gather", noted_answer)
-    monkeypatch.setattr(FetchedPartition, "check", noted_check)
-    end = (await wide.client.offsets("w", 0)).latest
-    asked = [add(n, 3, topic="w", tags=tags, validate=True) for n in range(20)]
-    asked += [add(n, 88, topic="w", tags=tags, validate=True) for n in range(20, 40)]
-    asked += [add(n, end, topic="w", tags=tags, validate=True) for n in range(40, 60)]
-    found, sequence = {}, 0
-    while len(found) < 40:
-        found |= await wide.client.fetch(sequence, *([] if sequence else asked))
-        sequence += 1
-    assert [found[n][0].status for n in range(20)] == [OffsetNotBoundary.status] * 20
-    assert [payloads(found, n) for n in range(20, 40)] == [[b"x", b"y"]] * 20
-    assert await wide.client.fetch(sequence, max_wait_ms=50) == {}
-    assert parked(wide) == list(range(40, 60))
-    assert sum(turns) == 60
-    assert max(turns) == CHECKS_PER_TURN
-
-
-async def test_a_handle_that_failed_can_be_added_again(served):
-    """Under the same number."""
-    found = await served.client.fetch(0, add(0, 99))
-    assert found[0][0].status == OffsetOutOfRange.status
-    assert (await served.client.fetch(1, again(0, 0)))[0][0].status == InvalidRequest.status
-    await fill(served.client, [0])
-    assert payloads(await served.client.fetch(2, add(0)), 0) == [b"0" * 10] * 3
-
-
-async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
-    """To the next request that names the handle; the client adds the partition again then."""
-    assert await served.client.fetch(0, add(0, topic="late", handle=3), max_wait_ms=0) == {}
-    fetches = served.node.parts.fetches
-    (session,) = fetches.sessions
-    await until(lambda: session.partitions[3].failure)
-    await served.cluster.create_topic("late")
-    await until(lambda: ("late", 0) in served.node.parts.partitions.channels)
-    await served.client.put("late", 0, [message(b"x")])
-    found = await answer(served.client.send_fetch(1, again(3, 0)))
-    assert found[3][0].status == UnknownTopic.status
-    found = await answer(served.client.send_fetch(2, add(0, topic="late", handle=3)))
-    assert payloads(found, 3) == [b"x"]
-
-
-async def test_a_late_look_up_answers_nothing_for_the_next_owner_of_its_handle(served, monkeypatch):
-    """The handle was given to another partition while the topic was looked up."""
-    await fill(served.client, [0, 1])
-    found = []
-    monkeypatch.setattr(
-        Partitions, "resolve", lambda _self, _where, then, _asker: found.append(then)
-    )
-    served.client.send_fetch(0, add(0, topic="later"))
-    await until(lambda: found)
-    end = (await served.client.fetch(1, add(1, handle=0)))[0][0].next_offset
-    waiting = served.client.send_fetch(2, again(0, end))
-    await until(lambda: parked(served))
-    found[0](served.node.parts.partitions.channels["t", 0])
-    served.client.send_fetch(3)
-    assert await answer(waiting) == {}
-
-
-async def test_who_waits_for_a_topic_that_is_deleted_is_told(served):
-    """The others of the session go on."""
-    await served.cluster.create_topic("gone")
-    await until(lambda: ("gone", 0) in served.node.parts.partitions.channels)
-    waiting = served.client.send_fetch(0, add(0), add(0, topic="gone", handle=5))
-    await until(lambda: served.node.parts.partitions.channels["gone", 0].parked)
-    async with served.cluster.admin() as admin:
-        await delete_topic(admin, "gone")
-    found = await answer(waiting)
-    assert list(found) == [5]
-    assert found[5][0].status == UnknownTopic.status
-    await fill(served.client, [0])
-    assert list(await served.client.fetch(1)) == [0]
-
-
-async def test_who_waits_at_a_stop_is_told(served):
-    """So that the client looks elsewhere; those it did not wait for any more as well."""
-    waiting = served.client.send_fetch(0, add(0), add(1))
-    await until(lambda: parked(served) == [0, 1])
-    await served.node.stop()
-    statuses = {result.status for result, _ in (await answer(waiting)).values()}
-    assert statuses == {ShuttingDown.status}
-
-
-async def test_bytes_that_the_medium_cannot_give_fail_their_partition_only(served):
-    """As they fail a GET."""
-    await fill(served.client, [0, 1])
-    served.disk.fail("view")
-    found = await served.client.fetch(0, add(0), add(1))
-    assert [bool(result.status) for result, _ in found.values()] == [True, False]
 
 
 # Sessions -----------------------------------------------------------------------------------------

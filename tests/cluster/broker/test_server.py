@@ -7,17 +7,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from support.broker import Client, message
+from support.broker import Client, message, strict
 from support.waiting import WAIT_S, until
 
-from vq.broker.base.config import ConnectionLimits
-from vq.broker.partition.channel import Channel
 from vq.broker.serving import server as server_module
 from vq.broker.serving.dispatcher import Route
-from vq.errors import Busy, InternalError, UnknownTopic, VqError
-from vq.limits import MIB
+from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import COMMANDS, MAGIC_VERSION, PREFIX, Command
+from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error, decode_reply
 
@@ -117,15 +114,9 @@ async def test_a_request_delivered_byte_by_byte_is_answered(served):
     assert raw.frames[1].status == 0
 
 
-async def _strict(cluster, **limits) -> tuple[Any, Any]:
-    """Start a node with given bounds; return it and its server."""
-    node = await cluster.start(connections=ConnectionLimits(sweep_interval_s=0.01, **limits))
-    return node, node.parts.server
-
-
 async def test_who_says_nothing_is_disconnected(cluster):
     """No HELLO within the deadline: closed with a reason."""
-    node, _ = await _strict(cluster, hello_timeout_s=0.03)
+    node, _ = await strict(cluster, hello_timeout_s=0.03)
     begun = asyncio.get_running_loop().time()
     raw = (await cluster.network.connect(node.address, Raw))[1]
     assert "no HELLO" in str(await raw.refused())
@@ -134,7 +125,7 @@ async def test_who_says_nothing_is_disconnected(cluster):
 
 async def test_a_dripping_frame_is_disconnected(cluster):
     """A frame that never becomes whole ends the connection while its bytes still drip."""
-    node, _ = await _strict(cluster, frame_timeout_s=0.1)
+    node, _ = await strict(cluster, frame_timeout_s=0.1)
     raw = (await cluster.network.connect(node.address, Raw))[1]
     raw.transport.write(HELLO)
     await until(lambda: raw.frames)
@@ -152,7 +143,7 @@ async def test_a_dripping_frame_is_disconnected(cluster):
 
 async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(cluster):
     """Waiting for data is not idleness."""
-    node, _ = await _strict(cluster, idle_timeout_s=0.05)
+    node, _ = await strict(cluster, idle_timeout_s=0.05)
     await cluster.create_topic("t")
     waiting = await Client.connect(cluster.network, node.address)
     answer = waiting.send_get("t", 0, 0, max_wait_ms=20_000)
@@ -168,7 +159,7 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
 
 async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
     """It has sent one, and is not read until there is room for it."""
-    node, server = await _strict(cluster, idle_timeout_s=0.05, put_bytes_waiting_max=4_096)
+    node, server = await strict(cluster, idle_timeout_s=0.05, put_bytes_waiting_max=4_096)
     await cluster.create_topic("t")
     busy = await Client.connect(cluster.network, node.address)
     await busy.put("t", 0, [message(b"x")])
@@ -189,7 +180,7 @@ async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
 
 async def test_connections_are_capped(cluster):
     """Beyond the caps a connection is told why and closed; the ones there go on."""
-    node, server = await _strict(cluster, connections_max=2)
+    node, server = await strict(cluster, connections_max=2)
     clients = [await Client.connect(cluster.network, node.address) for _ in range(2)]
     raw = (await cluster.network.connect(node.address, Raw))[1]
     error = await raw.refused()
@@ -203,7 +194,7 @@ async def test_connections_are_capped(cluster):
 
 async def test_silent_connections_do_not_keep_clients_out(cluster):
     """They make room for newer ones, and a client that says HELLO stays."""
-    node, server = await _strict(cluster, before_hello_max=2)
+    node, server = await strict(cluster, before_hello_max=2)
     silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
     assert "oldest without a HELLO" in str(await silent[0].refused())
     await until(lambda: len(server.sessions) == 2)
@@ -225,7 +216,7 @@ async def test_connections_that_are_told_why_are_bounded(cluster, monkeypatch):
     """Peers that do not close after they were told do not pile up, and go in time."""
     monkeypatch.setattr(server_module, "LINGERING_MAX", 3)
     monkeypatch.setattr(server_module, "LINGER_S", math.inf)
-    node, server = await _strict(cluster)
+    node, server = await strict(cluster)
     raws = [(await cluster.network.connect(node.address, Stubborn))[1] for _ in range(10)]
     for raw in raws:
         raw.transport.write(bytes(64))
@@ -239,7 +230,7 @@ async def test_connections_that_are_told_why_are_bounded(cluster, monkeypatch):
 
 async def test_silent_connections_make_room_when_descriptors_run_out(cluster):
     """Those that speak stay."""
-    node, server = await _strict(cluster)
+    node, server = await strict(cluster)
     client = await Client.connect(cluster.network, node.address)
     silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
     server.end_silent()
@@ -250,7 +241,7 @@ async def test_silent_connections_make_room_when_descriptors_run_out(cluster):
 
 async def test_incomplete_frames_of_all_connections_share_a_budget(cluster):
     """Announcing large frames costs nothing; sending parts of many is bounded."""
-    node, server = await _strict(cluster, gathered_bytes_max=100_000)
+    node, server = await strict(cluster, gathered_bytes_max=100_000)
     frame = HELLO + _frame(Command.PUT, b"", b"x" * 1_000_000)
     raws = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
     for raw in raws:
@@ -263,7 +254,7 @@ async def test_incomplete_frames_of_all_connections_share_a_budget(cluster):
 
 async def test_stalled_frames_end_before_one_that_arrives(cluster):
     """Whoever receives the last bytes is not the one that uses up the memory."""
-    node, server = await _strict(cluster, gathered_bytes_max=100_000)
+    node, server = await strict(cluster, gathered_bytes_max=100_000)
     frame = HELLO + _frame(Command.PUT, b"", b"x" * 1_000_000)
     stalled = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
     for raw in stalled:
@@ -280,7 +271,7 @@ async def test_stalled_frames_end_before_one_that_arrives(cluster):
 
 async def test_requests_sent_at_once_do_not_hold_up_another_connection(cluster):
     """They are handled in turns of the loop; all are answered, each connection's in order."""
-    node, server = await _strict(cluster)
+    node, server = await strict(cluster)
     client = await Client.connect(cluster.network, node.address)
     greedy = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(6)]
     count = 900
@@ -303,7 +294,7 @@ async def test_requests_sent_at_once_do_not_hold_up_another_connection(cluster):
 @pytest.mark.parametrize("what", ["look-up", "log"])
 async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluster, what):
     """Thousands may have waited for the same; the order of each connection's stays."""
-    node, server = await _strict(cluster)
+    node, server = await strict(cluster)
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
     clients = [await Client.connect(cluster.network, node.address) for _ in range(3)]
@@ -337,7 +328,7 @@ async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluste
 
 
 async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):
-    node, server = await _strict(cluster)
+    node, server = await strict(cluster)
     raws = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(4)]
     pings = b"".join(
         PREFIX.pack(PREFIX.size - 4, MAGIC_VERSION, 0, Command.PING, 0, number, 0)
@@ -354,7 +345,7 @@ async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):
 
 async def test_reads_of_greedy_connections_leave_room_for_the_others(cluster):
     """Some that wait with many; one that reads a little is answered, also from the same address."""
-    node, _ = await _strict(cluster, reads_waiting_max=40)
+    node, _ = await strict(cluster, reads_waiting_max=40)
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
     greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
@@ -372,7 +363,7 @@ async def test_reads_of_greedy_connections_leave_room_for_the_others(cluster):
 
 async def test_what_fetch_sessions_keep_is_shared_by_addresses(cluster):
     """The connections of one address get half of it."""
-    node, _ = await _strict(cluster, fetch_state_bytes_total_max=8 * 1024)
+    node, _ = await strict(cluster, fetch_state_bytes_total_max=8 * 1024)
     await cluster.create_topic("t")
     fetches = node.parts.fetches
     client = await Client.connect(cluster.network, node.address)
@@ -388,247 +379,9 @@ async def test_what_fetch_sessions_keep_is_shared_by_addresses(cluster):
     assert not fetches.kept_bytes
 
 
-async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
-    """A sender that outruns the disk is stopped by TCP, and goes on when the disk has caught up."""
-    node, _ = await _strict(cluster, put_bytes_in_flight_max=10_000)
-    await cluster.create_topic("t")
-    client = await Client.connect(cluster.network, node.address)
-    await client.put("t", 0, [message(b"x")])
-    cluster.flushers["b1"].held = True
-    waiting = []
-    for n in range(40):
-        waiting.append(client.send_put("t", 0, [message(b"x" * 1_000, n)]))
-        await asyncio.sleep(0)
-    (session,) = node.parts.server.sessions
-    await until(lambda: session in node.parts.server.paused)
-    assert session.put_bytes < 12_000
-    cluster.flushers["b1"].release()
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
-        decode_reply(frame)
-    assert session not in node.parts.server.paused
-
-
-async def _send_bodies(client: Client, topic: str, count: int) -> list[Any]:
-    """Send PUTs of a little over 1 000 bytes each; return the futures of their replies."""
-    waiting = []
-    for n in range(count):
-        waiting.append(client.send_put(topic, 0, [message(b"x" * 1_000, n)]))
-        await asyncio.sleep(0)
-    return waiting
-
-
-async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
-    """With ZooKeeper away, PUTs to a topic nobody knows do not pile up in the broker."""
-    node, server = await _strict(cluster, put_bytes_in_flight_max=10_000)
-    client = await Client.connect(cluster.network, node.address)
-    cluster.ensemble.disconnect(cluster.coordinators["b1"])
-    waiting = await _send_bodies(client, "nowhere", 40)
-    (session,) = server.sessions
-    await until(lambda: session in server.paused)
-    assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
-    cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
-        assert isinstance(decode_error(frame.status, frame.header, frame.flags), UnknownTopic)
-    assert session.put_bytes == server.put_bytes == 0
-    assert session not in server.paused
-
-
-#: Tag and length of a field of 500 000 bytes that no header has.
-UNKNOWN_FIELD = b"\xc2\xa9\x07\xa0\xc2\x1e"
-
-
-@pytest.mark.parametrize("command", [Command.PUT, Command.OFFSETS])
-async def test_large_headers_of_requests_that_wait_count_as_bodies_do(cluster, command):
-    """A request is kept with its header, which may have a thousand times what is needed."""
-    node, server = await _strict(cluster, put_bytes_in_flight_max=1 * MIB)
-    client = await Client.connect(cluster.network, node.address)
-    cluster.ensemble.disconnect(cluster.coordinators["b1"])
-    needed = COMMANDS[command].request(topic="nowhere").SerializeToString()
-    header = COMMANDS[command].request.FromString(needed + UNKNOWN_FIELD + b"x" * 500_000)
-    waiting = [client.send(command, header) for _ in range(20)]
-    (session,) = server.sessions
-    await until(lambda: session in server.paused)
-    assert MIB <= session.put_bytes == server.put_bytes < 2 * MIB
-    assert server.requests_waiting <= 4
-    cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
-        assert frame.status
-    assert session.put_bytes == server.put_bytes == 0
-
-
-async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
-    """PUTs whose partition is being opened are counted; then all are stored, in their order."""
-    node, server = await _strict(cluster, put_bytes_in_flight_max=10_000)
-    await cluster.create_topic("t")
-    await until(lambda: node.parts.partitions.channels)
-    client = await Client.connect(cluster.network, node.address)
-    async with node.parts.partitions.logs.lock(("t", 0)):
-        waiting = await _send_bodies(client, "t", 40)
-        (session,) = server.sessions
-        await until(lambda: session in server.paused)
-        assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
-    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
-    offsets = [decode_reply(frame).offset for frame in frames]
-    assert offsets == sorted(set(offsets))
-    assert session.put_bytes == server.put_bytes == 0
-
-
-async def test_bodies_of_all_connections_share_a_budget(cluster):
-    """Many connections that each send little are stopped, too; what one needs it gets later."""
-    node, server = await _strict(cluster, put_bytes_waiting_max=10_000)
-    clients = [await Client.connect(cluster.network, node.address) for _ in range(8)]
-    cluster.ensemble.disconnect(cluster.coordinators["b1"])
-    waiting = []
-    for client in clients:
-        waiting += await _send_bodies(client, "nowhere", 5)
-    await until(lambda: server.paused)
-    await until(lambda: len(server.paused) == 7)  # the first one sends no more
-    assert 7_500 <= server.put_bytes < 7_500 + 1_100  # one request goes beyond, not one of each
-    cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
-    assert server.put_bytes == 0
-    await until(lambda: not server.paused)
-
-
-@pytest.mark.parametrize("ask", ["put", "offsets"])
-async def test_large_bodies_of_many_connections_leave_room_for_those_that_send_little(cluster, ask):
-    """A quarter of the bytes is kept for who uses little of it: one large PUT is not little."""
-    node, server = await _strict(cluster, put_bytes_waiting_max=8 * MIB)
-    await cluster.create_topic("t")
-    await until(lambda: node.parts.partitions.channels)
-    friend = await Client.connect(cluster.network, node.address)
-    await friend.put("t", 0, [message(b"before")])
-    greedy = [await Client.connect(cluster.network, node.address) for _ in range(12)]
-    cluster.ensemble.disconnect(cluster.coordinators["b1"])
-    waiting = [each.send_put("nowhere", 0, [message(b"x" * 1_000_000)]) for each in greedy]
-    await until(lambda: len(server.paused) >= 6)
-    async with asyncio.timeout(5.0):
-        for _ in range(2):  # the first one finds out that the node is full
-            if ask == "put":
-                await friend.put("t", 0, [message(b"little")])
-            else:
-                await friend.offsets("t", 0)
-    assert not any(each.done() for each in waiting)
-
-
-async def test_requests_that_come_together_do_not_fill_what_is_kept(cluster):
-    """Each piece of what a peer has sent holds many: the bound is looked at before each of them."""
-    node, server = await _strict(cluster, requests_waiting_max=64)
-    await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(node.parts.partitions.channels) == 2)
-    friend = await Client.connect(cluster.network, node.address)
-    await friend.put("t", 1, [message(b"before")])
-    greedy = [await Client.connect(cluster.network, node.address) for _ in range(4)]
-    cluster.flushers["b1"].held = True
-    waiting = [each.send_put("t", 0, [message(b"x", n)]) for each in greedy for n in range(40)]
-    await until(lambda: server.held.addresses)
-    async with asyncio.timeout(5.0):
-        for _ in range(2):
-            await friend.offsets("t", 1)
-    assert server.requests_waiting <= 48 + 4  # one of each is little
-    cluster.flushers["b1"].release()
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
-        decode_reply(frame)
-    assert (server.requests_waiting, server.gathered_bytes) == (0, 0)
-    await until(lambda: not server.paused and not server.held.addresses)
-
-
-async def test_members_of_the_cluster_need_no_room(cluster):
-    """Nodes and operators' commands prove themselves and are served, whatever waits."""
-    node, server = await _strict(cluster, requests_waiting_max=16)
-    await cluster.create_topic("t")
-    await until(lambda: node.parts.partitions.channels)
-    clients = [await Client.connect(cluster.network, node.address) for _ in range(16)]
-    await clients[0].put("t", 0, [message(b"before")])
-    cluster.flushers["b1"].held = True
-    waiting = [each.send_put("t", 0, [message(b"x")]) for each in clients]
-    await until(lambda: server.requests_waiting == 16)
-    anyone = await Client.connect(cluster.network, node.address)
-    asked = asyncio.ensure_future(anyone.offsets("t", 0))
-    await until(lambda: server.held.addresses)
-    async with asyncio.timeout(5.0):
-        operator = await cluster.prove(await Client.connect(cluster.network, node.address))
-        for _ in range(2):
-            await operator.status()
-    assert not asked.done()
-    cluster.flushers["b1"].release()
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
-        decode_reply(frame)
-    await asyncio.wait_for(asked, WAIT_S)
-
-
-async def test_requests_that_wait_for_room_share_a_budget(cluster):
-    """They are kept whole, and count like incomplete frames; a large one counts all its bytes."""
-    node, server = await _strict(
-        cluster, put_bytes_waiting_max=840_000, gathered_bytes_max=1_260_000
-    )
-    cluster.ensemble.disconnect(cluster.coordinators["b1"])
-    greedy = [await Client.connect(cluster.network, node.address) for _ in range(12)]
-    for number, each in enumerate(greedy, start=1):
-        each.send_put("nowhere", 0, [message(b"x" * 400_000)])
-        kept = min(number, 5) * 400_000
-        await until(lambda kept=kept: server.put_bytes + server.gathered_bytes >= kept)
-        await until(
-            lambda number=number: sum(each.closed.is_set() for each in greedy) == max(0, number - 5)
-        )
-    assert 800_000 <= server.put_bytes < 840_000
-    assert 1_200_000 <= server.gathered_bytes <= 1_260_000
-    for each in greedy:
-        each.close()
-    cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    await until(lambda: (server.put_bytes, server.gathered_bytes) == (0, 0))
-    assert not server.held.addresses
-
-
-async def test_bodies_that_wait_go_with_their_connection(cluster):
-    """Who sends, hangs up and comes again leaves nothing behind, and nothing of it is stored."""
-    node, server = await _strict(cluster)
-    await cluster.create_topic("t")
-    await until(lambda: node.parts.partitions.channels)
-    async with node.parts.partitions.logs.lock(("t", 0)):
-        for topic in ("t", "nowhere"):
-            client = await Client.connect(cluster.network, node.address)
-            if topic == "nowhere":  # its look-up is to last
-                cluster.ensemble.disconnect(cluster.coordinators["b1"])
-            waiting = await _send_bodies(client, topic, 5)
-            await until(lambda: server.put_bytes > 5_000)
-            client.close()
-            await until(lambda: not server.sessions)
-            assert server.put_bytes == 0
-            for future in waiting:
-                assert isinstance(future.exception(), ConnectionError)
-    cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    other = await Client.connect(cluster.network, node.address)
-    await until(lambda: node.parts.partitions.channels["t", 0].log is not None)
-    assert (await other.offsets("t", 0)).log_end_offset == 0
-
-
-async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
-    """Those that waited for the same log are handled all the same."""
-    node, _ = await _strict(cluster)
-    await cluster.create_topic("t", partitions=2)
-    await until(lambda: len(node.parts.partitions.channels) == 2)
-    client = await Client.connect(cluster.network, node.address)
-    put = Channel.put
-
-    def broken(channel: Channel, session: Any, request_id: Any, header: Any, body: bytes) -> None:
-        if header.producer_id == 13:
-            raise RuntimeError("by the test")
-        put(channel, session, request_id, header, body)
-
-    monkeypatch.setattr(Channel, "put", broken)
-    async with node.parts.partitions.logs.lock(("t", 0)):
-        bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
-        good = client.send_put("t", 0, [message(b"y")])
-        await until(lambda: node.parts.server.put_bytes)
-    frame = await asyncio.wait_for(bad, WAIT_S)
-    assert isinstance(decode_error(frame.status, frame.header, frame.flags), InternalError)
-    assert decode_reply(await asyncio.wait_for(good, WAIT_S)).offset > 0
-
-
 async def test_a_full_window_is_refused_as_busy(cluster):
     """What a client sends beyond the window it was told is refused, not kept."""
-    node, _ = await _strict(cluster, requests_in_flight_max=2)
+    node, _ = await strict(cluster, requests_in_flight_max=2)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     assert client.hello.requests_in_flight_max == 2
@@ -647,7 +400,7 @@ async def test_a_full_window_is_refused_as_busy(cluster):
 
 async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluster):
     """Answers that are not taken make the broker stop reading, and end the connection in time."""
-    node, server = await _strict(cluster, write_timeout_s=0.1, write_buffer_bytes=10_000)
+    node, server = await strict(cluster, write_timeout_s=0.1, write_buffer_bytes=10_000)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
@@ -674,7 +427,7 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
 
     Nor may those that could have waited for data wait for more of it: what they want is there.
     """
-    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=60)
+    node, server = await strict(cluster, write_buffer_bytes=10_000, write_timeout_s=60)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
@@ -751,7 +504,7 @@ async def test_a_peer_that_has_taken_enough_is_read_again_at_once(served):
 
 async def test_answers_wait_for_a_congested_peer_that_comes_back(cluster):
     """Data held back for a slow peer are sent when it reads on; none is lost."""
-    node, server = await _strict(cluster, write_buffer_bytes=10_000)
+    node, server = await strict(cluster, write_buffer_bytes=10_000)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])

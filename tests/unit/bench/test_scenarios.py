@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import vq
-from bench import loads, peers, profile, sends
+from bench import peers, profile, read_loads, send_loads, sends
 from bench.scenarios import SCENARIOS
 from vq.cli.bench import workload
 
@@ -14,7 +14,13 @@ def test_scenarios_have_different_names_and_say_what_they_show() -> None:
 
 
 def test_every_work_has_one_name() -> None:
-    tables = (workload.WORKS, loads.WORKS, sends.WORKS, peers.WORKS)
+    tables = (
+        workload.WORKS,
+        send_loads.WORKS,
+        read_loads.WORKS,
+        sends.WORKS,
+        peers.WORKS,
+    )
     assert len(set().union(*tables)) == sum(map(len, tables))
 
 

@@ -18,17 +18,17 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
-from vq.client.consumer import places
-from vq.client.consumer.delivery import Delivery, DeliveryHooks, Executor
-from vq.client.consumer.fetch_sessions import DELAY_TOLD_S, Fetches
-from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.hold_states import Event, State
-from vq.client.consumer.holds import Hold, Holds, Reading
-from vq.client.consumer.membership import Membership
-from vq.client.consumer.permit import Permit
-from vq.client.consumer.progress import Handled, Progress, go_on_at
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
+from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
+from vq.client.consumer.fetch.fetcher import PartitionFetcher
+from vq.client.consumer.group import places
+from vq.client.consumer.group.hold_states import Event, State
+from vq.client.consumer.group.holds import Hold, Holds, Reading
+from vq.client.consumer.group.membership import Membership
+from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.reader import Reader
-from vq.client.consumer.steering import Steering
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon

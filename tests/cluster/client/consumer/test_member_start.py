@@ -13,7 +13,7 @@ from support.membership import (
 )
 from support.waiting import WAIT_S, until, until_true
 
-from vq.client.consumer import membership as memberships
+from vq.client.consumer.group import membership as memberships
 from vq.client.departures import Departure
 from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import NodeExists, SessionState

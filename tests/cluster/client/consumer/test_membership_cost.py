@@ -20,10 +20,10 @@ import pytest
 from support.waiting import until
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.hold_states import State
-from vq.client.consumer.holds import Hold, Holds
-from vq.client.consumer.membership import Membership
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.group.hold_states import State
+from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.membership import Membership
 from vq.client.departures import Departures
 from vq.clock import SystemClock
 from vq.coordination.groups.offset_store import OffsetStore
