@@ -87,7 +87,7 @@ class GetAnswer(FetchAnswer):
 
 
 class GetSession(ServedSession):
-    """One GET. No other request knows it; what bounds requests bounds its memory."""
+    """One GET. No other request knows it. What bounds reads bounds its memory, but for filters."""
 
     __slots__ = ("_archives",)
 
@@ -114,10 +114,10 @@ class GetSession(ServedSession):
         )
         try:
             wanted = Filter.of_request(header.tags, header.where)
+            fetched = self._fetched(item.handle, wanted, 0)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:
-            fetched = FetchedPartition(self, item.handle, wanted, 0)
             if not fetched.wanted:
                 fetched.min_bytes = max(1, min(header.min_bytes, waiting.max_bytes))
             self._join(fetched, item)
